@@ -1,0 +1,61 @@
+# Everything a newcomer runs: `make demo` and `make test` set up what they need by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install test lint types layers pytest demo bench interop lock clean spec soak
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(STAMP)  ## create .venv with everything in it
+
+# The stamp holds the lock's and the project's state: a second call installs nothing.
+$(STAMP): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+test: install lint types layers pytest  ## all checks, as CI runs them
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+	$(BIN)/mypy tests benchmarks tools
+
+layers: install
+	$(BIN)/lint-imports --no-cache
+
+pytest: install
+	$(BIN)/python -m pytest -n 2
+
+spec: install  ## run the tests of the behaviour checklist and print its rows
+	$(BIN)/python -m tools.spec_table
+
+MINUTES ?= 10
+soak: install  ## simulate clusters under faults with fresh seeds: make soak MINUTES=60
+	$(BIN)/python -m tools.soak --minutes $(MINUTES)
+
+demo: install  ## run the main job end to end
+	$(BIN)/penstock demo
+
+bench: install  ## measure, printing JSON with ratios to a baseline of the same run
+	$(BIN)/python -m benchmarks
+
+interop: install  ## both clients against both brokers, stores swapped (needs a JDK and Maven)
+	$(BIN)/python -m tests.interop.run
+
+lock: install  ## resolve requirements/dev.lock again (needs uv in .venv: .venv/bin/pip install uv)
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --output-file requirements/dev.lock
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
