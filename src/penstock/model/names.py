@@ -1,0 +1,88 @@
+"""Names with a meaning: reserved topics and groups, prefixes, property keys, permissions."""
+
+from typing import Final
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+
+DEFAULT_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+
+READ: Final = 4
+WRITE: Final = 2
+INHERIT: Final = 1
+
+
+def retry_topic(group: str) -> str:
+    """Where a group's failed messages wait for their next attempt."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where a group's messages end that failed too often."""
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Where replies of request-reply calls are stored."""
+    return cluster + "_REPLY_TOPIC"
+
+
+class Property:
+    """Keys of message properties that RocketMQ gives a meaning."""
+
+    KEYS: Final = "KEYS"
+    TAGS: Final = "TAGS"
+    WAIT: Final = "WAIT"
+    DELAY: Final = "DELAY"
+    UNIQUE_KEY: Final = "UNIQ_KEY"
+    PRODUCER_GROUP: Final = "PGROUP"
+    TRANSACTION_PREPARED: Final = "TRAN_MSG"
+    TRANSACTION_ID: Final = "__transactionId__"
+    TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+    REAL_TOPIC: Final = "REAL_TOPIC"
+    REAL_QUEUE_ID: Final = "REAL_QID"
+    RETRY_TOPIC: Final = "RETRY_TOPIC"
+    RECONSUME_TIME: Final = "RECONSUME_TIME"
+    MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+    ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+    MIN_OFFSET: Final = "MIN_OFFSET"
+    MAX_OFFSET: Final = "MAX_OFFSET"
+    CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+    REGION: Final = "MSG_REGION"
+    TRACE_ON: Final = "TRACE_ON"
+    CLUSTER: Final = "CLUSTER"
+    MESSAGE_TYPE: Final = "MSG_TYPE"
+    CORRELATION_ID: Final = "CORRELATION_ID"
+    REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+    TTL: Final = "TTL"
+    ARRIVE_TIME: Final = "ARRIVE_TIME"
+    PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+    INNER_NUMBER: Final = "INNER_NUM"
+    INNER_BASE: Final = "INNER_BASE"
+    TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+    TIMER_DELAY_SECONDS: Final = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+    POP_RECEIPT: Final = "POP_CK"
+    SHARDING_KEY: Final = "__SHARDINGKEY"
+    INSTANCE_ID: Final = "INSTANCE_ID"
+
+
+class Failure:
+    """Why a handler failed, as properties of a message that is retried or was given up."""
+
+    TYPE: Final = "PENSTOCK_REASON_TYPE"
+    MESSAGE: Final = "PENSTOCK_REASON_MESSAGE"
+    HOST: Final = "PENSTOCK_REASON_HOST"
+    ATTEMPT: Final = "PENSTOCK_REASON_ATTEMPT"

@@ -1,0 +1,105 @@
+"""The text form of message properties, as records, batches and send headers carry it.
+
+    key 0x01 value 0x02 key 0x01 value 0x02 ...        UTF-8, at most 32,767 bytes
+
+Releases differ in whether the last pair is ended by 0x02; readers take both, we write it, as
+RocketMQ does since 5.2. Keys and values can hold neither separator, and an empty key or value
+does not survive a reader, so writing one is refused instead of losing it silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.errors import IllegalMessage
+
+MAX_PROPERTIES_BYTES = 32767
+_VALUE_MARK = "\x01"
+_END_MARK = "\x02"
+
+
+def parse_properties(text: str | bytes | bytearray | memoryview) -> dict[str, str]:
+    """The pairs of a property string; of a key given twice the last value counts.
+
+    Nothing is ever refused: entries without a key, a separator or a value are skipped and bytes
+    that are not UTF-8 become U+FFFD, as in RocketMQ's MessageDecoder.string2messageProperties.
+    (Its rule that an entry has three characters follows from both sides being non-empty.)
+    """
+    if not isinstance(text, str):
+        text = str(text, "utf-8", "replace")
+    entries = [entry.partition(_VALUE_MARK) for entry in text.split(_END_MARK)]
+    return {key: value for key, _, value in entries if key and value}
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """The property string of ``properties``, in their order, each pair ended by 0x02."""
+    return _format(properties)[0]
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The property string of ``properties`` as the UTF-8 bytes a record carries."""
+    return _format(properties)[1]
+
+
+def _format(properties: Mapping[str, str]) -> tuple[str, bytes]:
+    text = "".join([f"{key}\x01{value}\x02" for key, value in properties.items()])
+    # Counting the separators of the whole text is cheaper than searching every key and value.
+    count = len(properties)
+    if (
+        text.count(_VALUE_MARK) != count
+        or text.count(_END_MARK) != count
+        or "" in properties
+        or "" in properties.values()
+    ):
+        raise _unwritable_pair(properties)
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalMessage(
+            f"message properties hold {text[error.start]!r}, half of a surrogate pair",
+            expected="text that UTF-8 can express",
+        ) from error
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise IllegalMessage(
+            f"message properties take {len(data)} bytes",
+            expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
+            hint="move large values into the body",
+        )
+    return text, data
+
+
+def _unwritable_pair(properties: Mapping[str, str]) -> IllegalMessage:
+    for key, value in properties.items():
+        pair = key + value
+        if _VALUE_MARK in pair or _END_MARK in pair:
+            return IllegalMessage(
+                f"message property {key!r} = {value!r} contains 0x01 or 0x02",
+                expected="keys and values without the characters that separate properties",
+            )
+        if not key or not value:
+            return IllegalMessage(
+                f"message property {key!r} = {value!r} has an empty side",
+                expected="a key and a value: readers drop a property without either",
+                hint="leave the property out",
+            )
+    raise AssertionError("a property was refused, yet every pair is fine")
+
+
+def get_property(properties: bytes, key: bytes) -> bytes | None:
+    """The value of one key in a raw property string, without parsing the others.
+
+    For the broker, which needs one or two properties of a record. Keys and values are the UTF-8
+    bytes; the answer is what ``parse_properties`` would give.
+    """
+    needle = key + b"\x01"
+    # The last duplicate wins, so search from the end; an empty value does not count.
+    position = properties.rfind(needle)
+    while position >= 0:
+        if position == 0 or properties[position - 1] == 2:
+            start = position + len(needle)
+            end = properties.find(b"\x02", start)
+            value = properties[start:] if end < 0 else properties[start:end]
+            if value:
+                return value
+        position = properties.rfind(needle, 0, position + len(needle) - 1)
+    return None

@@ -1,0 +1,82 @@
+"""Several messages in one body: of a batch send, or of an inner-batch record.
+
+    size:4 | magic:4 | body_crc:4 | flag:4 | body_length:4 | body | properties_length:2 | properties
+
+for each message, one after the other, big-endian. Magic and checksum are written as 0 and ignored
+when read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.errors import IllegalMessage, ProtocolError
+from penstock.model.properties import MAX_PROPERTIES_BYTES
+
+MIN_ITEM_BYTES = 22
+_HEAD = struct.Struct(">iIIii")
+_PROPERTIES_LENGTH = struct.Struct(">h")
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; topic, queue and the rest belong to the batch as a whole."""
+
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+
+
+def encode_batch(items: Iterable[BatchItem | tuple[bytes, bytes, int]]) -> bytes:
+    """The body that carries ``items``."""
+    parts: list[bytes] = []
+    for body, properties, flag in items:
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise IllegalMessage(
+                f"message properties take {len(properties)} bytes in message {len(parts) // 4} "
+                "of a batch",
+                expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
+            )
+        size = MIN_ITEM_BYTES + len(body) + len(properties)
+        try:
+            head = _HEAD.pack(size, 0, 0, flag, len(body))
+        except struct.error as error:
+            raise IllegalMessage(
+                f"flag {flag} or body of {len(body)} bytes has no room in a batch",
+                expected="a flag of 32 bits and a body below 2 GiB",
+            ) from error
+        parts += (head, body, _PROPERTIES_LENGTH.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes) -> list[BatchItem]:
+    """The messages in ``body``, which they must fill."""
+    items: list[BatchItem] = []
+    position = 0
+    while position < len(body):
+        left = len(body) - position
+        if left < MIN_ITEM_BYTES:
+            raise _damaged(len(items), position, f"{left} bytes", f"{MIN_ITEM_BYTES} or more")
+        size, _, _, flag, body_length = _HEAD.unpack_from(body, position)
+        if not MIN_ITEM_BYTES <= size <= left:
+            expected = f"{MIN_ITEM_BYTES} to the {left} that are left"
+            raise _damaged(len(items), position, f"a size of {size} bytes", expected)
+        if not 0 <= body_length <= size - MIN_ITEM_BYTES:
+            expected = f"at most {size - MIN_ITEM_BYTES} in a message of {size} bytes"
+            raise _damaged(len(items), position, f"a body of {body_length} bytes", expected)
+        body_start = position + _HEAD.size
+        body_end = body_start + body_length
+        (properties_length,) = _PROPERTIES_LENGTH.unpack_from(body, body_end)
+        properties_start = body_end + _PROPERTIES_LENGTH.size
+        position += size
+        if properties_length != position - properties_start:
+            found = f"properties of {properties_length} bytes"
+            expected = f"{position - properties_start}, to the end of the message"
+            raise _damaged(len(items), position - size, found, expected)
+        items.append(BatchItem(body[body_start:body_end], body[properties_start:position], flag))
+    return items
+
+
+def _damaged(index: int, position: int, found: str, expected: str) -> ProtocolError:
+    return ProtocolError(f"{found} for message {index} at {position} of a batch", expected=expected)

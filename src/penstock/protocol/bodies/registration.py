@@ -1,0 +1,199 @@
+"""How a broker tells a name server about itself and its topics: REGISTER_BROKER.
+
+The plain body is JSON. The compressed one is a zlib stream of
+
+    i32 length | DataVersion JSON
+    i32 count  | count x ( i32 length | "name read write perm filterType attributesJson" )
+    i32 length | filter server list JSON
+    i32 count  | count x ( i32 length | TopicQueueMapping JSON )       from V5_0_0 on
+
+where 4.9 leaves out the attributes of a topic and the mappings. Order flag and system flag of a
+topic are not part of it. Brokers of 5.x send it with ``compressed=false``, so the first byte of
+a zlib stream is believed more than the header.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from dataclasses import dataclass, field
+from struct import Struct
+
+from penstock.errors import ProtocolError
+from penstock.protocol.bodies.codec import decode_body, encode_body, from_json, to_json
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicQueueMapping
+from penstock.protocol.json_dialect import Json, Key, dumps, loads
+
+V3_0_11 = 37
+V5_0_0 = 413
+
+MAX_INFLATED = 64 * 1024 * 1024
+
+_ZLIB_FIRST_BYTE = b"\x78"
+_LENGTH = Struct(">i")
+_TOPIC_ITEMS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """The topics of a broker: all of them, or those that just changed."""
+
+    topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
+    filter_server_list: tuple[str, ...] = ()
+
+    @property
+    def topics(self) -> TopicConfigTable:
+        """The topics under a shorter name."""
+        return self.topic_config_serialize_wrapper
+
+
+def decode_registration(
+    data: bytes, *, compressed: bool = False, version: int = V5_0_0
+) -> RegisterBroker:
+    """Read the body of REGISTER_BROKER, given the header's flag and the sender's version."""
+    if not data:
+        # Brokers without topics and ancient ones send none.
+        return RegisterBroker()
+    if compressed or data.startswith(_ZLIB_FIRST_BYTE):
+        return _decode_stream(_inflate(data), version)
+    if version < V3_0_11:
+        return RegisterBroker(decode_body(TopicConfigTable, data))
+    return decode_body(RegisterBroker, data)
+
+
+def encode_registration(
+    body: RegisterBroker, *, compressed: bool = False, version: int = V5_0_0
+) -> bytes:
+    """Write the body of REGISTER_BROKER as a broker of ``version`` does."""
+    if not compressed:
+        return encode_body(body)
+    return zlib.compress(_encode_stream(body, version), 9)
+
+
+def body_crc32(data: bytes) -> int:
+    """The check sum that goes into the header; 0 there means "not checked"."""
+    return zlib.crc32(data) & 0x7FFF_FFFF
+
+
+def _inflate(data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(data, MAX_INFLATED)
+    except zlib.error as error:
+        raise ProtocolError(
+            f"a registration that cannot be inflated: {error}",
+            expected="a zlib stream, or JSON without compressed=true",
+        ) from None
+    if inflater.unconsumed_tail:
+        raise ProtocolError(
+            "a registration that inflates without end", expected=f"at most {MAX_INFLATED} bytes"
+        )
+    if not inflater.eof:
+        raise ProtocolError("a registration that ends in the middle of its zlib stream")
+    return plain
+
+
+def _encode_stream(body: RegisterBroker, version: int) -> bytes:
+    topics = body.topics
+    parts = [_counted(dumps(to_json(topics.data_version)))]
+    parts.append(_LENGTH.pack(len(topics.topic_config_table)))
+    for name, topic in topics.topic_config_table.items():
+        parts.append(_counted(_topic_text(name, topic, version).encode()))
+    parts.append(_counted(dumps(list(body.filter_server_list))))
+    if version >= V5_0_0:
+        mappings = topics.topic_queue_mapping_info_map or {}
+        parts.append(_LENGTH.pack(len(mappings)))
+        parts.extend(_counted(encode_body(mapping)) for mapping in mappings.values())
+    return b"".join(parts)
+
+
+def _counted(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+def _topic_text(name: str, topic: TopicConfig, version: int) -> str:
+    items = [
+        name,
+        str(topic.read_queue_nums),
+        str(topic.write_queue_nums),
+        str(topic.perm),
+        topic.topic_filter_type,
+    ]
+    if version >= V5_0_0:
+        attributes: dict[Key, Json] = {k: v for k, v in (topic.attributes or {}).items()}
+        items.append(dumps(attributes).decode())
+    return " ".join(items)
+
+
+def _decode_stream(plain: bytes, version: int) -> RegisterBroker:
+    cursor = _Cursor(plain)
+    data_version = decode_body(DataVersion, cursor.block("data version"))
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(cursor.number("topic count")):
+        topic = _topic_of(cursor.block("topic"))
+        topics[topic.topic_name or ""] = topic
+    filter_servers = loads(cursor.block("filter server list"))
+    mappings: dict[str, TopicQueueMapping] | None = None
+    if version >= V5_0_0 and not cursor.at_end:
+        mappings = {}
+        for _ in range(cursor.number("mapping count")):
+            mapping = decode_body(TopicQueueMapping, cursor.block("mapping"))
+            mappings[mapping.topic or ""] = mapping
+    if not cursor.at_end:
+        raise ProtocolError("a registration with bytes after its end")
+    table = TopicConfigTable(topics, data_version, topic_queue_mapping_info_map=mappings)
+    body = from_json(RegisterBroker, {"filterServerList": filter_servers})
+    return dataclasses.replace(body, topic_config_serialize_wrapper=table)
+
+
+def _topic_of(block: bytes) -> TopicConfig:
+    """A topic from its text; 4.9 writes five items, 5.x six."""
+    try:
+        items = block.decode().split(" ", _TOPIC_ITEMS - 1)
+    except UnicodeDecodeError:
+        raise ProtocolError("a registered topic that is no UTF-8") from None
+    if len(items) < _TOPIC_ITEMS - 1 or not items[0]:
+        raise ProtocolError(
+            f"a registered topic {' '.join(items)[:60]!r}",
+            expected="name, read queues, write queues, permission, filter type, attributes",
+        )
+    name, read, write, perm, filter_type, *attributes = items
+    topic: dict[Key, Json] = {
+        "topicName": name,
+        "readQueueNums": read,
+        "writeQueueNums": write,
+        "perm": perm,
+        "topicFilterType": filter_type,
+    }
+    if attributes:
+        topic["attributes"] = loads(attributes[0].encode())
+    return from_json(TopicConfig, topic)
+
+
+class _Cursor:
+    """Reads counted blocks; nothing is allocated on the word of a length alone."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
+    def number(self, what: str) -> int:
+        """A length or count, never more than the bytes that are left."""
+        left = len(self._data) - self._at - _LENGTH.size
+        if left < 0:
+            raise ProtocolError(f"a registration that ends before its {what}")
+        (value,) = _LENGTH.unpack_from(self._data, self._at)
+        if not 0 <= value <= left:
+            raise ProtocolError(f"a registration with a {what} of {value}", expected=f"0 to {left}")
+        self._at += _LENGTH.size
+        return int(value)
+
+    def block(self, what: str) -> bytes:
+        start = self._at + _LENGTH.size
+        self._at = start + self.number(what)
+        return self._data[start : self._at]

@@ -1,0 +1,84 @@
+"""Clients coming, going and being told things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.protocol.headers.codec import Int32, Int64, wire
+
+
+@dataclass(slots=True)
+class HeartbeatResult:
+    """Whether the broker takes heartbeats without subscriptions; absent before 5.1.3."""
+
+    supports_v2: bool | None = field(default=None, metadata=wire("IS_SUPPORT_HEART_BEAT_V2"))
+    is_subscription_changed: bool | None = field(default=None, metadata=wire("IS_SUB_CHANGE"))
+
+
+@dataclass(slots=True)
+class UnregisterClient:
+    """A client leaves one group."""
+
+    client_id: str = field(metadata=wire("clientID"))
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(slots=True)
+class GetConsumerList:
+    """Who is in a consumer group."""
+
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class NotifyConsumerIdsChanged:
+    """Members came or went: time to rebalance."""
+
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class ResetOffset:
+    """Move a group to a time (-1: the end) or an offset; to a broker (222) or a client (220)."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
+
+
+@dataclass(slots=True)
+class GetConsumerStatus:
+    """Where the members of a group stand; to a broker (223) or a client (221).
+
+    ``client_addr`` is a client id; empty or absent means all members.
+    """
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(slots=True)
+class GetConsumerRunningInfo:
+    """What a consumer is doing; asked of a broker, which asks the client."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@dataclass(slots=True)
+class ConsumeMessageDirectly:
+    """Have a consumer handle one message now and tell the result."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None

@@ -1,0 +1,81 @@
+"""Where groups stand and where queues begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.protocol.headers.codec import Int32, Int64
+
+
+@dataclass(slots=True)
+class OffsetResult:
+    """The answer to every request that asks for one offset of a queue."""
+
+    offset: Int64
+
+
+@dataclass(slots=True)
+class QueryConsumerOffset:
+    """What a group has committed in a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
+@dataclass(slots=True)
+class UpdateConsumerOffset:
+    """Commit; the offset may also go backwards."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+@dataclass(slots=True)
+class SearchOffset:
+    """The offset at a time; ``boundary_type`` is LOWER (also when absent) or UPPER."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str | None = None
+
+
+@dataclass(slots=True)
+class GetMaxOffset:
+    """One past the last message; absent ``committed`` means true."""
+
+    topic: str
+    queue_id: Int32
+    committed: bool | None = None
+
+
+@dataclass(slots=True)
+class GetMinOffset:
+    topic: str
+    queue_id: Int32
+
+
+@dataclass(slots=True)
+class GetEarliestStoreTime:
+    topic: str
+    queue_id: Int32
+
+
+@dataclass(slots=True)
+class EarliestStoreTimeResult:
+    """When the first message of a queue was stored; -1 for an empty one."""
+
+    timestamp: Int64
+
+
+@dataclass(slots=True)
+class QueryCorrectionOffset:
+    """The smallest offsets of other groups; ``filter_groups`` is a comma list to leave out."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None

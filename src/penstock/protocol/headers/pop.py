@@ -1,0 +1,116 @@
+"""Pop: the broker keeps the state of consumption, message by message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.protocol.headers.codec import Int32, Int64
+
+
+@dataclass(slots=True)
+class PopMessage:
+    """Messages that stay invisible to others for ``invisible_time``; queue -1 is any queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64
+    init_mode: Int32
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+@dataclass(slots=True)
+class PopMessageResult:
+    """What the client builds its receipt handles from."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+    rest_num: Int64
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+@dataclass(slots=True)
+class PeekMessage:
+    """Messages, without taking them."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+@dataclass(slots=True)
+class AckMessage:
+    """A popped message is done; ``extra_info`` is its receipt handle."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+@dataclass(slots=True)
+class ChangeInvisibleTime:
+    """Keep a popped message from others for longer, or for less."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+    invisible_time: Int64
+    suspend: bool | None = None
+
+
+@dataclass(slots=True)
+class ChangeInvisibleTimeResult:
+    """What the new receipt handle is built from."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+
+
+@dataclass(slots=True)
+class Notification:
+    """Tell me when there is something to pop."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64
+    order: bool = False
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+@dataclass(slots=True)
+class NotificationResult:
+    has_msg: bool
+    polling_full: bool | None = None
+
+
+@dataclass(slots=True)
+class PollingInfo:
+    """How many pops of a queue are held."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+@dataclass(slots=True)
+class PollingInfoResult:
+    polling_num: Int32

@@ -1,0 +1,50 @@
+"""The second half of a transactional send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.protocol.headers.codec import Int32, Int64
+
+
+class TransactionDecision:
+    """Values of ``EndTransaction.commit_or_rollback``: transaction bits of a message's flag."""
+
+    UNKNOWN: Final = 0
+    COMMIT: Final = 8
+    ROLLBACK: Final = 12
+
+
+@dataclass(slots=True)
+class EndTransaction:
+    """What became of a half message: ``commit_or_rollback`` is a ``TransactionDecision``."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    msg_id: str
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class CheckTransactionState:
+    """The broker asks a producer of the group about a half message, which is the body."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class ResumeCheckHalfMessage:
+    """Start checking a half message again that was given up."""
+
+    msg_id: str
+    topic: str | None = None

@@ -1,0 +1,71 @@
+"""The answer to a send, written into a prepared text.
+
+It is the most frequent answer of a broker, and all but five values of it are the same every time.
+Filling them in takes a third of the time that a `Command` with its ext fields takes to be made and
+encoded. What comes out are the same bytes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import orjson
+
+from penstock.model.names import Property
+from penstock.protocol.commands import VERSION
+from penstock.protocol.frames import JSON
+
+_pack_lengths: Final = Struct(">iI").pack
+_quote: Final = orjson.dumps
+
+
+class SendAnswers:
+    """Successful answers of one broker, with JSON headers."""
+
+    __slots__ = ("_header", "id_prefix", "region", "trace_on")
+
+    def __init__(self, *, id_prefix: str, region: str, trace_on: bool) -> None:
+        self.id_prefix = id_prefix
+        """What every message id of the broker starts with: its packed address in hex."""
+        self.region = region
+        self.trace_on = "true" if trace_on else "false"
+        constants = {Property.REGION: region, Property.TRACE_ON: self.trace_on}
+        self._header = b"".join(
+            (
+                b'{"code":0,"extFields":{"msgId":"',
+                id_prefix.encode(),
+                b'%016X","queueId":"%d","queueOffset":"%d","transactionId":%b,',
+                _quote(constants)[1:-1].replace(b"%", b"%%"),
+                b'},"flag":1,"language":"PYTHON","opaque":%d,',
+                b'"serializeTypeCurrentRPC":"JSON","version":',
+                b"%d}" % VERSION,
+            )
+        )
+
+    def ext(
+        self, msg_id: str, queue_id: object, queue_offset: int, unique_id: str
+    ) -> dict[str, str]:
+        """The ext fields, for answers that are not all usual."""
+        return {
+            "msgId": msg_id,
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+            "transactionId": unique_id,
+            Property.REGION: self.region,
+            Property.TRACE_ON: self.trace_on,
+        }
+
+    def frame(
+        self, request_id: int, log_position: int, queue_id: int, queue_offset: int, unique_id: str
+    ) -> bytes:
+        """The whole answer to the request."""
+        header = self._header % (
+            log_position,
+            queue_id,
+            queue_offset,
+            _quote(unique_id),
+            request_id,
+        )
+        size = len(header)
+        return _pack_lengths(size + 4, JSON << 24 | size) + header
