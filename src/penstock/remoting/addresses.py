@@ -1,0 +1,37 @@
+"""Socket addresses as text: ``host:port``, with brackets around an IPv6 host."""
+
+from __future__ import annotations
+
+from penstock.errors import InvalidArgument
+
+_MAPPED_IPV4 = "::ffff:"
+_MAX_PORT = 65_535
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """``"10.0.0.5:10911"`` or ``"[::1]:10911"`` as host and port."""
+    host, colon, digits = address.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""  # An IPv6 host without brackets: which colon ends it is anybody's guess.
+    port = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 5 else 0
+    if not host or not colon or not 0 < port <= _MAX_PORT:
+        raise InvalidArgument(
+            f"address {address!r}",
+            expected="host:port with a port from 1 to 65535, such as 127.0.0.1:9876 or [::1]:9876",
+        )
+    return host, port
+
+
+def format_address(name: object) -> str:
+    """What a socket calls its own or its peer's address, as text.
+
+    A dual-stack socket reports IPv4 peers as ``::ffff:1.2.3.4``; they keep their IPv4 name.
+    """
+    if not isinstance(name, tuple) or len(name) < 2:
+        return str(name) if name else "unknown"
+    host, port = str(name[0]), name[1]
+    if host.startswith(_MAPPED_IPV4) and "." in host:
+        host = host.removeprefix(_MAPPED_IPV4)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,171 @@
+"""Request code to handler.
+
+A handler is a plain function of its server's state and a typed header:
+
+    @handles(RequestCode.GET_MIN_OFFSET, GetMinOffset)
+    def get_min_offset(broker: BrokerState, ask: GetMinOffset) -> OffsetResult: ...
+
+What it returns becomes the answer: a header dataclass the ext fields, a `Reply` anything more, None
+an empty success, a `Promise` an answer later. What it raises is turned into a response code by the
+connection. A handler with a third argument gets the `Call`: who asks, and the whole command.
+The few handlers that are called thousands of times a second take the bare command instead and are
+added with `add_raw`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from penstock.errors import RequestCodeNotSupported, ServiceNotAvailable
+from penstock.protocol.bodies import encode_body
+from penstock.protocol.codes import request_name
+from penstock.protocol.commands import Body, Command
+from penstock.protocol.headers import encode_header, header_codec
+from penstock.remoting.peer import Handler, Peer
+from penstock.remoting.promise import Promise
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+log = logging.getLogger(__name__)
+
+_NO_EXT: Final[Mapping[str, str]] = {}
+
+
+class Call(NamedTuple):
+    """Who asks, and everything that was said."""
+
+    peer: Peer
+    command: Command
+
+    @property
+    def body(self) -> bytes:
+        """The body of the request."""
+        body = self.command.body
+        assert isinstance(body, bytes), "a received body is bytes"
+        return body
+
+
+class Reply(NamedTuple):
+    """An answer that is more than a header; ``body`` is a JSON body class or ready bytes."""
+
+    header: DataclassInstance | None = None
+    body: object = b""
+    remark: str | None = None
+    code: int = 0
+
+
+Answer = Command | Promise | Reply | object | None
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    code: int
+    header: type[DataclassInstance] | None
+
+
+_ATTRIBUTE = "__penstock_requests__"
+
+
+def handles(
+    code: int, header: type[DataclassInstance] | None = None
+) -> Callable[[Function], Function]:
+    """Mark a function as the handler of a request code."""
+
+    def mark(function: Function) -> Function:
+        setattr(function, _ATTRIBUTE, [*getattr(function, _ATTRIBUTE, ()), _Spec(code, header)])
+        return function
+
+    return mark
+
+
+def answer_of(result: Answer) -> Command | Promise:
+    """The command that says what a handler returned."""
+    if result is None:
+        return Command(0)
+    if isinstance(result, Command | Promise):
+        return result
+    if isinstance(result, Reply):
+        return Command(
+            result.code,
+            ext=None if result.header is None else encode_header(result.header),
+            body=_as_bytes(result.body),
+            remark=result.remark,
+        )
+    return Command(0, ext=encode_header(result))  # type: ignore[arg-type]  # a header dataclass
+
+
+def _as_bytes(body: object) -> Body:
+    if isinstance(body, bytes | bytearray | memoryview | list):
+        return body
+    return encode_body(body)
+
+
+class Dispatcher:
+    """Finds the handler of a request; answers what nobody handles."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {}
+        self._unknown: set[int] = set()
+
+    def add_raw(self, code: int, handler: Handler) -> None:
+        """Serve a code with a function of the bare command."""
+        self._handlers[code] = handler
+
+    def add_module(self, module: ModuleType, state: object) -> None:
+        """Serve the codes that the functions of a module are marked with."""
+        for function in vars(module).values():
+            for spec in getattr(function, _ATTRIBUTE, ()):
+                self._handlers[spec.code] = _bound(function, spec, state)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Every code that is served."""
+        return frozenset(self._handlers)
+
+    def serve(self, peer: Peer, command: Command) -> Command | Promise | bytes | None:
+        """Let the handler of the command's code answer it."""
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            return self._refuse(peer, command)
+        return handler(peer, command)
+
+    # A bound method is called in less time than an object, so servers are given ``serve``.
+    __call__ = serve
+
+    def _refuse(self, peer: Peer, command: Command) -> Command:
+        code = command.code
+        if not self._handlers:
+            raise ServiceNotAvailable("the server is starting", hint="again in a second")
+        # Codes are 32-bit numbers of a stranger's choice: remember a bounded number of them.
+        if code not in self._unknown and len(self._unknown) < 1000:
+            self._unknown.add(code)
+            log.warning(
+                "request code not supported, told once code=%d name=%s remote=%s language=%s",
+                code,
+                request_name(code),
+                peer.remote,
+                command.language.name,
+            )
+        # The leading blank is what Java answers, word for word; some tools compare it.
+        raise RequestCodeNotSupported(f" request type {code} not supported")
+
+
+def _bound(function: Callable[..., Answer], spec: _Spec, state: object) -> Handler:
+    wants_call = len(inspect.signature(function).parameters) == (3 if spec.header else 2)
+    if spec.header is None:
+        if wants_call:
+            return lambda peer, command: answer_of(function(state, Call(peer, command)))
+        return lambda peer, command: answer_of(function(state))
+    decode = header_codec(spec.header).decode
+    if wants_call:
+        return lambda peer, command: answer_of(
+            function(state, decode(command.ext or _NO_EXT), Call(peer, command))
+        )
+    return lambda peer, command: answer_of(function(state, decode(command.ext or _NO_EXT)))

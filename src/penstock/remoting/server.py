@@ -1,0 +1,239 @@
+"""Accepts connections, keeps count of them, and lets them finish before it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.errors import LifecycleError
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.commands import Command, reply
+from penstock.remoting.limits import Limits
+from penstock.remoting.listener import Listener, PlainListener, SniffingListener
+from penstock.remoting.peer import Handler, Peer, PeerHook
+from penstock.remoting.promise import Promise
+from penstock.remoting.tls import ServerTls
+from penstock.remoting.turn import Turn
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS: Final = 10.0
+_DRAIN_POLL_SECONDS: Final = 0.01
+_REFUSAL_LOG_SECONDS: Final = 10.0
+
+GO_AWAY_ABOVE_VERSION: Final = 475
+"""Clients up to this version (V5_3_1) do not know the answer GO_AWAY."""
+
+
+class Server:
+    """Serves one handler on one or more ports.
+
+    ``before_write`` is called at the end of every loop turn that has something to send, before it
+    is sent; see `turn`. ``on_connect`` and ``on_disconnect`` get each peer that was taken in.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        limits: Limits | None = None,
+        tls: ServerTls | None = None,
+        on_connect: PeerHook | None = None,
+        on_disconnect: PeerHook | None = None,
+        before_write: Callable[[], None] | None = None,
+    ) -> None:
+        self._handler = handler
+        self._host = host
+        self._first_port = port
+        self._limits = limits or Limits()
+        self._tls = tls
+        # Reading certificates now makes a wrong path an error of the configuration.
+        self._tls_context = tls.context() if tls is not None else None
+        self._on_connect = on_connect
+        self._on_disconnect = on_disconnect
+        self._before_write = before_write
+        self._listeners: list[Listener] = []
+        self._turn: Turn | None = None
+        self._is_stopping = False
+        self._all_gone = asyncio.Event()
+        self._refused = 0
+        self._refusal_log_at = 0.0
+        # A dict for its order: a set of objects iterates differently in every run, and a
+        # simulation must be repeatable.
+        self._peers: dict[Peer, None] = {}
+
+    @property
+    def peers(self) -> Collection[Peer]:
+        """The connections that are open now, oldest first."""
+        return self._peers.keys()
+
+    @property
+    def port(self) -> int:
+        """The port of `start`; the real one where 0 was asked for."""
+        return self.ports[0]
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All ports, in the order they were opened."""
+        if not self._listeners:
+            raise LifecycleError("the server does not listen", hint="await server.start() first")
+        return tuple(listener.port for listener in self._listeners)
+
+    async def start(self) -> None:
+        """Listen on the port; raises `ListenFailed`."""
+        if self._turn is not None:
+            raise LifecycleError("the server was started twice", hint="make a new one")
+        self._turn = Turn(asyncio.get_running_loop(), self._before_write)
+        try:
+            await self.listen(self._first_port)
+        except BaseException:
+            self._turn = None
+            raise
+
+    async def listen(self, port: int) -> int:
+        """Listen on one more port, for the same handler; return its number."""
+        if self._turn is None or self._is_stopping:
+            raise LifecycleError("the server does not run", hint="await server.start() first")
+        listener: Listener
+        if self._tls is None or self._tls_context is None:
+            listener = await PlainListener.open(self._make_peer, self._host, port)
+        else:
+            listener = await SniffingListener.open(
+                self._make_peer,
+                self._host,
+                port,
+                context=self._tls_context,
+                mode=self._tls.mode,
+                patience=self._limits.first_frame_seconds,
+                max_waiting=self._limits.max_connections,
+            )
+        self._listeners.append(listener)
+        log.info(
+            "listening host=%s port=%d tls=%s",
+            self._host,
+            listener.port,
+            self._tls.mode if self._tls is not None else "disabled",
+        )
+        return listener.port
+
+    async def stop(
+        self, drain_seconds: float = DRAIN_SECONDS, *, handler: Handler | None = None
+    ) -> None:
+        """Accept no more, let what is under way finish for ``drain_seconds``, close.
+
+        ``handler`` serves the requests that come in meanwhile; `go_away` makes one that sends
+        newer clients elsewhere.
+        """
+        if self._turn is None or self._is_stopping:
+            return
+        self._is_stopping = True
+        for listener in self._listeners:
+            listener.close()
+        if handler is not None:
+            self._handler = handler
+            for peer in self._peers:
+                peer.use_handler(handler)
+        try:
+            await self._drain(drain_seconds)
+        finally:
+            self._turn.end()
+            for peer in list(self._peers):
+                peer.close("the server stops")
+        if self._peers:
+            await self._all_gone.wait()
+        for listener in self._listeners:
+            await listener.wait_closed()
+        log.info("stopped listening host=%s ports=%s", self._host, self.ports)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def _drain(self, drain_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_seconds
+        while busy := [peer for peer in self._peers if not peer.is_quiet]:
+            if loop.time() >= deadline:
+                log.warning(
+                    "closing connections with work under way peers=%d promises=%d seconds=%g",
+                    len(busy),
+                    sum(peer.open_promises for peer in busy),
+                    drain_seconds,
+                )
+                return
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+    # ------------------------------------------------------------------------ peers
+
+    def _make_peer(self) -> Peer:
+        assert self._turn is not None
+        return Peer(
+            self._handler,
+            limits=self._limits,
+            turn=self._turn,
+            loop=asyncio.get_running_loop(),
+            accepted=True,
+            opened=self._take_in,
+        )
+
+    def _take_in(self, peer: Peer) -> None:
+        if self._is_stopping:
+            peer.abort("the server stops")
+            return
+        if len(self._peers) >= self._limits.max_connections:
+            self._refuse(peer)
+            return
+        self._peers[peer] = None
+        peer.on_close(self._let_go)
+        if self._on_connect is not None:
+            self._on_connect(peer)
+
+    def _let_go(self, peer: Peer) -> None:
+        self._peers.pop(peer, None)
+        if self._is_stopping and not self._peers:
+            self._all_gone.set()
+        if self._on_disconnect is not None:
+            self._on_disconnect(peer)
+
+    def _refuse(self, peer: Peer) -> None:
+        peer.abort("the server has as many connections as it may have")
+        self._refused += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._refusal_log_at:
+            # Whoever is refused comes back at once; one line a while is enough to act on.
+            self._refusal_log_at = now + _REFUSAL_LOG_SECONDS
+            log.warning(
+                "connection refused, there are too many remote=%s open=%d max_connections=%d "
+                "refused_so_far=%d",
+                peer.remote,
+                len(self._peers),
+                self._limits.max_connections,
+                self._refused,
+            )
+
+
+def go_away(handler: Handler) -> Handler:
+    """A handler for the time of draining: newer clients are told to go elsewhere.
+
+    Clients that do not know the answer GO_AWAY, and one-way requests, are served by ``handler``.
+    """
+
+    def serve(peer: Peer, request: Command) -> Command | Promise | bytes | None:
+        if request.version > GO_AWAY_ABOVE_VERSION and not request.is_oneway:
+            return reply(request, ResponseCode.GO_AWAY, remark="the server is stopping")
+        return handler(peer, request)
+
+    return serve
