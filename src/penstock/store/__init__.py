@@ -1,0 +1,29 @@
+"""Messages in RocketMQ's own files: commit log, consume queues, key index, checkpoint."""
+
+from penstock.store.appending import Appended, BatchItem, Draft
+from penstock.store.config import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
+from penstock.store.files import FileLayer
+from penstock.store.reading import ReadResult, ReadStatus, TagFilter
+from penstock.store.recovery import Recovery
+from penstock.store.segments import OS_FILES, OsFiles
+from penstock.store.statistics import StoreStatistics
+from penstock.store.store import MessageStore, QueryResult
+
+__all__ = [
+    "ASYNC_FLUSH",
+    "Appended",
+    "BatchItem",
+    "Draft",
+    "FileLayer",
+    "MessageStore",
+    "OS_FILES",
+    "OsFiles",
+    "QueryResult",
+    "ReadResult",
+    "ReadStatus",
+    "Recovery",
+    "StoreConfig",
+    "StoreStatistics",
+    "SYNC_FLUSH",
+    "TagFilter",
+]

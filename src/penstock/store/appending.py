@@ -1,0 +1,325 @@
+"""Appending: from drafts to records in the log, and from there to readers.
+
+``append`` stages, ``write`` stores all that is staged with one system call, mostly. In between the
+messages have their positions and offsets already; if the write fails these are taken back, so that
+a failed append leaves no hole in a queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from penstock.errors import IllegalMessage, StoreError
+from penstock.model.names import RETRY_PREFIX
+from penstock.model.properties import MAX_PROPERTIES_BYTES
+from penstock.protocol.records import BLANK_HEAD_BYTES, SysFlag, encode_record
+from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.dispatch import Staged
+from penstock.store.parts import NO_ROOM, Parts
+
+MAX_TOPIC_BYTES: Final = 127
+MAX_RETRY_TOPIC_BYTES: Final = 255
+RECORD_OVERHEAD_BYTES: Final = 65_536
+MAX_STAGED_BYTES: Final = 32 << 20
+_TRANSACTION: Final = SysFlag.TRANSACTION_MASK
+_new_tuple = tuple.__new__
+_NO_QUEUE = (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK)
+
+
+class Draft(NamedTuple):
+    """A message to append; the store adds positions, offsets and the time."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = bytes(8)
+    store_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class Appended(NamedTuple):
+    """Where an appended message is, or will be after ``write``."""
+
+    log_position: int
+    queue_offset: int
+    size: int
+    store_timestamp: int
+
+
+class BatchItem(Protocol):
+    """One message of a batch, as ``penstock.protocol.batches`` decodes it."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> bytes: ...
+    @property
+    def flag(self) -> int: ...
+
+
+class Appender:
+    """Stages, writes and publishes messages; used by one thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._max_body = parts.config.max_message_size
+        self._log = parts.commit_log
+        self._queues = parts.queues
+        self._queue_by_key = parts.queues.queues
+        self._time_ms = parts.time_ms
+        self._is_sync = parts.config.is_sync_flush
+        self._pending: list[Staged] = []
+        self._unflushed: deque[Staged] = deque()
+
+    def append(self, draft: Draft) -> Appended:
+        """Stage one message; ``write`` puts it into the log."""
+        if self._parts.refusal is not None:
+            self._parts.refuse()
+        (
+            topic,
+            queue_id,
+            body,
+            properties,
+            flag,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+        ) = draft
+        queue = self._queue_by_key.get((topic, queue_id))
+        if queue is None:
+            queue = self._new_queue(topic, queue_id)
+        if len(body) > self._max_body or len(properties) > MAX_PROPERTIES_BYTES or 0 in properties:
+            raise self._illegal(body, properties)
+        is_queued = not sys_flag & _TRANSACTION or sys_flag & _TRANSACTION not in _NO_QUEUE
+        queue_offset = queue.next_offset if is_queued else 0
+        commit_log = self._log
+        position = commit_log.position
+        now = self._time_ms()
+        record = encode_record(
+            queue.topic_bytes,
+            body,
+            properties,
+            queue_id,
+            queue_offset,
+            position,
+            now,
+            born_timestamp,
+            born_host,
+            store_host,
+            flag,
+            sys_flag,
+            reconsume_times,
+            prepared_transaction_offset,
+        )
+        size = len(record)
+        if position + size + BLANK_HEAD_BYTES > commit_log.segment_end:
+            position = self._roll(size)
+            record = encode_record(
+                queue.topic_bytes,
+                body,
+                properties,
+                queue_id,
+                queue_offset,
+                position,
+                now,
+                born_timestamp,
+                born_host,
+                store_host,
+                flag,
+                sys_flag,
+                reconsume_times,
+                prepared_transaction_offset,
+            )
+        commit_log.parts.append(record)
+        commit_log.position = position + size
+        if is_queued:
+            queue.next_offset = queue_offset + 1
+        self._pending.append((queue, position, size, queue_offset, sys_flag, now, properties))
+        if position - commit_log.written[0] > MAX_STAGED_BYTES:
+            self.write()
+        # NamedTuple's own constructor costs twice as much as the tuple it makes.
+        return _new_tuple(Appended, (position, queue_offset, size, now))
+
+    def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> list[Appended]:
+        """Stage several messages of one queue side by side in one segment: all or none.
+
+        ``draft`` has what they share; its body, properties and flag are not used.
+        """
+        if self._parts.refusal is not None:
+            self._parts.refuse()
+        queue = self._queue_by_key.get((draft.topic, draft.queue_id))
+        if queue is None:
+            queue = self._new_queue(draft.topic, draft.queue_id)
+        if draft.sys_flag & SysFlag.TRANSACTION_MASK or not items:
+            raise IllegalMessage(
+                f"batch of {len(items)} messages with system flag {draft.sys_flag:#x}",
+                expected="at least one message, none of them part of a transaction",
+            )
+        now = self._time_ms()
+        commit_log = self._log
+        records = self._encode_batch(queue, draft, items, commit_log.position, now)
+        total = sum(map(len, records))
+        if total > self._config.max_message_size + RECORD_OVERHEAD_BYTES:
+            raise self._too_big(total, 0)
+        if commit_log.position + total + BLANK_HEAD_BYTES > commit_log.segment_end:
+            records = self._encode_batch(queue, draft, items, self._roll(total), now)
+        appended: list[Appended] = []
+        position, queue_offset = commit_log.position, queue.next_offset
+        for item, record in zip(items, records, strict=True):
+            size = len(record)
+            self._pending.append(
+                (queue, position, size, queue_offset, draft.sys_flag, now, item.properties)
+            )
+            appended.append(Appended(position, queue_offset, size, now))
+            position += size
+            queue_offset += 1
+        commit_log.parts += records
+        commit_log.position, queue.next_offset = position, queue_offset
+        if position - commit_log.written[0] > MAX_STAGED_BYTES:
+            self.write()
+        return appended
+
+    def _encode_batch(
+        self, queue: ConsumeQueue, draft: Draft, items: Sequence[BatchItem], position: int, now: int
+    ) -> list[bytes]:
+        records: list[bytes] = []
+        for queue_offset, item in enumerate(items, queue.next_offset):
+            body, properties = item.body, item.properties
+            if (
+                len(body) > self._max_body
+                or len(properties) > MAX_PROPERTIES_BYTES
+                or 0 in properties
+            ):
+                raise self._illegal(body, properties)
+            record = encode_record(
+                queue.topic_bytes,
+                body,
+                properties,
+                queue.queue_id,
+                queue_offset,
+                position,
+                now,
+                draft.born_timestamp,
+                draft.born_host,
+                draft.store_host,
+                item.flag,
+                draft.sys_flag,
+                draft.reconsume_times,
+                draft.prepared_transaction_offset,
+            )
+            records.append(record)
+            position += len(record)
+        return records
+
+    def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        length = len(topic.encode("utf-8", "replace"))
+        limit = MAX_RETRY_TOPIC_BYTES if topic.startswith(RETRY_PREFIX) else MAX_TOPIC_BYTES
+        if length > limit:
+            raise IllegalMessage(
+                f"topic {topic[:32]!r}... of {length} bytes", expected=f"at most {limit}"
+            )
+        return self._queues.get_or_create(topic, queue_id)
+
+    def _illegal(self, body: bytes, properties: bytes) -> IllegalMessage:
+        if 0 not in properties:
+            return self._too_big(len(body), len(properties))
+        # A record torn by a crash has zeros where bytes are missing, and no checksum but that of
+        # its body: properties without zeros are how recovery can tell.
+        self._parts.counts.put_refused += 1
+        return IllegalMessage(
+            f"message properties hold a zero byte at {properties.index(0)}",
+            expected="text without the character U+0000",
+        )
+
+    def _too_big(self, body_bytes: int, properties_bytes: int) -> IllegalMessage:
+        self._parts.counts.put_refused += 1
+        return IllegalMessage(
+            f"body of {body_bytes} bytes, properties of {properties_bytes}",
+            expected=f"at most {self._config.max_message_size} (maxMessageSize) "
+            f"and {MAX_PROPERTIES_BYTES}",
+        )
+
+    def _roll(self, size: int) -> int:
+        """Go on in the next segment, if what needs ``size`` bytes fits into one at all."""
+        if size + BLANK_HEAD_BYTES > self._log.segment_size:
+            raise IllegalMessage(
+                f"{size} bytes do not fit into a log segment",
+                expected=f"at most {self._log.segment_size - BLANK_HEAD_BYTES}",
+                hint="raise mappedFileSizeCommitLog of a new store",
+            )
+        return self._log.roll()
+
+    def write(self) -> None:
+        """Put everything staged into the page cache; without sync flush, readers see it now.
+
+        On an error nothing of it is stored, and nothing of it will appear after a crash.
+        """
+        pending = self._pending
+        if self._queues.has_persisted:
+            self._queues.drop_persisted()
+        if not pending:
+            return
+        self._pending = []
+        commit_log = self._log
+        last = pending[-1]
+        before = commit_log.written[0]
+        try:
+            commit_log.write(last[5])
+        except (OSError, StoreError) as error:
+            self._write_failed(pending, error)
+        commit_log.last_record = last[1]
+        counts = self._parts.counts
+        counts.write_calls += 1
+        counts.put_count += len(pending)
+        counts.put_bytes += commit_log.written[0] - before
+        if self._is_sync:
+            self._unflushed.extend(pending)
+        else:
+            self._publish(pending)
+
+    def _write_failed(self, pending: list[Staged], error: Exception) -> None:
+        """Take back what was staged; refuse more if the disk is full or worse."""
+        self._parts.counts.put_refused += len(pending)
+        for queue, _, _, queue_offset, sys_flag, _, _ in reversed(pending):
+            if sys_flag & SysFlag.TRANSACTION_MASK not in _NO_QUEUE:
+                queue.next_offset = queue_offset
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise self._parts.refuse_for_lack_of_room(error) from error
+        if isinstance(error, StoreError):
+            # What was written could not be undone: the end of the log is not known any more.
+            self._parts.refusal = error
+            raise error
+        raise StoreError(f"write to {self._log.directory} failed: {error}") from error
+
+    def _publish(self, staged: Sequence[Staged]) -> None:
+        parts = self._parts
+        last = staged[-1]
+        try:
+            parts.dispatcher.fresh(staged)
+        finally:
+            parts.published = (last[1] + last[2], last[5])
+        problem = parts.dispatcher.index_error or self._queues.failed_writes
+        if problem is not None:
+            parts.refuse_for_lack_of_room(problem)
+
+    def mark_flushed(self, log_position: int) -> None:
+        """With sync flush: make visible what is on the disk now; for the thread that appends."""
+        unflushed = self._unflushed
+        if not unflushed:
+            return
+        ready: list[Staged] = []
+        while unflushed and unflushed[0][1] + unflushed[0][2] <= log_position:
+            ready.append(unflushed.popleft())
+        if ready:
+            self._publish(ready)

@@ -1,0 +1,152 @@
+"""Flushing: what is in the page cache goes to the disk, the log first, then what is made of it.
+
+After a failed fsync nobody knows what is on the disk: the kernel may have dropped the pages and
+called them clean, so a second fsync that succeeds proves nothing. The store refuses everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+from penstock.errors import FlushFailed
+from penstock.store.checkpoint import CheckpointFile, save_state
+from penstock.store.parts import NO_ROOM, Parts
+
+log = logging.getLogger(__name__)
+
+# A tail costs opening, writing and closing a file. With 10,000 busy queues, all of them every
+# second would take a fifth of the broker's time; the rest waits for the next flush.
+_QUEUES_PER_FLUSH = 1000
+
+
+class Flusher:
+    """Moves the flushed position on; any thread may call it, one at a time gets in."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._checkpoint_file: CheckpointFile | None = None
+        self._failure: FlushFailed | None = None
+        self._persisted_ms = self._synced_ms = parts.time_ms()
+        self.lock = threading.Lock()
+        """Also guards our note, which deleting a topic changes too."""
+
+    def flush(self, *, thorough: bool = False) -> int:
+        """Return when all that was written is on the disk, and up to where that is.
+
+        Blocks; may run in any thread. From time to time, or if ``thorough``, queues and index
+        are flushed too, which moves the point a recovery starts from. After a failure the disk's
+        content is unknown: the store refuses everything from then on.
+        """
+        with self.lock:
+            if self._failure is not None:
+                raise FlushFailed(self._failure.what, hint=self._failure.hint)
+            written = self._parts.commit_log.written
+            published = self._parts.published
+            try:
+                self._parts.commit_log.sync(written[0])
+                self._parts.checkpoint.log_timestamp = written[1]
+                self._flush_rest(published, self._parts.time_ms(), thorough=thorough)
+            except OSError as error:
+                raise self._flush_failed(error) from error
+            self._parts.counts.flush_calls += 1
+        return written[0]
+
+    def _flush_rest(self, published: tuple[int, int], now: int, *, thorough: bool) -> None:
+        """Write queue entries from time to time, and put all of it on the disk less often."""
+        parts, config = self._parts, self._parts.config
+        if not thorough and now - self._persisted_ms < config.flush_interval_consume_queue_ms:
+            return
+        self._persisted_ms = now
+        if now - self._synced_ms >= config.flush_consume_queue_thorough_interval_ms:
+            thorough = True
+        try:
+            parts.queues.persist(None if thorough else _QUEUES_PER_FLUSH)
+        except OSError as error:
+            # Only a delay: the entries stay in memory, and the log has the messages.
+            log.error("queues cannot be written root=%s error=%s", parts.root, error)
+            return
+        index_synced = ""
+        if thorough:
+            self._synced_ms = now
+            parts.queues.sync()
+            index_synced = self._sync_index()
+            parts.checkpoint.queue_position, parts.checkpoint.queue_timestamp = published
+        self._save(published[0] if thorough else None, index_synced)
+
+    def _save(self, queue_position: int | None, index_synced: str) -> None:
+        """Note how far the disk has it all; without room for that, the older note still holds."""
+        parts = self._parts
+        try:
+            self.save_checkpoint()
+            if queue_position is not None and parts.is_marked_open:
+                assert parts.state is not None
+                state = replace(
+                    parts.state,
+                    flushed_position=parts.commit_log.flushed,
+                    queue_position=queue_position,
+                    index_synced=index_synced,
+                )
+                save_state(parts.files, parts.root, state)
+                parts.state = state
+                parts.note_deletable()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.error("checkpoint cannot be written root=%s error=%s", parts.root, error)
+
+    def _sync_index(self) -> str:
+        """Put the index on the disk; return the name of its newest file that is full and there."""
+        index, checkpoint = self._parts.index, self._parts.checkpoint
+        if index is None:
+            return ""
+        # Asked before syncing: files that get full meanwhile are not on the disk yet.
+        newest_full, full_timestamp = index.newest_full, index.full_timestamp
+        if index.has_new_files:
+            index.has_new_files = False
+            self._parts.files.sync_dir(index.directory)
+            self._parts.files.sync_dir(self._parts.root)
+        for full in index.take_full_maps():
+            full.sync()
+            full.close()
+        current = index.current_map
+        if current is not None:
+            current.sync()
+        # Like RocketMQ, only full files count: the newest one changes all over with every key.
+        checkpoint.index_timestamp = max(checkpoint.index_timestamp, full_timestamp)
+        return newest_full
+
+    def _flush_failed(self, error: OSError) -> FlushFailed:
+        failure = FlushFailed(
+            f"flush of store {self._parts.root} failed: {error}",
+            hint="check the disk, then start the broker anew: recovery finds what is really there",
+        )
+        self._failure = failure
+        self._parts.refusal = failure
+        log.error("flush failed, store refuses writes root=%s error=%s", self._parts.root, error)
+        return failure
+
+    def save_checkpoint(self) -> None:
+        """Write the checkpoint as it is."""
+        parts = self._parts
+        if self._checkpoint_file is None:
+            self._checkpoint_file = CheckpointFile(parts.files, parts.root)
+        self._checkpoint_file.save(parts.checkpoint)
+
+    def save_note(self) -> None:
+        """Write our own note as it is; a failed sync is as bad here as anywhere."""
+        parts = self._parts
+        with self.lock:
+            assert parts.state is not None
+            try:
+                save_state(parts.files, parts.root, parts.state)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise parts.refuse_for_lack_of_room(error) from error
+                raise self._flush_failed(error) from error
+
+    def close(self) -> None:
+        """Give the checkpoint file back."""
+        if self._checkpoint_file is not None:
+            self._checkpoint_file.close()

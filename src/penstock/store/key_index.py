@@ -1,0 +1,500 @@
+"""Messages by key: a hash table in files of fixed size, named with the time of their creation.
+
+    header:40 | slots: newest unit of the chain:4 ... | units of 20 bytes; unit 0 is never used
+
+    header: begin_timestamp:8 end_timestamp:8 begin_position:8 end_position:8 slots_used:4 count:4
+    unit:   key_hash:4 | log_position:8 | seconds since begin_timestamp:4 | previous unit:4
+
+``count`` is the number the next unit gets, so it starts at 1. A key is ``topic#key``; its hash is
+the absolute value of Java's string hash. Hashes collide, so whoever finds a message compares keys.
+
+The newest file is written through a map, since a new key changes four bytes anywhere in the slots.
+Before a page is stored to for the first time it is written once with ``write``: that takes the
+page's room on the disk, or fails with an error, where a store to a hole would kill the process.
+
+Order within one message, or many: header, then for each key its unit before its slot. A process
+killed in between leaves units that no slot knows, never a slot that points to nothing; the header
+names the message, or the first of them, and recovery dispatches again from there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from penstock.errors import StoreDamaged
+from penstock.store.files import PAGE_BYTES, FileEntry, FileLayer, WritableMap
+from penstock.store.key_hashes import IndexEntry
+from penstock.store.segments import (
+    SegmentMaps,
+    adopted_size,
+    rewrite,
+    usual_size,
+    write_fully,
+)
+
+HEADER_BYTES: Final = 40
+SLOT_BYTES: Final = 4
+UNIT_BYTES: Final = 20
+NAME_DIGITS: Final = 17
+
+_HEADER = struct.Struct(">qqqqii")
+_NUMBER = struct.Struct(">i")
+_UNIT = struct.Struct(">iqii")
+_pack_header = _HEADER.pack_into
+_pack_unit = _UNIT.pack_into
+_pack_number = _NUMBER.pack_into
+_unpack_number = _NUMBER.unpack_from
+_MAX_INT = 0x7FFF_FFFF
+
+
+class IndexHeader(NamedTuple):
+    """The first 40 bytes of an index file."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_position: int
+    end_position: int
+    slots_used: int
+    next_unit: int
+
+
+class IndexShape(NamedTuple):
+    """How many slots and units every file of an index has."""
+
+    slots: int
+    units: int
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of a file of this shape."""
+        return HEADER_BYTES + self.slots * SLOT_BYTES + self.units * UNIT_BYTES
+
+
+class KeyIndex:
+    """All index files of a store; the newest one takes new keys."""
+
+    def __init__(
+        self,
+        files: FileLayer,
+        directory: str,
+        shape: IndexShape,
+        maps: SegmentMaps,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.shape = shape
+        self._maps = maps
+        self.headers: dict[str, IndexHeader] = {}
+        """Every file by name, oldest first; that of the newest is kept in the fields below."""
+        self._units_at = HEADER_BYTES + shape.slots * SLOT_BYTES
+        self._slots, self._max_units = shape
+        self._map: WritableMap | None = None
+        self._name = ""
+        self._view = memoryview(b"")
+        self._descriptor = -1
+        self._taken = bytearray()
+        self._count = 1
+        self._slots_used = 0
+        self._begin_timestamp = 0
+        self._begin_position = 0
+        self._end_timestamp = 0
+        self.end_position = 0
+        """The last message with an entry; older ones need none."""
+        self._full_maps: deque[WritableMap] = deque()
+        self.has_new_files = False
+        """Whether the directory has names that may not be on the disk yet."""
+        self._memory: dict[int, list[int]] | None = {} if read_only else None
+        """New keys of a store that must not be written to."""
+
+    # Opening
+
+    def load(self, entries: list[FileEntry]) -> None:
+        """Read the headers of the files found, oldest first."""
+        for entry in entries:
+            header = self._read_header(entry.name) if entry.size else None
+            if header is not None and header.next_unit > 1:
+                self.headers[entry.name] = header
+            elif self._memory is None:
+                # Who made it died before the first key. Its header is all zeros and would say
+                # that nothing is indexed yet.
+                self._files.remove(f"{self.directory}/{entry.name}")
+        if self.headers:
+            self._take_over(*next(reversed(self.headers.items())))
+
+    def reload(self) -> None:
+        """Read the headers again, of a store that somebody else writes."""
+        entries, _ = find_index_files(self._files, self.directory)
+        self.headers.clear()
+        self.load([entry for entry in entries if entry.size == self.shape.file_bytes])
+
+    def _read_header(self, name: str) -> IndexHeader:
+        path = f"{self.directory}/{name}"
+        descriptor = self._files.open(path)
+        try:
+            raw = self._files.read(descriptor, HEADER_BYTES, 0)
+        finally:
+            self._files.close(descriptor)
+        header = IndexHeader._make(_HEADER.unpack(raw))
+        count = header.next_unit if header.next_unit > 0 else 1
+        if count > self.shape.units or header.end_position < 0:
+            raise StoreDamaged(
+                f"{path} states {header.next_unit} keys up to log position {header.end_position}",
+                expected=f"at most {self.shape.units} keys",
+                hint="delete the directory 'index' together with 'consumequeue': both are rebuilt",
+            )
+        return header._replace(next_unit=count)
+
+    def _take_over(self, name: str, header: IndexHeader) -> None:
+        self._name = name
+        self._begin_timestamp = header.begin_timestamp
+        self._begin_position = header.begin_position
+        self._end_timestamp = header.end_timestamp
+        self.end_position = header.end_position
+        self._slots_used = header.slots_used
+        self._count = header.next_unit
+
+    # Adding
+
+    def add(self, hashes: Sequence[int], position: int, timestamp: int) -> None:
+        """Enter the keys of the message at ``position``."""
+        if self._memory is not None:
+            for hashed in hashes:
+                self._memory.setdefault(hashed, []).append(position)
+            return
+        count = self._count
+        total = len(hashes)
+        if self._map is None or count + total > self._max_units:
+            self._add_at_the_end(hashes, position, timestamp)
+            return
+        view, taken, slots = self._view, self._taken, self._slots
+        unit_at = self._units_at + count * UNIT_BYTES
+        last_page = (unit_at + total * UNIT_BYTES - 1) // PAGE_BYTES
+        if not taken[last_page]:
+            self._take_pages(unit_at // PAGE_BYTES, last_page)
+        begin = self._begin_timestamp
+        seconds = (timestamp - begin) // 1000 if 0 < begin <= timestamp else 0
+        if count == 1:
+            self._begin_timestamp = timestamp
+            self._begin_position = position
+        if seconds > _MAX_INT:
+            seconds = _MAX_INT
+        places: list[tuple[int, int]] = []
+        for hashed in hashes:
+            slot_at = HEADER_BYTES + hashed % slots * SLOT_BYTES
+            if not taken[slot_at // PAGE_BYTES]:
+                self._take_pages(slot_at // PAGE_BYTES, slot_at // PAGE_BYTES)
+            places.append((hashed, slot_at))
+        self._end_timestamp = timestamp
+        self.end_position = position
+        self._count = count + total
+        _pack_header(
+            view,
+            0,
+            self._begin_timestamp,
+            timestamp,
+            self._begin_position,
+            position,
+            self._slots_used,
+            count + total,
+        )
+        for hashed, slot_at in places:
+            (previous,) = _unpack_number(view, slot_at)
+            if not 0 < previous < count:
+                previous = 0
+                self._slots_used += 1
+            _pack_unit(view, unit_at, hashed, position, seconds, previous)
+            _pack_number(view, slot_at, count)
+            unit_at += UNIT_BYTES
+            count += 1
+
+    def add_many(self, entries: Sequence[IndexEntry]) -> None:
+        """Enter keys of several messages, in the order of the log.
+
+        The header is written twice, not once a message. Until all keys are in, it counts them
+        all but names the first message as the last one: whoever finds it like that after the
+        death of the process dispatches all of them again, as after an error here.
+        """
+        count = self._count
+        total = len(entries)
+        if count == 1 or self._map is None or count + total > self._max_units:
+            for hashed, position, timestamp in entries:
+                self.add((hashed,), position, timestamp)
+            return
+        view, taken, slots = self._view, self._taken, self._slots
+        unit_at = self._units_at + count * UNIT_BYTES
+        last_page = (unit_at + total * UNIT_BYTES - 1) // PAGE_BYTES
+        if not taken[last_page]:
+            self._take_pages(unit_at // PAGE_BYTES, last_page)
+        self.end_position = entries[0][1]
+        self._count = count + total
+        _pack_header(view, 0, *self._header())
+        begin = self._begin_timestamp
+        previous_timestamp, seconds = begin, 0
+        new_slots = 0
+        for hashed, position, timestamp in entries:
+            if timestamp != previous_timestamp:
+                previous_timestamp = timestamp
+                seconds = (timestamp - begin) // 1000 if 0 < begin <= timestamp else 0
+                if seconds > _MAX_INT:
+                    seconds = _MAX_INT
+            slot_at = HEADER_BYTES + hashed % slots * SLOT_BYTES
+            if not taken[slot_at // PAGE_BYTES]:
+                self._take_pages(slot_at // PAGE_BYTES, slot_at // PAGE_BYTES)
+            (previous,) = _unpack_number(view, slot_at)
+            if not 0 < previous < count:
+                previous = 0
+                new_slots += 1
+            _pack_unit(view, unit_at, hashed, position, seconds, previous)
+            _pack_number(view, slot_at, count)
+            unit_at += UNIT_BYTES
+            count += 1
+        self._slots_used += new_slots
+        _, self.end_position, self._end_timestamp = entries[-1]
+        _pack_header(view, 0, *self._header())
+
+    def _add_at_the_end(self, hashes: Sequence[int], position: int, timestamp: int) -> None:
+        """Enter keys one by one: they may need the rest of one file and the start of another."""
+        if self._map is not None and len(hashes) > 1:
+            for hashed in hashes:
+                self.add((hashed,), position, timestamp)
+        else:
+            self._open_file(timestamp)
+            self.add(hashes, position, timestamp)
+
+    def finish(self) -> None:
+        """Write the header as it is after the last key."""
+        if self._map is not None:
+            _pack_header(self._view, 0, *self._header())
+
+    def _header(self) -> IndexHeader:
+        return IndexHeader(
+            self._begin_timestamp,
+            self._end_timestamp,
+            self._begin_position,
+            self.end_position,
+            self._slots_used,
+            self._count,
+        )
+
+    def _take_pages(self, first: int, last: int) -> None:
+        """Take room on the disk for pages that are stored to for the first time."""
+        for page in range(first, last + 1):
+            if not self._taken[page]:
+                start = page * PAGE_BYTES
+                content = bytes(self._view[start : start + PAGE_BYTES])
+                write_fully(self._files, self._descriptor, (content,), start, len(content))
+                self._taken[page] = 1
+
+    def _open_file(self, timestamp: int) -> None:
+        """Open the newest file for writing, or start a new one if it is full or there is none."""
+        size = self.shape.file_bytes
+        if self._name and self._count < self.shape.units:
+            descriptor = self._files.open(f"{self.directory}/{self._name}", write=True)
+        else:
+            self._seal()
+            self._name = self._new_name(timestamp)
+            self._files.make_dir(self.directory)
+            descriptor = self._files.create(f"{self.directory}/{self._name}", size)
+            self.has_new_files = True
+            self._count, self._slots_used = 1, 0
+            # RocketMQ's IndexFile starts where its predecessor ended, so the first unit counts
+            # its seconds from there, although the first key then sets its own beginning.
+            self._begin_timestamp = self._end_timestamp
+            self._begin_position = self.end_position
+        self._descriptor = descriptor
+        self._map = self._files.map_writable(descriptor, size)
+        self._view = self._map.view
+        self._taken = bytearray((size + PAGE_BYTES - 1) // PAGE_BYTES)
+        self._take_pages(0, 0)
+        self.headers[self._name] = self._header()
+
+    def _seal(self) -> None:
+        """Put the full file aside until the next flush."""
+        if self._map is None:
+            return
+        self.finish()
+        self.headers[self._name] = self._header()
+        self._full_maps.append(self._map)
+        self._map, self._view, self._descriptor = None, memoryview(b""), -1
+
+    def _new_name(self, timestamp: int) -> str:
+        """The creation time as RocketMQ writes it; names go up even if the clock goes back."""
+        moment = datetime.fromtimestamp(timestamp / 1000).astimezone()
+        name = f"{moment:%Y%m%d%H%M%S}{timestamp % 1000:03d}"
+        newest = max(self.headers, default="")
+        # Nobody reads the time out of a name, only the order.
+        return name if name > newest else f"{int(newest) + 1:0{NAME_DIGITS}d}"
+
+    def rewrite(self, name: str) -> None:
+        """Make sure of a file that a killed process left; see ``segments.rewrite``."""
+        path = f"{self.directory}/{name}"
+        view = self._maps.view(path, self.shape.file_bytes)
+        if view is not None:
+            end = self._units_at + self.headers[name].next_unit * UNIT_BYTES
+            rewrite(self._files, path, view, 0, min(end, len(view)))
+        self._files.sync_dir(self.directory)
+
+    # Looking up
+
+    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log positions of messages with this hash and time, newest first, by their files."""
+        if self._map is not None:
+            self.headers[self._name] = self._header()
+        if self._memory is not None:
+            yield from reversed(self._memory.get(hashed, ()))
+        for name, header in reversed(list(self.headers.items())):
+            if header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp:
+                yield from self._find_in_file(name, header, hashed, begin_ms, end_ms)
+            if header.begin_timestamp < begin_ms:
+                return
+
+    def _find_in_file(
+        self, name: str, header: IndexHeader, hashed: int, begin_ms: int, end_ms: int
+    ) -> Iterator[int]:
+        view: memoryview | None = self._view
+        if name != self._name or self._map is None:
+            view = self._maps.view(f"{self.directory}/{name}", self.shape.file_bytes)
+        if view is None:
+            return
+        slot_at = HEADER_BYTES + hashed % self.shape.slots * SLOT_BYTES
+        (number,) = _unpack_number(view, slot_at)
+        last = header.next_unit
+        # Chains lead to ever smaller numbers; one that does not is damaged, and would not end.
+        while 0 < number < last:
+            unit_hash, position, seconds, following = _UNIT.unpack_from(
+                view, self._units_at + number * UNIT_BYTES
+            )
+            # Whole seconds are all a unit has: take those that may match, the reader compares.
+            earliest = header.begin_timestamp + seconds * 1000
+            if unit_hash == hashed and earliest <= end_ms and begin_ms < earliest + 1000:
+                yield position
+            last, number = number, following
+
+    # Flushing and removing
+
+    def take_full_maps(self) -> list[WritableMap]:
+        """Files that got full since the last call, to be synced and closed by the caller."""
+        full: list[WritableMap] = []
+        # One by one: the thread that appends may add another meanwhile.
+        while self._full_maps:
+            full.append(self._full_maps.popleft())
+        return full
+
+    @property
+    def current_map(self) -> WritableMap | None:
+        """The newest file's map, if it was written to."""
+        return self._map
+
+    @property
+    def full_timestamp(self) -> int:
+        """The time of the last key in the newest full file, and 0 without one."""
+        full = self._full_files()
+        return full[-1][1].end_timestamp if full else 0
+
+    @property
+    def newest_full(self) -> str:
+        """The name of the newest full file; empty without one."""
+        full = self._full_files()
+        return full[-1][0] if full else ""
+
+    def _full_files(self) -> list[tuple[str, IndexHeader]]:
+        """Full files that are not written to any more; the thread that flushes asks, too."""
+        writing = self._name if self._map is not None else ""
+        # The list is made in one step, whatever the other thread does to the table.
+        return [
+            (name, header)
+            for name, header in list(self.headers.items())
+            if header.next_unit >= self._max_units and name != writing
+        ]
+
+    @property
+    def end_timestamp(self) -> int:
+        """The time of the newest key."""
+        return self._end_timestamp
+
+    def remove_before(self, log_start: int) -> list[str]:
+        """Delete the files that only know messages before ``log_start``; the newest stays."""
+        removed: list[str] = []
+        for name, header in list(self.headers.items())[:-1]:
+            if header.end_position >= log_start:
+                break
+            removed.append(self._remove(name))
+        return removed
+
+    def remove_from(self, name: str) -> None:
+        """Delete ``name`` and all newer files, whose content cannot be trusted."""
+        for newer in [other for other in self.headers if other >= name]:
+            self._remove(newer)
+        self._name, self._count, self._slots_used = "", 1, 0
+        self._begin_timestamp = self._end_timestamp = 0
+        self._begin_position = self.end_position = 0
+        if self.headers:
+            self._take_over(*next(reversed(self.headers.items())))
+
+    def _remove(self, name: str) -> str:
+        path = f"{self.directory}/{name}"
+        self._maps.forget(path)
+        self._files.remove(path)
+        del self.headers[name]
+        return path
+
+    def close(self) -> None:
+        """Give all files back."""
+        for full in self.take_full_maps():
+            full.close()
+        if self._map is not None:
+            self.finish()
+            self.headers[self._name] = self._header()
+            self._view = memoryview(b"")
+            self._map.close()
+            self._map = None
+
+
+def find_index_files(files: FileLayer, directory: str) -> tuple[list[FileEntry], list[str]]:
+    """The index files of a directory, oldest first, and the names that are none."""
+    entries, others = [], []
+    for entry in files.list_dir(directory):
+        if entry.is_dir or len(entry.name) != NAME_DIGITS or not entry.name.isdigit():
+            others.append(entry.name)
+        else:
+            entries.append(entry)
+    return sorted(entries), others
+
+
+def index_shape(
+    entries: list[FileEntry],
+    directory: str,
+    slots: int | None,
+    units: int | None,
+    default: IndexShape,
+) -> IndexShape:
+    """The shape of the files found, or the configured one, or the default.
+
+    Files do not state their shape. A file of another size than configured is refused; where
+    nothing is configured, RocketMQ's four units for each slot are assumed.
+    """
+    shape = IndexShape(slots or default.slots, units or default.units)
+    entries = [entry for entry in entries if entry.size]
+    if not entries:
+        return shape
+    size = usual_size([entry.size for entry in entries])
+    if slots is None and units is None and size != shape.file_bytes:
+        count, rest = divmod(size - HEADER_BYTES, SLOT_BYTES + 4 * UNIT_BYTES)
+        if rest == 0 and count > 0:
+            shape = IndexShape(count, 4 * count)
+    elif slots is not None or units is not None:
+        adopted_size(size, shape.file_bytes, "maxHashSlotNum and maxIndexNum", directory)
+    for entry in entries:
+        if entry.size != shape.file_bytes:
+            raise StoreDamaged(
+                f"{directory}/{entry.name} has {entry.size} bytes",
+                expected=f"{shape.file_bytes}: {shape.slots} slots and {shape.units} keys",
+                hint="set maxHashSlotNum and maxIndexNum to the values it was written with",
+            )
+    return shape

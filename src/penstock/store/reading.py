@@ -1,0 +1,261 @@
+"""Reading a queue: which status, which entries, which bytes of the log.
+
+The rules are RocketMQ's DefaultMessageStore.getMessage. A read that needs no filter and whose
+messages lie side by side in the log, which is what one busy producer leaves, costs no work per
+message in Python: the entries are unpacked and compared in one go and one slice is handed out.
+Where they lie among those of other queues, each is one slice and nothing more.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Container
+from typing import Final, NamedTuple
+
+from penstock.store.commit_log import CommitLog
+from penstock.store.config import StoreConfig
+from penstock.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+
+MAX_READ_BYTES: Final = 128 << 20
+_CHUNK = 64
+# Positions and sizes of so many entries; their tags codes are for filters only.
+_unpack_units = tuple(
+    struct.Struct(">" + "qi8x" * count).unpack_from for count in range(_CHUNK + 1)
+)
+
+
+class ReadStatus(enum.Enum):
+    """What a read came to; the names are RocketMQ's and travel as the remark of a pull answer."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
+class ReadResult(NamedTuple):
+    """The answer to a read; ``slices`` are parts of the mapped log, whole records each."""
+
+    status: ReadStatus
+    slices: list[memoryview]
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    size: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggest_slave: bool
+
+
+TagFilter = Container[int] | Callable[[int, memoryview], bool]
+"""Tag codes to let through, or a question about tags code and record."""
+
+
+class Reader:
+    """Reads queues of one store; decides nothing about the store itself."""
+
+    def __init__(self, config: StoreConfig, commit_log: CommitLog, memory_bytes: int) -> None:
+        self._log = commit_log
+        self._memory_span = memory_bytes * config.access_message_in_memory_max_ratio // 100
+        self._memory_limits = (
+            config.max_transfer_bytes_on_message_in_memory,
+            config.max_transfer_count_on_message_in_memory,
+        )
+        self._disk_limits = (
+            config.max_transfer_bytes_on_message_in_disk,
+            config.max_transfer_count_on_message_in_disk,
+        )
+        self._max_filter_bytes = config.max_filter_message_size
+        self._overflow_returns_to_min = config.overflow_returns_to_min
+        self._corrects = config.broker_role != "SLAVE" or config.offset_check_in_slave
+
+    def is_in_memory(self, log_position: int) -> bool:
+        """Whether a record is so young that it counts as being in the page cache."""
+        return self._log.written[0] - log_position <= self._memory_span
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int | None,
+        matches: TagFilter | None,
+    ) -> ReadResult:
+        """Read from ``queue_offset`` on; see ``MessageStore.read``."""
+        if queue is None:
+            return self._nothing(ReadStatus.NO_MATCHED_LOGIC_QUEUE, queue_offset, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= queue_offset < high:
+            return self._outside(queue_offset, low, high)
+        commit_log = self._log
+        if matches is None and max_count <= _CHUNK:
+            buffer, at, count = queue.units(queue_offset, max_count)
+            if count:
+                numbers = _unpack_units[count](buffer, at)
+                positions = numbers[::2]
+                sizes = numbers[1::2]
+                first, size = positions[0], sum(sizes)
+                if max_bytes is None:
+                    byte_limit, count_limit = self._memory_limits
+                    fits = self.is_in_memory(first) and count <= count_limit
+                else:
+                    byte_limit, fits = max_bytes, True
+                if fits and size <= byte_limit:
+                    # Records do not overlap, so those that fill their span lie side by side.
+                    if positions[-1] + sizes[-1] - first == size:
+                        view = commit_log.slice(first, size)
+                        slices = None if view is None else [view]
+                    else:
+                        slices = self._scattered(positions, sizes)
+                    if slices is not None:
+                        return ReadResult(
+                            ReadStatus.FOUND,
+                            slices,
+                            count,
+                            size,
+                            queue_offset + count,
+                            low,
+                            high,
+                            not self.is_in_memory(positions[-1]),
+                        )
+        return self._read_each(queue, queue_offset, max_count, max_bytes, matches)
+
+    def _scattered(
+        self, positions: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> list[memoryview] | None:
+        """The records one by one, if all of them are there and in one segment."""
+        first = positions[0]
+        whole = self._log.slice(first, positions[-1] + sizes[-1] - first)
+        if whole is None or min(positions) < first:
+            return None
+        slices = [
+            whole[position - first : position - first + size]
+            for position, size in zip(positions, sizes, strict=True)
+        ]
+        return slices if sum(map(len, slices)) == sum(sizes) else None
+
+    def _outside(self, queue_offset: int, low: int, high: int) -> ReadResult:
+        if high == 0:
+            return self._nothing(ReadStatus.NO_MESSAGE_IN_QUEUE, queue_offset, 0, low, high)
+        if queue_offset < low:
+            return self._nothing(ReadStatus.OFFSET_TOO_SMALL, queue_offset, low, low, high)
+        if queue_offset == high:
+            return self._nothing(
+                ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset, queue_offset, low, high
+            )
+        corrected = low if self._overflow_returns_to_min and low == 0 else high
+        return self._nothing(ReadStatus.OFFSET_OVERFLOW_BADLY, queue_offset, corrected, low, high)
+
+    def _nothing(
+        self, status: ReadStatus, asked: int, corrected: int, low: int, high: int
+    ) -> ReadResult:
+        # A slave that lags must not send readers back; it lets them ask the master.
+        next_offset = corrected if self._corrects else asked
+        return ReadResult(status, [], 0, 0, next_offset, low, high, False)
+
+    def _read_each(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int | None,
+        matches: TagFilter | None,
+    ) -> ReadResult:
+        """Read entry by entry: for filters, for limits that cut, and for scattered records."""
+        scan_limit = max(self._max_filter_bytes, max_count * UNIT_BYTES) // UNIT_BYTES
+        buffer, at, available = queue.units(queue_offset, scan_limit)
+        low, high = queue.min_offset, queue.max_offset
+        if not available:
+            per_file = queue.units_per_file
+            following = queue_offset - queue_offset % per_file + per_file
+            return self._nothing(ReadStatus.OFFSET_FOUND_NULL, queue_offset, following, low, high)
+        # A copy of a few kilobytes: the tail must stay free to grow while filters run.
+        units = bytes(buffer[at : at + available * UNIT_BYTES])
+        commit_log = self._log
+        codes = None if matches is None or callable(matches) else matches
+        asks = matches if callable(matches) else None
+        runs: list[tuple[int, int]] = []
+        status = ReadStatus.NO_MATCHED_MESSAGE
+        count = size = scanned = 0
+        position = removed_before = 0
+        for position, record_size, code in UNIT.iter_unpack(units):
+            if count and self._is_full(position, record_size, count, size, max_count, max_bytes):
+                break
+            scanned += 1
+            if position < removed_before or (codes is not None and code not in codes):
+                continue
+            if asks is not None or position < commit_log.min_position:
+                record = commit_log.slice(position, record_size)
+                if record is None:
+                    # The segment was deleted after the queue was looked at; skip all of it.
+                    removed_before = position - position % commit_log.segment_size
+                    removed_before += commit_log.segment_size
+                    status = ReadStatus.MESSAGE_WAS_REMOVING
+                    continue
+                if asks is not None and not asks(code, record):
+                    continue
+            if runs and runs[-1][0] + runs[-1][1] == position:
+                runs[-1] = (runs[-1][0], runs[-1][1] + record_size)
+            else:
+                runs.append((position, record_size))
+            count += 1
+            size += record_size
+        slices = [view for view in (commit_log.slice(*run) for run in runs) if view is not None]
+        if len(slices) != len(runs):
+            raise queue.points_nowhere(queue_offset)
+        if count:
+            status = ReadStatus.FOUND
+        return ReadResult(
+            status,
+            slices,
+            count,
+            size,
+            queue_offset + scanned,
+            low,
+            high,
+            commit_log.written[0] - position > self._memory_span,
+        )
+
+    def _is_full(
+        self,
+        position: int,
+        record_size: int,
+        count: int,
+        size: int,
+        max_count: int,
+        max_bytes: int | None,
+    ) -> bool:
+        """Whether another record would be too much; the first one never is."""
+        if count >= max_count or size + record_size > MAX_READ_BYTES:
+            return True
+        if max_bytes is not None:
+            return size + record_size > max_bytes
+        byte_limit, count_limit = (
+            self._memory_limits if self.is_in_memory(position) else self._disk_limits
+        )
+        return size + record_size > byte_limit or count >= count_limit
+
+
+def offset_by_time(
+    queue: ConsumeQueue, commit_log: CommitLog, timestamp_ms: int, *, upper: bool
+) -> int:
+    """The first queue offset stored at or after a time; with ``upper`` the last at or before it."""
+    low, high = queue.min_offset, queue.max_offset
+    # Find the first entry that is too late; entries whose record is gone count as early.
+    while low < high:
+        middle = (low + high) // 2
+        entry = queue.entry(middle)
+        stored = -1 if entry is None else commit_log.store_timestamp(entry.log_position)
+        if stored > timestamp_ms or (stored == timestamp_ms and not upper):
+            high = middle
+        else:
+            low = middle + 1
+    if upper:
+        low -= 1
+    return min(max(low, queue.min_offset), queue.max_offset)

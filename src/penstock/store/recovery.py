@@ -1,0 +1,336 @@
+"""Where the truth ends: what a store finds out about its files when it is opened.
+
+The log is the truth. Queues and index are made from it and can be made again, so recovery asks two
+things only: where does the log end, and from where on must queues and index be made again?
+
+* After our own clean stop a note says where the log ended; it is believed if the files are as we
+  left them and a record ends there.
+* After a clean stop of another program the queues are complete. The last segment is checked, and
+  what lies behind the last queue entry is dispatched.
+* After a crash everything younger than the checkpoint is dispatched again, from the last segment
+  that starts before it. Queue entries younger than that are not believed: each record states its
+  own queue offset, and the first of a queue tells where the queue goes on.
+
+The index of RocketMQ forgets keys in a crash: files that were not full are deleted and only the
+part of the log that is dispatched anyway is indexed again. Here the missing part is indexed from
+the log. If only the process died, the page cache is as it was and the index needs no repair.
+
+Bytes behind the end that nobody promised to keep, a torn record or what the disk wrote out of
+order, are cleared. If a damaged record lies before what is known to have been flushed, recovery
+refuses: cutting there would lose acknowledged messages without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.errors import StoreDamaged
+from penstock.protocol.records import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+)
+from penstock.store.checkpoint import save_state
+from penstock.store.commit_log import CommitLog, store_timestamp_of
+from penstock.store.key_index import KeyIndex
+from penstock.store.log_scan import LogScan, Scanned
+from penstock.store.parts import Parts
+from penstock.store.segments import find_segments
+
+log = logging.getLogger(__name__)
+
+_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+_SEARCH_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What opening a store did."""
+
+    kind: str
+    """``new``, ``clean`` (nothing scanned), ``checked`` (after another program) or ``crash``."""
+    start: int = 0
+    end: int = 0
+    records: int = 0
+    dispatched: int = 0
+    reindexed: int = 0
+    damage: str | None = None
+    """What stood behind the end, if not zeros."""
+
+
+def recover_clean(parts: Parts) -> Recovery | None:
+    """Take our own note's word for where the log ends, if a record really ends there."""
+    state, commit_log = parts.state, parts.commit_log
+    if state is None or not state.clean or not commit_log.bases:
+        return None
+    if state.last_record >= 0 and parts.queues.is_empty():
+        return None  # deleted by hand, so that they are made again
+    commit_log.written = (_upper(commit_log), 0)
+    end, last = state.log_end, state.last_record
+    record = commit_log.record_at(last) if last >= 0 else None
+    inside = commit_log.min_position <= end <= _upper(commit_log)
+    if not inside or (last >= 0 and (record is None or last + len(record) > end)):
+        return None
+    if record is not None:
+        scan = commit_log.scan(last, last + len(record))
+        if sum(1 for _ in scan) != 1 or end not in (scan.end, _next_base(commit_log, scan.end)):
+            return None
+    timestamp = 0 if record is None else store_timestamp_of(record)
+    commit_log.start_at(end, timestamp)
+    commit_log.last_record = last
+    return Recovery("clean", end, end)
+
+
+def recover_checked(parts: Parts) -> Recovery:
+    """After a clean stop of another program: check the last segments, dispatch what is new."""
+    commit_log, queues = parts.commit_log, parts.queues
+    upper = _upper(commit_log)
+    commit_log.written = (upper, 0)
+    queues.trusted_before = upper
+    queue_end = queues.load_all()
+    start = _checked_start(parts, queue_end)
+    recovery = Recovery("checked", start)
+    scan = commit_log.scan(start, check_crc=parts.config.check_crc_on_recover)
+
+    def counted() -> Iterator[Scanned]:
+        for record in scan:
+            recovery.records += 1
+            if record.log_position >= queue_end:
+                yield record
+
+    recovery.dispatched = parts.dispatcher.again(counted())
+    if scan.end < queue_end:
+        _refuse_or_warn(parts, scan)
+    return _complete(parts, recovery, scan)
+
+
+def recover_crash(parts: Parts) -> Recovery:
+    """After a crash: dispatch everything again that is not known to be on the disk."""
+    commit_log, queues = parts.commit_log, parts.queues
+    commit_log.written = (_upper(commit_log), 0)
+    start = _crash_start(parts)
+    if queues.is_empty():
+        start = commit_log.min_position
+    _distrust_queues(parts, start)
+    index_from = _distrust_index(parts, start)
+    queues.is_after_crash = True
+    queues.trusted_before = start
+    queues.load_all()
+    recovery, scan = _dispatch_from(parts, start, index_from)
+    if queues.has_gap and start > commit_log.min_position:
+        # Entries are missing that should have been on the disk. The log still knows them.
+        log.warning("queues have gaps, the whole log is dispatched again position=%d", start)
+        queues.start_over()
+        _distrust_queues(parts, commit_log.min_position)
+        recovery, scan = _dispatch_from(parts, commit_log.min_position, scan.end)
+    if _lost_flushed_records(parts, scan):
+        _refuse_or_warn(parts, scan)
+    check_stray_segments(parts, scan.end)
+    return _complete(parts, recovery, scan)
+
+
+def _dispatch_from(parts: Parts, start: int, index_from: int) -> tuple[Recovery, LogScan]:
+    recovery = Recovery("crash", start)
+    if index_from < start:
+        recovery.reindexed = _index_again(parts, index_from, start)
+    scan = parts.commit_log.scan(start, check_crc=parts.config.check_crc_on_recover)
+    recovery.records = recovery.dispatched = parts.dispatcher.again(scan)
+    return recovery, scan
+
+
+def check_stray_segments(parts: Parts, end: int) -> None:
+    """Remove segments behind a gap in the log, unless what is missing was on the disk."""
+    state = parts.state
+    if parts.stray and state is not None and end < state.flushed_position:
+        raise StoreDamaged(
+            f"{parts.commit_log.directory} ends at {end}, but {parts.stray[0]} is there",
+            expected=f"all segments up to log position {state.flushed_position}, flushed earlier",
+            hint="restore the missing segments from a copy",
+        )
+    if not parts.read_only:
+        for path in parts.stray:
+            log.warning("segment without a predecessor removed path=%s", path)
+            parts.commit_log.remove_stray(path)
+
+
+def _complete(parts: Parts, recovery: Recovery, scan: LogScan) -> Recovery:
+    """Cut off what is behind the end and let everybody know where it is."""
+    commit_log, index = parts.commit_log, parts.index
+    end, last, timestamp = scan.end, scan.last_record, scan.last_timestamp
+    recovery.end, recovery.damage = end, scan.damage
+    if not parts.read_only:
+        if scan.damage is not None:
+            log.warning(
+                "log ends with damage directory=%s position=%d damage=%s",
+                commit_log.directory, end, scan.damage,
+            )  # fmt: skip
+        commit_log.truncate(end)
+        # Only what a process of this boot left behind can be in memory alone.
+        is_doubtful = parts.state is not None and parts.is_same_boot
+        doubtful_from = parts.state.flushed_position if is_doubtful and parts.state else end
+        commit_log.sync_all(doubtful_from, end)
+    commit_log.start_at(end, timestamp or parts.checkpoint.log_timestamp)
+    commit_log.last_record = last
+    parts.queues.end_recovery(end)
+    if index is not None and not parts.read_only and index.end_position >= end > 0:
+        _drop_index_behind(parts, index, end)
+        recovery.reindexed += _index_again(parts, index.end_position, end)
+    return recovery
+
+
+def follow(parts: Parts) -> int:
+    """Let a store opened for reading see what its writer added; return how many messages."""
+    commit_log, index = parts.commit_log, parts.index
+    end, timestamp = commit_log.written
+    found = find_segments(parts.files, commit_log.directory, size=commit_log.segment_size)
+    commit_log.reload(found.bases)
+    if index is not None:
+        index.reload()
+    commit_log.written = (_upper(commit_log), timestamp)
+    scan = commit_log.scan(max(end, commit_log.min_position))
+    count = parts.dispatcher.again(scan)
+    commit_log.start_at(scan.end, scan.last_timestamp or timestamp)
+    parts.published = commit_log.written
+    return count
+
+
+def _upper(commit_log: CommitLog) -> int:
+    return commit_log.bases[-1] + commit_log.segment_size if commit_log.bases else 0
+
+
+def _next_base(commit_log: CommitLog, position: int) -> int:
+    return position - position % commit_log.segment_size + commit_log.segment_size
+
+
+def _checked_start(parts: Parts, queue_end: int) -> int:
+    """The newest segment that starts before the queues' end, or one some segments older."""
+    commit_log = parts.commit_log
+    bases = commit_log.bases
+    chosen = 0
+    for index in range(len(bases) - 1, -1, -1):
+        if commit_log.record_at(bases[index]) is not None and bases[index] <= queue_end:
+            chosen = index
+            break
+    return bases[max(0, chosen - parts.config.clean_scan_segments + 1)]
+
+
+def _crash_start(parts: Parts) -> int:
+    """From where on queue entries may be missing."""
+    commit_log, checkpoint, state = parts.commit_log, parts.checkpoint, parts.state
+    if state is not None:
+        return min(max(state.queue_position, commit_log.min_position), _upper(commit_log))
+    # Another program's store: the newest segment whose first record is older than all in doubt.
+    limit = checkpoint.recovery_timestamp
+    if parts.config.message_index_safe:
+        limit = min(limit, checkpoint.index_timestamp)
+    for base in reversed(commit_log.bases):
+        record = commit_log.record_at(base)
+        if record is not None and 0 < store_timestamp_of(record) <= limit:
+            return base
+    return commit_log.bases[0]
+
+
+def _distrust_queues(parts: Parts, start: int) -> None:
+    """Note from where on queues are made again, before that begins: a crash must know it."""
+    state = parts.state
+    if state is not None and not parts.read_only and start < state.queue_position:
+        state.queue_position = start
+        save_state(parts.files, parts.root, state)
+
+
+def _distrust_index(parts: Parts, start: int) -> int:
+    """Delete index files that a crash may have torn; return from where to index again."""
+    index, state = parts.index, parts.state
+    if index is None or parts.read_only:
+        return start
+    if not parts.is_intact:
+        for name, header in list(index.headers.items()):
+            if state is not None:
+                is_safe = name <= state.index_synced
+            else:
+                is_safe = (
+                    header.next_unit >= index.shape.units
+                    and header.end_timestamp <= parts.checkpoint.index_timestamp
+                )
+            if not is_safe:
+                index.remove_from(name)
+                break
+        if not index.headers:
+            return parts.commit_log.min_position
+    elif state is not None:
+        # Only the process died: the page cache has every key of every visible message.
+        for name in [name for name in index.headers if name > state.index_synced]:
+            index.rewrite(name)
+    return min(start, index.end_position) if index.headers else start
+
+
+def _drop_index_behind(parts: Parts, index: KeyIndex, end: int) -> None:
+    for name, header in list(index.headers.items()):
+        if header.end_position >= end or name == next(reversed(index.headers)):
+            index.close()
+            index.remove_from(name)
+            break
+    if not index.headers:
+        index.end_position = parts.commit_log.min_position
+
+
+def _index_again(parts: Parts, start: int, end: int) -> int:
+    """Index what is in the log between two positions; return how many records that were."""
+    count = 0
+    commit_log = parts.commit_log
+    start = max(start, commit_log.min_position)
+    while start < end:
+        scan = commit_log.scan(start, end, check_crc=False)
+        count += parts.dispatcher.again(scan, queue_too=False)
+        if scan.end >= end:
+            break
+        log.warning("part of the log is not indexed position=%d damage=%s", scan.end, scan.damage)
+        start = _next_base(commit_log, scan.end)
+    return count
+
+
+def _lost_flushed_records(parts: Parts, scan: LogScan) -> bool:
+    """Whether the log ends before something that was on the disk for sure."""
+    state = parts.state
+    if state is not None:
+        return scan.end < state.flushed_position
+    # Another program's store: look for a record behind the end that is older than the last flush.
+    limit = parts.checkpoint.recovery_timestamp
+    commit_log = parts.commit_log
+    for base in commit_log.bases:
+        record = commit_log.record_at(base) if base > scan.end else None
+        if record is not None and 0 < store_timestamp_of(record) <= limit:
+            return True
+    return scan.damage is not None and _finds_older_record(commit_log, scan.end, limit)
+
+
+def _finds_older_record(commit_log: CommitLog, position: int, limit: int) -> bool:
+    """Search the rest of a segment for a record stored at or before ``limit``."""
+    base = position - position % commit_log.segment_size
+    view = commit_log.segment_view(base)
+    if view is None:
+        return False
+    at = position - base + 1
+    while at < len(view):
+        # Chunks overlap by a head, so that none hides on their border.
+        chunk = bytes(view[at : at + _SEARCH_BYTES + MIN_RECORD_BYTES])
+        if not any(chunk):
+            return False
+        for magic in _MAGICS:
+            found = chunk.find(magic, 4)
+            while found >= 0:
+                record = commit_log.record_at(base + at + found - 4)
+                if record is not None and 0 < store_timestamp_of(record) <= limit:
+                    return True
+                found = chunk.find(magic, found + 1)
+        at += _SEARCH_BYTES
+    return False
+
+
+def _refuse_or_warn(parts: Parts, scan: LogScan) -> None:
+    error: StoreDamaged = scan.damaged()
+    if not parts.config.truncate_damaged_log and not parts.read_only:
+        raise error
+    log.error("damaged log, what follows is given up error=%s", error)

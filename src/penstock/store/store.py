@@ -1,0 +1,535 @@
+"""``MessageStore``: the face of the store.
+
+One thread appends, writes and reads; ``flush`` may run in another. The way of a message:
+
+    append ─ staged in memory ─▶ write ─ page cache ─▶ flush ─ disk
+                                   │ asynchronous flush      │ synchronous flush: mark_flushed
+                                   ▼                         ▼
+                                 visible: queue entry, index entry, arrival
+
+What an acknowledgement means is decided by when the broker sends it: after ``write`` a message
+survives the death of the process, after ``flush`` that of the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+from penstock.errors import (
+    DiskFull,
+    LifecycleError,
+    StoreDamaged,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+)
+from penstock.protocol.records import decode_record
+from penstock.store import layout
+from penstock.store.appending import Appended, Appender, BatchItem, Draft
+from penstock.store.checkpoint import Checkpoint
+from penstock.store.cleaning import Cleaner
+from penstock.store.commit_log import CommitLog, store_timestamp_of
+from penstock.store.config import StoreConfig
+from penstock.store.consume_queue import QueueEntry
+from penstock.store.dispatch import Arrival, message_keys
+from penstock.store.files import DiskSpace, FileLayer
+from penstock.store.flushing import Flusher
+from penstock.store.key_hashes import TopicHash
+from penstock.store.key_index import KeyIndex
+from penstock.store.opening import load_parts, mark_clean, recover
+from penstock.store.parts import NO_ROOM, Parts
+from penstock.store.queue_table import QueueTable
+from penstock.store.reading import Reader, ReadResult, TagFilter, offset_by_time
+from penstock.store.recovery import Recovery, follow
+from penstock.store.segments import OS_FILES, make_durable_dir
+from penstock.store.statistics import StoreStatistics
+
+log = logging.getLogger(__name__)
+
+MAX_QUERY_COUNT: Final = 64
+_MAX_QUERY_CANDIDATES = 4096
+_MAX_TIME = (1 << 63) - 1
+
+
+class QueryResult(NamedTuple):
+    """Messages found by key, oldest first, and how far the index goes."""
+
+    slices: list[memoryview]
+    last_update_ms: int
+    last_update_position: int
+
+
+class _NotOpen:
+    """Stands for a part of a store before it is opened."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def __getattr__(self, name: str) -> object:
+        raise LifecycleError(f"store {self._root} is not open", hint="call open() first")
+
+
+class MessageStore:
+    """A store directory of RocketMQ's, open for appending and reading."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        config: StoreConfig | None = None,
+        *,
+        time_ms: Callable[[], int] | None = None,
+        files: FileLayer = OS_FILES,
+        read_only: bool = False,
+    ) -> None:
+        self.root = str(root)
+        self.config = config or StoreConfig()
+        self.read_only = read_only
+        self.recovery: Recovery | None = None
+        """What opening found; None before."""
+        self._files = files
+        self._time_ms = time_ms or _wall_ms
+        self._lock_token: int | None = None
+        self._opened: Parts | None = None
+        self._flusher: Flusher | None = None
+        not_open = _NotOpen(self.root)
+        self._appender = cast(Appender, not_open)
+        self._cleaner = cast(Cleaner, not_open)
+        self._reader = cast(Reader, not_open)
+        self._queue_table = cast(QueueTable, not_open)
+        self._log = cast(CommitLog, not_open)
+
+    @classmethod
+    def open_readonly(
+        cls, root: Path | str, config: StoreConfig | None = None, *, files: FileLayer = OS_FILES
+    ) -> MessageStore:
+        """Open a live store, a copy or a directory of Apache RocketMQ's; nothing is written."""
+        store = cls(root, config, files=files, read_only=True)
+        store.open()
+        return store
+
+    # Opening and closing
+
+    def open(self) -> Recovery:
+        """Take the lock, load what is there and recover; raises rather than start beside damage."""
+        if self.recovery is not None:
+            raise LifecycleError(f"store {self.root} was opened before", hint="make a new one")
+        try:
+            if not self.read_only:
+                self._take_lock()
+            elif self._files.stat(self.root) is None:
+                raise StoreDamaged(f"{self.root} does not exist", expected="a store directory")
+            parts = self._opened = load_parts(
+                self.root, self.config, self._files, self._time_ms, read_only=self.read_only
+            )
+            recovery = recover(parts)
+            if self.read_only:
+                parts.refusal = StoreReadOnly(f"store {self.root} was opened for reading only")
+            else:
+                self._flusher = Flusher(parts)
+        except OSError as error:
+            self._release()
+            kind = DiskFull if error.errno in NO_ROOM else StoreError
+            raise kind(f"store {self.root} cannot be opened: {error}") from error
+        except BaseException:
+            self._release()
+            raise
+        self._appender = Appender(parts)
+        self._cleaner = Cleaner(parts)
+        memory_bytes = self.config.memory_bytes or self._files.memory_bytes()
+        self._reader = Reader(self.config, parts.commit_log, memory_bytes)
+        self._queue_table = parts.queues
+        self._log = parts.commit_log
+        parts.counts.started_ms = self._time_ms()
+        self.recovery = recovery
+        log.info(
+            "store opened root=%s kind=%s end=%d records=%d dispatched=%d",
+            self.root, recovery.kind, recovery.end, recovery.records, recovery.dispatched,
+        )  # fmt: skip
+        return recovery
+
+    def _take_lock(self) -> None:
+        make_durable_dir(self._files, self.root)
+        try:
+            self._lock_token = self._files.lock(f"{self.root}/{layout.LOCK}")
+        except BlockingIOError as error:
+            raise StoreLocked(
+                f"somebody writes to store {self.root}: {error.strerror}",
+                hint="stop that broker, or open the store read-only",
+            ) from error
+
+    def close(self) -> None:
+        """Write and flush everything and leave the signs of a clean stop."""
+        parts = self._opened
+        if parts is None or self.recovery is None:
+            self._release()
+            return
+        try:
+            if not self.read_only and (
+                parts.refusal is None or isinstance(parts.refusal, DiskFull)
+            ):
+                self._close_cleanly(parts)
+        finally:
+            self.abandon()
+
+    def _close_cleanly(self, parts: Parts) -> None:
+        assert self._flusher is not None
+        if parts.refusal is None:
+            self.write()
+        self.mark_flushed(self.flush(thorough=True))
+        self.flush(thorough=True)
+        if parts.dispatcher.index_stopped_at is not None or parts.queues.failed_writes is not None:
+            return  # something is missing: the next start must look
+        if parts.index is not None:
+            parts.index.close()
+            parts.checkpoint.index_timestamp = parts.index.end_timestamp
+        try:
+            self._flusher.save_checkpoint()
+            mark_clean(parts)
+        except OSError as error:
+            # Everything is on the disk; the next start just has to look for its end.
+            log.warning("no signs of a clean stop root=%s error=%s", self.root, error)
+            return
+        log.info("store closed root=%s end=%d", self.root, self._log.written[0])
+
+    def abandon(self) -> None:
+        """Give all files and the lock back as they are, as the death of the process would."""
+        if self._opened is not None:
+            self._opened.refusal = LifecycleError(f"store {self.root} is closed")
+        self._release()
+
+    def _release(self) -> None:
+        if self._opened is not None:
+            if self._opened.index is not None:
+                self._opened.index.close()
+            self._opened.commit_log.close()
+        if self._flusher is not None:
+            self._flusher.close()
+            self._flusher = None
+        if self._lock_token is not None:
+            self._files.unlock(self._lock_token)
+            self._lock_token = None
+
+    def __enter__(self) -> MessageStore:
+        if self.recovery is None:
+            self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _parts(self) -> Parts:
+        if self._opened is None:
+            raise LifecycleError(f"store {self.root} is not open", hint="call open() first")
+        return self._opened
+
+    # Writing
+
+    def append(self, draft: Draft) -> Appended:
+        """Stage one message; ``write`` puts it into the log."""
+        return self._appender.append(draft)
+
+    def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> list[Appended]:
+        """Stage several messages of one queue side by side in one segment: all or none.
+
+        ``draft`` has what they share; its body, properties and flag are not used.
+        """
+        return self._appender.append_batch(draft, items)
+
+    def write(self) -> None:
+        """Put everything staged into the page cache; without sync flush, readers see it now.
+
+        On an error nothing of it is stored, and nothing of it will appear after a crash.
+        """
+        self._appender.write()
+
+    def flush(self, *, thorough: bool = False) -> int:
+        """Return when all that was written is on the disk, and up to where that is.
+
+        Blocks; may run in any thread. From time to time, or if ``thorough``, queues and index
+        are flushed too, which moves the point a recovery starts from. After a failure the disk's
+        content is unknown: the store refuses everything from then on.
+        """
+        if self._flusher is None:
+            self._parts.refuse()
+        assert self._flusher is not None
+        return self._flusher.flush(thorough=thorough)
+
+    def mark_flushed(self, log_position: int) -> None:
+        """With sync flush: make visible what is on the disk now; for the thread that appends."""
+        self._appender.mark_flushed(log_position)
+
+    def on_arrival(
+        self, listener: Arrival, waiting: Collection[tuple[str, int]] | None = None
+    ) -> None:
+        """Call ``listener`` for every message that becomes visible.
+
+        With ``waiting`` only for those of the queues (topic, number) that are in it at the time.
+        """
+        self._parts.dispatcher.listeners.append((listener, waiting))
+
+    # Reading
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        max_count: int = 32,
+        max_bytes: int | None = None,
+        matches: TagFilter | None = None,
+    ) -> ReadResult:
+        """Messages of a queue from ``queue_offset`` on.
+
+        Without ``max_bytes`` RocketMQ's limits of one pull are in force (32 messages or 256 KiB,
+        8 or 64 KiB for old ones), with it only those given. The first message is always returned.
+        """
+        queue = self._queue_table.get(topic, queue_id)
+        result = self._reader.read(queue, queue_offset, max_count, max_bytes, matches)
+        counts = self._parts.counts
+        counts.read_calls += 1
+        if result.count:
+            counts.read_count += result.count
+            counts.read_bytes += result.size
+        else:
+            counts.read_misses += 1
+        return result
+
+    def record_at(self, log_position: int) -> memoryview | None:
+        """The record that starts at a position of the log; None if none does."""
+        return self._log.record_at(log_position)
+
+    def entry(self, topic: str, queue_id: int, queue_offset: int) -> QueueEntry | None:
+        """A queue's entry; None outside the queue."""
+        queue = self._queue_table.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        return queue.entry(queue_offset)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset that is still there; 0 for a queue nobody knows."""
+        queue = self._queue_table.get(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset the next visible message will have; 0 for a queue nobody knows."""
+        queue = self._queue_table.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def offset_at(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
+    ) -> int:
+        """The first offset stored at or after a time; with ``upper`` the last at or before it."""
+        queue = self._queue_table.get(topic, queue_id)
+        if queue is None:
+            return 0
+        return offset_by_time(queue, self._log, timestamp_ms, upper=upper)
+
+    def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When a message was stored, in milliseconds; -1 if it is not there."""
+        entry = self.entry(topic, queue_id, queue_offset)
+        return -1 if entry is None else self._log.store_timestamp(entry.log_position)
+
+    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """When the oldest message of a queue, or of the whole log, was stored; -1 if none."""
+        if topic is None:
+            return self._log.store_timestamp(self._log.min_position)
+        return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether a message is there and young enough to count as being in the page cache."""
+        entry = self.entry(topic, queue_id, queue_offset)
+        return entry is not None and self._reader.is_in_memory(entry.log_position)
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = _MAX_TIME,
+    ) -> QueryResult:
+        """Messages of a topic by unique id or key, stored within a range of time."""
+        index = self._parts.index
+        if index is None:
+            return QueryResult([], 0, 0)
+        wanted = key.encode("utf-8", "replace")
+        hashed = TopicHash(topic.encode("utf-8", "replace")).of(wanted)
+        found: dict[int, memoryview] = {}
+        for tries, position in enumerate(index.find(hashed, begin_ms, end_ms)):
+            if len(found) >= min(max_count, MAX_QUERY_COUNT) or tries >= _MAX_QUERY_CANDIDATES:
+                break
+            record = self._log.record_at(position)
+            if (
+                record is not None
+                and position not in found
+                and begin_ms <= store_timestamp_of(record) <= end_ms
+                and _has_key(record, topic, wanted)
+            ):
+                found[position] = record
+        return QueryResult(
+            [found[position] for position in sorted(found)],
+            index.end_timestamp,
+            index.end_position,
+        )
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """Topic and number of every queue."""
+        return self._queue_table.names()
+
+    def refresh(self) -> int:
+        """Let a read-only store see what was written since; returns how many messages that are."""
+        if not self.read_only:
+            raise LifecycleError(
+                f"store {self.root} is open for writing", hint="it needs no refresh"
+            )
+        return follow(self._parts)
+
+    # Cleaning
+
+    def delete_topic(self, topic: str) -> int:
+        """Delete all queues of a topic; its records stay in the log until retention takes them."""
+        parts = self._parts
+        if parts.refusal is not None or self._flusher is None:
+            parts.refuse()
+        assert self._flusher is not None
+        self.write()
+        try:
+            removed = parts.queues.remove_topic(topic)
+        except OSError as error:
+            # Half of it may be gone, and entries that were in memory are: appending to what is
+            # left would give offsets twice. Recovery makes the queues whole again.
+            failure = StoreError(
+                f"topic {topic!r} of store {self.root} could not be deleted: {error}",
+                hint="check the disk, then start the broker anew and delete the topic again",
+            )
+            parts.refusal = failure
+            raise failure from error
+        with self._flusher.lock:
+            # The flush thread writes this table into the note.
+            deleted = parts.dispatcher.deleted_topics
+            deleted[topic] = self._log.written[0]
+            for name in [name for name, end in deleted.items() if end <= self._log.min_position]:
+                del deleted[name]
+        self._flusher.save_note()
+        return removed
+
+    def request_clean(self) -> None:
+        """Let the next rounds of ``clean`` delete expired segments at any hour."""
+        self._cleaner.request()
+
+    def clean(self, now_ms: int | None = None) -> list[str]:
+        """One round of retention; returns the files that were deleted."""
+        if self.read_only:
+            self._parts.refuse()
+        try:
+            return self._cleaner.clean(self._time_ms() if now_ms is None else now_ms)
+        except OSError as error:
+            failure = StoreError(f"store {self.root} cannot be cleaned: {error}")
+            if self._log.has_failed_sync:
+                self._parts.refusal = failure
+            raise failure from error
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Keep and delete by other rules from now on; what the store was opened with stays."""
+        self.config = self._parts.config = config
+
+    # Being asked
+
+    @property
+    def counts(self) -> StoreStatistics:
+        """The counts alone, as they grow; ``statistics`` tells more and costs more."""
+        return self._parts.counts
+
+    @property
+    def min_position(self) -> int:
+        """Where the log starts."""
+        return self._log.min_position
+
+    @property
+    def max_position(self) -> int:
+        """Where the log ends, staged messages not counted."""
+        return self._log.written[0]
+
+    @property
+    def flushed_position(self) -> int:
+        """Up to where the log is on the disk."""
+        return self._log.flushed
+
+    @property
+    def commit_log(self) -> CommitLog:
+        """The log itself, for tools."""
+        return self._log
+
+    @property
+    def queue_table(self) -> QueueTable:
+        """The queues themselves, for tools."""
+        return self._queue_table
+
+    @property
+    def key_index(self) -> KeyIndex | None:
+        """The index itself, for tools."""
+        return self._parts.index
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What is known to be on the disk."""
+        return self._parts.checkpoint
+
+    @property
+    def foreign(self) -> list[str]:
+        """What was found in the directory and is left alone."""
+        return self._parts.foreign
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether ``append`` would take a message."""
+        return self._opened is not None and self._opened.refusal is None
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether messages are refused for lack of room; ``clean`` takes them again."""
+        return isinstance(self._parts.refusal, DiskFull)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why ``append`` would not take a message."""
+        refusal = self._parts.refusal
+        return None if refusal is None else str(refusal)
+
+    def disk_space(self) -> DiskSpace:
+        """The file system that the store is on."""
+        return self._files.disk_space(self.root)
+
+    def statistics(self) -> StoreStatistics:
+        """Where the store stands."""
+        parts, written = self._parts, self._log.written[0]
+        return replace(
+            parts.counts,
+            min_position=self._log.min_position,
+            max_position=written,
+            flushed_position=self._log.flushed,
+            dispatch_behind_bytes=written - parts.published[0],
+            earliest_timestamp=self.earliest_store_time(),
+            log_segments=len(self._log.bases),
+            loaded_queues=len(parts.queues.queues),
+            index_files=0 if parts.index is None else len(parts.index.headers),
+            disk_used_ratio=self.disk_space().used_ratio,
+        )
+
+
+def _has_key(record: memoryview, topic: str, key: bytes) -> bool:
+    """Whether a record has a key, not just one with the same hash."""
+    decoded = decode_record(record)
+    return decoded.topic == topic and key in message_keys(decoded.properties)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
