@@ -1,0 +1,329 @@
+"""The broker: builds its parts, starts them in order, stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from penstock.broker.clients import Clients
+from penstock.broker.config import SLAVE, BrokerConfig
+from penstock.broker.delays import Delays
+from penstock.broker.filters import Filters
+from penstock.broker.groups import Groups
+from penstock.broker.handlers import add_all
+from penstock.broker.handlers.clients import forget_peer
+from penstock.broker.held_pulls import HeldPulls
+from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.offsets import Offsets
+from penstock.broker.queue_locks import QueueLocks
+from penstock.broker.registration import Registration
+from penstock.broker.sampling import Sampling
+from penstock.broker.settings import Settings
+from penstock.broker.stamping import Stamp
+from penstock.broker.state import BrokerState
+from penstock.broker.stats import BrokerStats
+from penstock.broker.storage import Storage
+from penstock.broker.tables import Tables
+from penstock.broker.topics import TOPICS_FILE, Topics, system_topics
+from penstock.errors import LifecycleError, RemotingError
+from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
+from penstock.protocol.delays import DelayLevels
+from penstock.protocol.message_ids import UniqueIds
+from penstock.protocol.records import pack_host
+from penstock.remoting import Limits, Peer, Server, ServerTls, go_away
+from penstock.remoting.dispatch import Dispatcher
+from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.service import Service, wait_any
+from penstock.store import OS_FILES, FileLayer, MessageStore, StoreConfig
+
+log = logging.getLogger(__name__)
+
+VIP_PORT_DISTANCE = 2
+_PORT_TRIES = 50
+_DRAIN_SECONDS = 3.0
+# Brokers that are asked to find a free port must not all look in the same place.
+_ANY_PORT = 0
+
+GROUPS_FILE = "subscriptionGroup.json"
+OFFSETS_FILE = "consumerOffset.json"
+DELAYS_FILE = "delayOffset.json"
+
+
+class Broker(Service):
+    """One broker with its own store."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        root: Path,
+        *,
+        store_config: StoreConfig | None = None,
+        name_servers: Sequence[str] = (),
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        tls: ServerTls | None = None,
+        files: FileLayer = OS_FILES,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._config = config
+        self._root = root
+        self._delay_levels = DelayLevels(config.message_delay_level)
+        # What the store has to know of the broker is said once, in the broker's own settings.
+        self._store_config = dataclasses.replace(
+            store_config or StoreConfig(),
+            broker_role=SLAVE if config.is_slave else config.broker_role,
+            delay_levels_ms=tuple(
+                self._delay_levels.delay_ms(level)
+                for level in range(1, self._delay_levels.max_level + 1)
+            ),
+        )
+        self._name_servers = tuple(name_servers) or tuple(
+            address for address in config.namesrv_addr.split(";") if address
+        )
+        self._clock = clock or SystemClock()
+        self._limits = limits
+        self._tls = tls
+        self._files = files
+        self._random = chance or random.Random()
+        self._dispatcher = Dispatcher()
+        self._state: BrokerState | None = None
+        self._server: Server | None = None
+        self._registration: Registration | None = None
+
+    @property
+    def state(self) -> BrokerState:
+        """The running broker's parts, for tests and for programs that embed it."""
+        if self._state is None:
+            raise LifecycleError("the broker is not running", hint="await broker.start() first")
+        return self._state
+
+    @property
+    def address(self) -> str:
+        """``ip:port`` that clients are told."""
+        return self.state.address
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        if self._server is None:
+            raise LifecycleError("the broker is not running", hint="await broker.start() first")
+        return self._server.port
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        async with AsyncExitStack() as stack:
+            store = MessageStore(
+                self._root, self._store_config, time_ms=self._clock.time_ms, files=self._files
+            )
+            store.open()
+            stack.callback(store.close)
+            storage = Storage(
+                store,
+                self._clock,
+                flush_interval=self._store_config.flush_interval_commit_log_ms / 1000,
+                sync_timeout=self._config.sync_flush_timeout_ms / 1000,
+            )
+            server = self._server = await self._listen(storage)
+            stack.push_async_callback(self._stop_server, server)
+            state = self._state = self._build(server, storage)
+            state.settings.on_change(state.apply_settings)
+            delays = Delays(
+                storage, state.delay_levels, self._clock, lambda: state.tables.changed(DELAYS_FILE)
+            )
+            self._load(state, delays)
+            registration = Registration(
+                self._config,
+                state.topics,
+                self._clock,
+                address=state.address,
+                ha_address=f"{state.address.rpartition(':')[0]}:{server.port + 1}",
+                name_servers=self._name_servers,
+                handler=self._dispatcher,
+                permission=lambda: state.config.broker_permission,
+            )
+            self._registration = registration
+            parts: list[Service] = [
+                storage,
+                state.tables,
+                state.held,
+                state.sampling,
+                Housekeeping(state),
+            ]
+            if not self._config.is_slave:
+                parts.append(delays)
+            # Before the parts, and therefore after them: nobody changes a table any more.
+            stack.callback(state.tables.save_all)
+            for part in parts:
+                await stack.enter_async_context(part)
+            # Again, and therefore earlier: clients are served until here, not a part longer.
+            stack.push_async_callback(self._stop_server, server)
+            store.on_arrival(state.held.arrived, state.held.queues)
+            store.on_arrival(delays.arrived)
+            add_all(self._dispatcher, state, delays)
+            await stack.enter_async_context(registration)
+            log.info(
+                "broker started name=%s address=%s store=%s topics=%d",
+                self._config.broker_name,
+                state.address,
+                self._root,
+                len(state.topics),
+            )
+            ready()
+            await wait_any(*parts, registration)
+
+    # Building
+
+    def _build(self, server: Server, storage: Storage) -> BrokerState:
+        config, clock = self._config, self._clock
+        host = config.broker_ip1 or config.bind_host
+        ids = UniqueIds(pack_host(host, 0)[:-4], os.getpid(), self._random.getrandbits(32))
+        tables = Tables(clock, self._root / "config")
+        stats = BrokerStats()
+
+        def topics_changed(topic: str) -> None:
+            tables.changed(TOPICS_FILE)
+            if self._registration is not None:
+                self._registration.topics_changed()
+
+        return BrokerState(
+            settings=Settings(config, self._store_config, now_ms=clock.time_ms),
+            clock=clock,
+            storage=storage,
+            topics=Topics(
+                system=system_topics(
+                    config.broker_cluster_name,
+                    config.broker_name,
+                    auto_create=config.auto_create_topic_enable,
+                    template_queues=config.default_topic_queue_nums,
+                    trace_topic=config.trace_topic_enable,
+                ),
+                now_ms=clock.time_ms,
+                changed=topics_changed,
+                auto_create=config.auto_create_topic_enable,
+            ),
+            groups=Groups(
+                auto_create=config.auto_create_subscription_group,
+                now_ms=clock.time_ms,
+                changed=lambda group: tables.changed(GROUPS_FILE),
+            ),
+            offsets=Offsets(now_ms=clock.time_ms, changed=lambda: tables.changed(OFFSETS_FILE)),
+            tables=tables,
+            clients=Clients(config.client_expiry_seconds),
+            locks=QueueLocks(),
+            held=HeldPulls(clock, end_of=storage.max_offset),
+            filters=Filters(),
+            stats=stats,
+            sampling=Sampling(stats, storage.store, clock, cluster=config.broker_cluster_name),
+            stamp=Stamp(
+                region=config.region_id,
+                trace_on=config.trace_on,
+                cluster=config.broker_cluster_name,
+                new_unique_id=lambda: ids.next(clock.time_ms()),
+            ),
+            delay_levels=self._delay_levels,
+            address=f"{host}:{server.port}",
+            store_host=pack_host(host, server.port),
+            started_ms=clock.time_ms(),
+            when_topics_known=self._when_topics_known,
+            random_below=self._random.randrange,
+        )
+
+    def _when_topics_known(self, done: Callable[[], object]) -> None:
+        if self._registration is None:
+            done()
+        else:
+            self._registration.when_known(done)
+
+    def _load(self, state: BrokerState, delays: Delays) -> None:
+        """Read the tables, and bring them in line with what the store really has."""
+        tables, config = state.tables, self._config
+        tables.add(TOPICS_FILE, load=state.topics.load, dump=state.topics.dump)
+        tables.add(GROUPS_FILE, load=state.groups.load, dump=state.groups.dump)
+        tables.add(
+            OFFSETS_FILE,
+            load=state.offsets.load,
+            dump=state.offsets.dump,
+            period=config.flush_consumer_offset_interval_ms / 1000,
+            # Clients commit for the first time after ten seconds; who saves often wants it sooner.
+            first=min(10.0, config.flush_consumer_offset_interval_ms / 500),
+        )
+        tables.add(
+            DELAYS_FILE,
+            load=delays.load,
+            dump=delays.dump,
+            period=config.flush_delay_offset_interval_ms / 1000,
+        )
+        # New tables are written once, so that Apache RocketMQ finds them, too.
+        tables.changed(TOPICS_FILE)
+        tables.changed(GROUPS_FILE)
+        queues: dict[str, int] = {}
+        for topic, queue_id in state.storage.store.queues():
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        for topic, count in queues.items():
+            if topic not in state.topics:
+                log.warning("topic found in the store only, taken in topic=%s", topic)
+                state.topics.adopt(topic, count)
+        for moved in state.offsets.clamp(state.storage.max_offset):
+            log.warning("offset beyond the end of its queue pulled back %s", moved)
+        delays.correct()
+        for topic, what in ((HALF_TOPIC, "prepared transactions"), (TIMER_TOPIC, "timer messages")):
+            kept = state.storage.max_offset(topic, 0)
+            if kept:
+                log.warning(
+                    "the store holds %s, which are kept but not served yet topic=%s records=%d",
+                    what,
+                    topic,
+                    kept,
+                )
+
+    # Listening
+
+    async def _listen(self, storage: Storage) -> Server:
+        port = self._config.listen_port
+        if port != _ANY_PORT:
+            server = self._new_server(storage, port)
+            await server.start()
+            try:
+                await server.listen(port - VIP_PORT_DISTANCE)
+            except BaseException:
+                await server.stop(0)
+                raise
+            return server
+        for _ in range(_PORT_TRIES):
+            server = self._new_server(storage, _ANY_PORT)
+            await server.start()
+            try:
+                await server.listen(server.port - VIP_PORT_DISTANCE)
+            except RemotingError:
+                await server.stop(0)
+                continue
+            return server
+        raise RemotingError(
+            f"no free port found on {self._config.bind_host} whose neighbour two below is free too",
+            hint="give --broker-port",
+        )
+
+    def _new_server(self, storage: Storage, port: int) -> Server:
+        return Server(
+            self._dispatcher.serve,
+            self._config.bind_host,
+            port,
+            limits=self._limits,
+            tls=self._tls,
+            on_disconnect=self._peer_gone,
+            before_write=storage.write,
+        )
+
+    def _peer_gone(self, peer: Peer) -> None:
+        if self._state is not None:
+            forget_peer(self._state, peer)
+
+    async def _stop_server(self, server: Server) -> None:
+        if self._state is not None:
+            self._state.held.wake_all()
+        await asyncio.shield(server.stop(_DRAIN_SECONDS, handler=go_away(self._dispatcher.serve)))

@@ -1,0 +1,252 @@
+"""Who is connected: consumers and producers by group, learnt from heartbeats.
+
+Membership is keyed by connection: one connection may carry several groups, and a client id may come
+back on a new connection before the old one is gone. The registry only keeps tables; it tells its
+caller which groups have to be told about a change and never sends anything itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.model import Subscription
+from penstock.model.subscription import EVERYTHING
+from penstock.remoting import Peer
+
+log = logging.getLogger(__name__)
+
+CLIENT_EXPIRY_SECONDS = 120.0
+BROADCASTING = "BROADCASTING"
+CLUSTERING = "CLUSTERING"
+_SHOWN_TOPICS = 5
+
+Wish: TypeAlias = tuple[str, str]
+"""Kind and text of a filter expression."""
+
+
+@dataclass(slots=True)
+class ClientChannel:
+    """One client on one connection, as its last heartbeat described it."""
+
+    peer: Peer
+    client_id: str
+    language: str
+    version: int
+    last_seen: float
+    last_seen_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The members of a consumer group and what the group subscribes to."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = CLUSTERING
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    channels: dict[Peer, ClientChannel] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    wishes: dict[Peer, Mapping[str, Wish]] = field(default_factory=dict)
+    """What each member asked for itself, to find members that disagree."""
+    last_heard: Peer | None = None
+    is_split_told: bool = False
+
+    def client_ids(self) -> list[str]:
+        """The members, each once, however many connections it has."""
+        return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
+
+    def channel_of(self, client_id: str) -> ClientChannel | None:
+        """The newest connection of a member."""
+        found = [c for c in self.channels.values() if c.client_id == client_id]
+        return max(found, key=lambda c: c.last_seen, default=None)
+
+    def replace_subscriptions(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Take over what a heartbeat says; True when the set of topics changed.
+
+        A subscription gives way only to one with a larger version: two members that were
+        updated one after the other must not undo each other. Topics that the heartbeat does not
+        name are dropped.
+        """
+        latest = {subscription.topic: subscription for subscription in subscriptions}
+        changed = latest.keys() != self.subscriptions.keys()
+        for topic, subscription in latest.items():
+            known = self.subscriptions.get(topic)
+            if known is None or subscription.version > known.version:
+                self.subscriptions[topic] = subscription
+        for topic in self.subscriptions.keys() - latest.keys():
+            del self.subscriptions[topic]
+        return changed
+
+    def note_wishes(self, channel: ClientChannel, subscriptions: Iterable[Subscription]) -> None:
+        """Warn, once, when a member wants something else than the member heard before it.
+
+        The broker keeps one subscription a group, so members that disagree overwrite each other
+        and skip messages, whoever pulls. Comparing with the last one heard costs the same however
+        many members there are, and between two that disagree it strikes within two heartbeats.
+        """
+        wishes = {s.topic: (s.expression_type, s.expression) for s in subscriptions}
+        before, self.last_heard = self.last_heard, channel.peer
+        self.wishes[channel.peer] = wishes
+        if before is None or before is channel.peer or before not in self.channels:
+            return
+        others, other_id = self.wishes[before], self.channels[before].client_id
+        if self.is_split_told or others == wishes or other_id == channel.client_id:
+            return
+        self.is_split_told = True
+        log.warning(
+            "members of a group disagree and skip each other's messages; give all of them the same "
+            "subscriptions, or groups of their own group=%s client=%s wants=%s client=%s wants=%s",
+            self.name, other_id, _shown(others, wishes), channel.client_id, _shown(wishes, others),
+        )  # fmt: skip
+
+    def forget(self, peer: Peer) -> bool:
+        """Take a connection out; True when it was in."""
+        self.wishes.pop(peer, None)
+        if self.last_heard is peer:
+            self.last_heard = None
+        return self.channels.pop(peer, None) is not None
+
+
+def _shown(wishes: Mapping[str, Wish], others: Mapping[str, Wish]) -> str:
+    """Where one member differs from another, in a few words however many topics it has."""
+    topics = sorted(topic for topic in wishes if others.get(topic) != wishes[topic])
+    shown = [f"{topic}:{wishes[topic][1] or EVERYTHING}" for topic in topics[:_SHOWN_TOPICS]]
+    more = [f"and {len(topics) - len(shown)} more"] if len(topics) > len(shown) else []
+    return "[" + ", ".join(shown + more) + "]"
+
+
+class Clients:
+    """All connected consumers and producers."""
+
+    def __init__(self, expiry_seconds: float = CLIENT_EXPIRY_SECONDS) -> None:
+        self._expiry_seconds = expiry_seconds
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Peer, ClientChannel]] = {}
+        # Everything a connection takes part in, so that its end costs its own groups only.
+        self._consumer_groups_of: dict[Peer, set[str]] = {}
+        self._producer_groups_of: dict[Peer, set[str]] = {}
+
+    # Consumers
+
+    def register_consumer(
+        self,
+        group: str,
+        channel: ClientChannel,
+        *,
+        consume_type: str,
+        message_model: str,
+        consume_from_where: str,
+        subscriptions: Collection[Subscription] | None,
+    ) -> bool:
+        """Note a heartbeat; True when members or topics changed.
+
+        ``subscriptions`` is None when the heartbeat left them out as unchanged.
+        """
+        entry = self._consumers.get(group)
+        if entry is None:
+            entry = self._consumers[group] = ConsumerGroup(group)
+        entry.consume_type = consume_type
+        entry.message_model = message_model
+        entry.consume_from_where = consume_from_where
+        is_new = channel.peer not in entry.channels
+        entry.channels[channel.peer] = channel
+        self._consumer_groups_of.setdefault(channel.peer, set()).add(group)
+        if subscriptions is None:
+            return is_new
+        entry.note_wishes(channel, subscriptions)
+        return entry.replace_subscriptions(subscriptions) or is_new
+
+    def unregister_consumer(self, group: str, peer: Peer) -> bool:
+        """Forget one member; True when it was one."""
+        entry = self._consumers.get(group)
+        if entry is None or not entry.forget(peer):
+            return False
+        if not entry.channels:
+            del self._consumers[group]
+        _forget(self._consumer_groups_of, peer, group)
+        return True
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        """The connected members of a group; None when there are none."""
+        return self._consumers.get(group)
+
+    def consumer_groups(self) -> Iterator[ConsumerGroup]:
+        """All groups with connected members."""
+        return iter(self._consumers.values())
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """The connected groups that subscribe to a topic."""
+        return [g.name for g in self._consumers.values() if topic in g.subscriptions]
+
+    # Producers
+
+    def register_producer(self, group: str, channel: ClientChannel) -> None:
+        """Note a heartbeat of a producer."""
+        self._producers.setdefault(group, {})[channel.peer] = channel
+        self._producer_groups_of.setdefault(channel.peer, set()).add(group)
+
+    def unregister_producer(self, group: str, peer: Peer) -> None:
+        """Forget one producer."""
+        channels = self._producers.get(group)
+        if channels is None or channels.pop(peer, None) is None:
+            return
+        if not channels:
+            del self._producers[group]
+        _forget(self._producer_groups_of, peer, group)
+
+    def producer_group(self, group: str) -> list[ClientChannel]:
+        """The connected members of a producer group."""
+        return list(self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> dict[str, list[ClientChannel]]:
+        """All connected producers by group."""
+        return {group: list(channels.values()) for group, channels in self._producers.items()}
+
+    def producer_by_client_id(self, client_id: str) -> ClientChannel | None:
+        """The newest connection of a producer: where replies and checks go."""
+        found = [
+            channel
+            for channels in self._producers.values()
+            for channel in channels.values()
+            if channel.client_id == client_id and not channel.peer.is_closed
+        ]
+        return max(found, key=lambda c: c.last_seen, default=None)
+
+    # Leaving
+
+    def drop_peer(self, peer: Peer) -> list[str]:
+        """Forget a closed connection; return the consumer groups that lost a member."""
+        for group in list(self._producer_groups_of.get(peer, ())):
+            self.unregister_producer(group, peer)
+        groups = sorted(self._consumer_groups_of.get(peer, ()))
+        for group in groups:
+            self.unregister_consumer(group, peer)
+        return groups
+
+    def expired(self, now: float) -> list[Peer]:
+        """The connections that sent no heartbeat for too long."""
+        limit = now - self._expiry_seconds
+        late = {
+            channel.peer: None
+            for group in self._consumers.values()
+            for channel in group.channels.values()
+            if channel.last_seen < limit
+        }
+        late.update(
+            (channel.peer, None)
+            for channels in self._producers.values()
+            for channel in channels.values()
+            if channel.last_seen < limit
+        )
+        return list(late)
+
+
+def _forget(groups_of: dict[Peer, set[str]], peer: Peer, group: str) -> None:
+    groups = groups_of.get(peer)
+    if groups is not None:
+        groups.discard(group)
+        if not groups:
+            del groups_of[peer]

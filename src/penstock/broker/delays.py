@@ -1,0 +1,212 @@
+"""Delivers delayed messages when they are due.
+
+The schedule topic has one queue a level, and within a level messages fall due in the order they
+came: so each level is one position in one queue, and its next message tells when to look again. A
+level without messages is not looked at until one arrives. Progress is saved every ten seconds;
+after a crash what was delivered since is delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from penstock.broker.delaying import due
+from penstock.broker.storage import Storage
+from penstock.errors import IllegalMessage, ProtocolError, StoreError
+from penstock.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from penstock.protocol.bodies import DelayOffsetTable, decode_body, encode_state
+from penstock.protocol.delays import DelayLevels
+from penstock.protocol.records import Record, decode_record
+from penstock.runtime.clock import Clock
+from penstock.runtime.service import Service
+from penstock.store import ReadResult, ReadStatus
+
+log = logging.getLogger(__name__)
+
+_PER_STEP = 32
+_MAX_STEPS = 64
+
+
+class Delays(Service):
+    """Moves due messages from the schedule topic to where they were meant to go."""
+
+    TICK = 0.1
+    """Before a level is tried again that failed, or has more to deliver."""
+    LONGEST = 5.0
+    """The longest sleep while messages wait: the wall clock may be set forward."""
+    FIRST = 1.0
+
+    def __init__(
+        self, storage: Storage, levels: DelayLevels, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        self._storage = storage
+        self._levels = levels
+        self._clock = clock
+        self._changed = changed
+        self._positions: dict[int, int] = {}
+        self._is_failing = False
+        self._busy_levels: set[int] = set(range(1, levels.max_level + 1))
+        self._woken = asyncio.Event()
+
+    # Progress
+
+    def load(self, data: bytes) -> None:
+        """Take over ``delayOffset.json``."""
+        self._positions = dict(decode_body(DelayOffsetTable, data).offset_table)
+
+    def dump(self) -> bytes:
+        """The content of ``delayOffset.json``."""
+        return encode_state(self.table())
+
+    def table(self) -> DelayOffsetTable:
+        """The queue offset of each level's next message."""
+        return DelayOffsetTable(dict(sorted(self._positions.items())))
+
+    def correct(self) -> None:
+        """Bring saved positions into what the store has."""
+        for level in range(1, self._levels.max_level + 1):
+            low = self._storage.min_offset(SCHEDULE_TOPIC, level - 1)
+            high = self._storage.max_offset(SCHEDULE_TOPIC, level - 1)
+            position = self._positions.get(level, low)
+            corrected = min(max(position, low), high)
+            if corrected != position:
+                log.warning(
+                    "delay progress corrected level=%d from=%d to=%d", level, position, corrected
+                )
+            if corrected or high:
+                self._positions[level] = corrected
+
+    def waiting(self) -> int:
+        """How many messages are delayed at the moment."""
+        return sum(
+            max(0, self._storage.max_offset(SCHEDULE_TOPIC, level - 1) - self._position(level))
+            for level in range(1, self._levels.max_level + 1)
+        )
+
+    # Delivery
+
+    def arrived(
+        self,
+        topic: str,
+        queue_id: int,
+        next_offset: int,
+        tags_code: int,
+        store_timestamp: int,
+        properties: bytes,
+    ) -> None:
+        """A message can be read; called by the store."""
+        # In a level with others before it, it is not the next one to fall due.
+        if topic == SCHEDULE_TOPIC and queue_id + 1 not in self._busy_levels:
+            self._busy_levels.add(queue_id + 1)
+            self._woken.set()
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        ready()
+        await self._clock.sleep(self.FIRST)
+        while True:
+            self._woken.clear()
+            await self._sleep(self._deliver())
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Sleep so long, or until a level gets its first message."""
+        timer = None if seconds is None else self._clock.call_later(seconds, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _position(self, level: int) -> int:
+        return self._positions.get(level, 0)
+
+    def _deliver(self) -> float | None:
+        """Deliver what is due; return when to look again, None: not before a message arrives."""
+        waits: list[float] = []
+        for level in sorted(self._busy_levels):
+            wait = self._deliver_level(level)
+            if wait is None:
+                self._busy_levels.discard(level)
+            else:
+                waits.append(wait)
+        return min(waits, default=None)
+
+    def _deliver_level(self, level: int) -> float | None:
+        """The same for one level."""
+        # Bounded, so that a backlog of delayed messages does not stop everything else.
+        for _ in range(_MAX_STEPS):
+            before = self._position(level)
+            if before >= self._storage.max_offset(SCHEDULE_TOPIC, level - 1):
+                return None
+            try:
+                wait = self._deliver_step(level, before)
+            except StoreError as error:
+                if not self._is_failing:
+                    # Once: the next try is a tenth of a second away.
+                    self._is_failing = True
+                    log.error("delayed messages not delivered, tried again error=%s", error)
+                return self.TICK
+            self._is_failing = False
+            if self._position(level) != before:
+                self._changed()
+            if wait is not None:
+                return wait
+        return self.TICK
+
+    def _deliver_step(self, level: int, position: int) -> float | None:
+        """Deliver what is due of the next few messages; how long the rest must wait, None: not."""
+        result = self._storage.read(SCHEDULE_TOPIC, level - 1, position, max_count=_PER_STEP)
+        if result.status is not ReadStatus.FOUND:
+            if result.next_offset > position:
+                self._positions[level] = result.next_offset
+                return None
+            return self.TICK
+        following, wait = self._append_due(level, position, result)
+        # A message that could not be written is still to be delivered.
+        self._storage.write()
+        self._positions[level] = following
+        return wait
+
+    def _append_due(
+        self, level: int, position: int, result: ReadResult
+    ) -> tuple[int, float | None]:
+        """Append what is due; the position behind it, and how long the next one must wait."""
+        now = self._clock.time_ms()
+        for view in _records(result.slices):
+            try:
+                record = decode_record(view)
+            except ProtocolError as error:
+                log.error("delayed message skipped level=%d error=%s", level, error)
+                position += 1
+                continue
+            position = record.queue_offset
+            when = self._levels.delivery_time_ms(level, record.store_timestamp)
+            # A clock that was set back must not make messages wait longer than their level.
+            if when > now and when - now <= self._levels.delay_ms(level):
+                return position, min((when - now) / 1000, self.LONGEST)
+            self._append(record)
+            position += 1
+        return result.next_offset, None
+
+    def _append(self, record: Record) -> None:
+        draft = due(record)
+        if draft is None or draft.topic == HALF_TOPIC:
+            log.error("delayed message without a target skipped position=%d", record.log_position)
+            return
+        try:
+            self._storage.append(draft)
+        except IllegalMessage as error:
+            # Another program's store may hold what this one does not take: it must not be in the
+            # way of all that follow.
+            log.error("delayed message skipped position=%d error=%s", record.log_position, error)
+
+
+def _records(slices: list[memoryview]) -> Iterator[memoryview]:
+    """One view for each record of a read."""
+    for run in slices:
+        position = 0
+        while position < len(run):
+            size = int.from_bytes(run[position : position + 4], "big")
+            yield run[position : position + size]
+            position += size

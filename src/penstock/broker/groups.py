@@ -1,0 +1,128 @@
+"""The consumer groups of a broker: a table that is kept in ``config/subscriptionGroup.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from penstock.errors import GroupNotFound, IllegalName
+from penstock.model.names import SYSTEM_GROUP_PREFIX
+from penstock.protocol.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    decode_body,
+    encode_state,
+)
+from penstock.protocol.validation import check_group
+
+_BROADCAST_TOO = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY")
+PREDEFINED = (*_BROADCAST_TOO, "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL")
+
+
+class Groups:
+    """All consumer groups of one broker."""
+
+    def __init__(
+        self,
+        *,
+        auto_create: bool,
+        now_ms: Callable[[], int],
+        changed: Callable[[str], None] = lambda group: None,
+    ) -> None:
+        self.auto_create = auto_create
+        """Whether an unknown group is made on first use."""
+        self._now_ms = now_ms
+        self._changed = changed
+        self._table: dict[str, SubscriptionGroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self._version = DataVersion(0, now_ms(), 0)
+        self._add_predefined()
+
+    # Looking
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """A group, if it is known."""
+        return self._table.get(group)
+
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
+        """A group, made on first use where that is allowed and the name is legal."""
+        config = self._table.get(group)
+        if config is None and (self.auto_create or group.startswith(SYSTEM_GROUP_PREFIX)):
+            try:
+                check_group(group)
+            except IllegalName:
+                return None
+            config = SubscriptionGroupConfig(group).with_defaults()
+            self.put(config)
+        return config
+
+    def require(self, group: str) -> SubscriptionGroupConfig:
+        """A group, made on first use where that is allowed; else `GroupNotFound`."""
+        config = self.find_or_create(group)
+        if config is None:
+            raise GroupNotFound(
+                f"subscription group [{group[:255]}] does not exist",
+                expected="a group that exists, or a legal name and autoCreateSubscriptionGroup",
+                hint="create it, or set autoCreateSubscriptionGroup=true on the broker",
+            )
+        return config
+
+    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
+        return iter(self._table.values())
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._table
+
+    @property
+    def version(self) -> DataVersion:
+        """Changes with every change of the table."""
+        return self._version
+
+    def table(self) -> SubscriptionGroupTable:
+        """Everything, as it is answered and saved."""
+        return SubscriptionGroupTable(dict(self._table), self._version, dict(self._forbidden))
+
+    # Changing
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace a group."""
+        config = config.with_defaults()
+        if self._table.get(config.group_name) == config:
+            return
+        self._table[config.group_name] = config
+        self._note_change(config.group_name)
+
+    def remove(self, group: str) -> bool:
+        """Delete a group; False if there was none."""
+        if self._table.pop(group, None) is None:
+            return False
+        self._forbidden.pop(group, None)
+        self._note_change(group)
+        return True
+
+    # Keeping
+
+    def dump(self) -> bytes:
+        """The content of ``subscriptionGroup.json``."""
+        return encode_state(self.table())
+
+    def load(self, data: bytes) -> None:
+        """Take over what ``dump`` wrote, or what Apache RocketMQ did."""
+        table = decode_body(SubscriptionGroupTable, data)
+        self._table = {
+            name: dataclasses.replace(config, group_name=name).with_defaults()
+            for name, config in table.subscription_group_table.items()
+        }
+        self._forbidden = table.forbidden_table or {}
+        self._version = table.data_version
+        self._add_predefined()
+
+    def _add_predefined(self) -> None:
+        for group in PREDEFINED:
+            if group not in self._table:
+                self.put(SubscriptionGroupConfig(group))
+
+    def _note_change(self, group: str) -> None:
+        self._version = self._version.following(self._now_ms())
+        self._changed(group)

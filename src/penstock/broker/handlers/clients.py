@@ -1,0 +1,158 @@
+"""Heartbeats, leaving, who else is in the group."""
+
+from __future__ import annotations
+
+from penstock.broker.clients import BROADCASTING, ClientChannel
+from penstock.broker.state import BrokerState
+from penstock.broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from penstock.errors import ConfigError, ConnectionLost, RequestRefused, SubscriptionIllegal
+from penstock.model import Subscription
+from penstock.model.names import retry_topic
+from penstock.model.subscription import SQL92
+from penstock.protocol.bodies import (
+    CheckClientConfig,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    SubscriptionData,
+    decode_body,
+    encode_body,
+)
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
+from penstock.protocol.filters import parse_tags
+from penstock.protocol.headers import encode_header
+from penstock.protocol.headers.clients import (
+    GetConsumerList,
+    HeartbeatResult,
+    NotifyConsumerIdsChanged,
+    UnregisterClient,
+)
+from penstock.remoting import Peer
+from penstock.remoting.dispatch import Call, handles
+
+
+@handles(RequestCode.HEART_BEAT)
+def heartbeat(broker: BrokerState, call: Call) -> HeartbeatResult:
+    """A client says which groups it is in and what they subscribe to."""
+    peer, command = call
+    data = decode_body(HeartbeatData, call.body)
+    channel = ClientChannel(
+        peer,
+        data.client_id,
+        command.language.name,
+        command.version,
+        broker.clock.monotonic(),
+        broker.clock.time_ms(),
+    )
+    for consumer in data.consumer_data_set:
+        _register_consumer(broker, channel, consumer, bool(data.without_sub))
+    for producer in data.producer_data_set:
+        broker.clients.register_producer(producer.group_name, channel)
+    # Heartbeat v2 is an optimisation we do not offer, so nobody leaves its subscriptions out.
+    return HeartbeatResult(supports_v2=False, is_subscription_changed=False)
+
+
+def _register_consumer(
+    broker: BrokerState, channel: ClientChannel, data: ConsumerData, without_subscriptions: bool
+) -> None:
+    group = broker.groups.find_or_create(data.group_name)
+    if group is None:
+        # As RocketMQ: the rest of the heartbeat counts, and the group's pulls tell the reason.
+        return
+    broker.topics.ensure(
+        retry_topic(data.group_name),
+        max(1, group.retry_queue_nums),
+        READ_WRITE,
+        UNIT_SUB_FLAG if data.unit_mode else 0,
+    )
+    changed = broker.clients.register_consumer(
+        data.group_name,
+        channel,
+        consume_type=data.consume_type,
+        message_model=data.message_model,
+        consume_from_where=data.consume_from_where,
+        subscriptions=None
+        if without_subscriptions
+        else [_subscription(wanted) for wanted in data.subscription_data_set],
+    )
+    if changed:
+        notify_members(broker, data.group_name)
+
+
+def _subscription(data: SubscriptionData) -> Subscription:
+    """What a heartbeat means; tags are read off the expression, whatever codes came along."""
+    if data.expression_type == SQL92:
+        return Subscription(data.topic, data.sub_string, data.sub_version, SQL92)
+    try:
+        tags, codes = parse_tags(data.sub_string)
+    except SubscriptionIllegal:
+        tags, codes = frozenset(), frozenset()
+    return Subscription(
+        data.topic,
+        data.sub_string,
+        data.sub_version,
+        tags=tags,
+        tag_codes=codes,
+        class_filter_mode=data.class_filter_mode,
+    )
+
+
+def notify_members(broker: BrokerState, group: str) -> None:
+    """Tell the members of a group that it changed, so that they share the queues anew."""
+    members = broker.clients.consumer_group(group)
+    config = broker.groups.get(group)
+    if (
+        members is None
+        or members.message_model == BROADCASTING
+        or not broker.config.notify_consumer_ids_changed_enable
+        or (config is not None and not config.notify_consumer_ids_changed_enable)
+    ):
+        return
+    ext = encode_header(NotifyConsumerIdsChanged(group))
+    for peer in list(members.channels):
+        try:
+            peer.oneway(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext=dict(ext)))
+        except ConnectionLost:
+            # Its end is under way and will be noticed; the others must still be told.
+            continue
+
+
+def forget_peer(broker: BrokerState, peer: Peer) -> None:
+    """A connection is gone: its members leave their groups, its pulls need no answer."""
+    broker.held.drop_peer(peer)
+    for group in broker.clients.drop_peer(peer):
+        notify_members(broker, group)
+
+
+@handles(RequestCode.UNREGISTER_CLIENT, UnregisterClient)
+def unregister_client(broker: BrokerState, ask: UnregisterClient, call: Call) -> Command:
+    """A client leaves a group."""
+    if ask.producer_group:
+        broker.clients.unregister_producer(ask.producer_group, call.peer)
+    if ask.consumer_group and broker.clients.unregister_consumer(ask.consumer_group, call.peer):
+        notify_members(broker, ask.consumer_group)
+    return Command(0, ext={})
+
+
+@handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerList)
+def get_consumer_list(broker: BrokerState, ask: GetConsumerList) -> Command:
+    """The client ids of a group's members."""
+    members = broker.clients.consumer_group(ask.consumer_group)
+    if members is None:
+        raise RequestRefused(f"no consumer for this group, {ask.consumer_group}")
+    return Command(0, ext={}, body=encode_body(ConsumerList(tuple(members.client_ids()))))
+
+
+@handles(RequestCode.CHECK_CLIENT_CONFIG)
+def check_client_config(broker: BrokerState, call: Call) -> None:
+    """Whether a filter expression can be used, before a consumer starts with it."""
+    ask = decode_body(CheckClientConfig, call.body).subscription_data
+    if ask.expression_type == SQL92 and not broker.config.enable_property_filter:
+        error = ConfigError(
+            "The broker does not support consumer to filter message by SQL92",
+            hint="set enablePropertyFilter=true on the broker",
+        )
+        error.code = 1
+        raise error
+    broker.filters.of(ask.sub_string, ask.expression_type)

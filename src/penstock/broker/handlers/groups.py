@@ -1,0 +1,179 @@
+"""Consumer groups: created, changed, listed, deleted; who is connected; what they subscribe to."""
+
+from __future__ import annotations
+
+from penstock.broker.clients import ClientChannel
+from penstock.broker.state import BrokerState
+from penstock.errors import ConsumerNotOnline, GroupNotFound, RequestRefused
+from penstock.model.names import retry_topic
+from penstock.protocol.bodies import (
+    Connection,
+    ConsumeFromWhere,
+    ConsumerConnections,
+    ConsumeType,
+    GroupSubscription,
+    MessageModel,
+    ProducerConnections,
+    ProducerInfo,
+    ProducerTable,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+    TopicList,
+    decode_body,
+)
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.admin import (
+    DeleteGroup,
+    GetAllGroupConfig,
+    GetAllGroupConfigResult,
+    GetConsumerConnections,
+    GetGroupConfig,
+    GetProducerConnections,
+    QuerySubscription,
+    QueryTopicsByConsumer,
+)
+from penstock.protocol.validation import check_group
+from penstock.remoting import Promise
+from penstock.remoting.dispatch import Call, Reply, handles
+
+GROUPS_FILE = "subscriptionGroup.json"
+
+
+@handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+def update_group(broker: BrokerState, call: Call) -> Promise:
+    """Create a group, or change it."""
+    _put(broker, decode_body(SubscriptionGroupConfig, call.body))
+    return _when_saved(broker)
+
+
+@handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+def update_groups(broker: BrokerState, call: Call) -> Promise:
+    """Create or change several groups."""
+    configs = decode_body(SubscriptionGroupList, call.body).group_config_list
+    for config in configs:
+        check_group(config.group_name)
+    for config in configs:
+        _put(broker, config)
+    return _when_saved(broker)
+
+
+def _put(broker: BrokerState, config: SubscriptionGroupConfig) -> None:
+    check_group(config.group_name)
+    broker.groups.put(config)
+
+
+def _when_saved(broker: BrokerState) -> Promise:
+    promise = Promise()
+    broker.tables.when_saved(GROUPS_FILE, lambda: promise.resolve(Command(0)))
+    return promise
+
+
+@handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup)
+def delete_group(broker: BrokerState, ask: DeleteGroup) -> Promise:
+    """Forget a group; its offsets too, if asked to."""
+    broker.groups.remove(ask.group_name)
+    broker.locks.drop_group(ask.group_name)
+    broker.stats.forget_group(ask.group_name)
+    if ask.clean_offset or ask.remove_offset:
+        broker.offsets.remove_group(ask.group_name)
+    return _when_saved(broker)
+
+
+@handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllGroupConfig)
+def get_all_groups(broker: BrokerState, ask: GetAllGroupConfig) -> Reply:
+    """The group table, or a page of it where the asker wants pages."""
+    table = broker.groups.table()
+    if ask.group_seq is None or ask.max_group_num is None or ask.max_group_num <= 0:
+        return Reply(body=table)
+    first = max(0, ask.group_seq)
+    names = list(table.subscription_group_table)[first : first + ask.max_group_num]
+    page = {name: table.subscription_group_table[name] for name in names}
+    return Reply(
+        GetAllGroupConfigResult(len(table.subscription_group_table)),
+        SubscriptionGroupTable(page, table.data_version, table.forbidden_table),
+    )
+
+
+@handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig)
+def get_group(broker: BrokerState, ask: GetGroupConfig) -> Reply:
+    """One group."""
+    config = broker.groups.get(ask.group)
+    if config is None:
+        raise GroupNotFound(f"No group in this broker. group: {ask.group}")
+    return Reply(body=config)
+
+
+@handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnections)
+def get_consumer_connections(broker: BrokerState, ask: GetConsumerConnections) -> Reply:
+    """The members of a consumer group that are connected."""
+    members = broker.clients.consumer_group(ask.consumer_group)
+    if members is None:
+        raise ConsumerNotOnline(f"the consumer group[{ask.consumer_group}] not online")
+    return Reply(
+        body=ConsumerConnections(
+            tuple(_connection(channel) for channel in members.channels.values()),
+            {t: SubscriptionData.of(s) for t, s in members.subscriptions.items()},
+            ConsumeType(members.consume_type),
+            MessageModel(members.message_model),
+            ConsumeFromWhere(members.consume_from_where),
+        )
+    )
+
+
+@handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, GetProducerConnections)
+def get_producer_connections(broker: BrokerState, ask: GetProducerConnections) -> Reply:
+    """The members of a producer group that are connected."""
+    channels = broker.clients.producer_group(ask.producer_group)
+    if not channels:
+        raise RequestRefused(f"the producer group[{ask.producer_group}] not exist")
+    return Reply(body=ProducerConnections(tuple(_connection(channel) for channel in channels)))
+
+
+@handles(RequestCode.GET_ALL_PRODUCER_INFO)
+def get_all_producers(broker: BrokerState) -> Reply:
+    """Everybody who sends."""
+    return Reply(
+        body=ProducerTable(
+            {
+                group: tuple(
+                    ProducerInfo(
+                        channel.client_id,
+                        channel.peer.remote,
+                        channel.language,
+                        channel.version,
+                        channel.last_seen_ms,
+                    )
+                    for channel in channels
+                )
+                for group, channels in broker.clients.producer_groups().items()
+            }
+        )
+    )
+
+
+def _connection(channel: ClientChannel) -> Connection:
+    return Connection(channel.client_id, channel.peer.remote, channel.language, channel.version)
+
+
+@handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, QueryTopicsByConsumer)
+def query_topics_by_consumer(broker: BrokerState, ask: QueryTopicsByConsumer) -> Reply:
+    """The topics a group committed offsets in."""
+    topics = [t for t in broker.offsets.of_group(ask.group) if t != retry_topic(ask.group)]
+    return Reply(body=TopicList(tuple(topics), broker.address))
+
+
+@handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, QuerySubscription)
+def query_subscription(broker: BrokerState, ask: QuerySubscription) -> Reply:
+    """What a group wants of a topic; without a subscription where nobody is connected."""
+    members = broker.clients.consumer_group(ask.group)
+    subscription = None if members is None else members.subscriptions.get(ask.topic)
+    return Reply(
+        body=GroupSubscription(
+            ask.group,
+            ask.topic,
+            None if subscription is None else SubscriptionData.of(subscription),
+        )
+    )

@@ -1,0 +1,94 @@
+"""Where groups stand, where queues begin and end."""
+
+from __future__ import annotations
+
+from penstock.broker.state import BrokerState
+from penstock.errors import GroupNotFound, InvalidArgument, NotFound
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.offsets import (
+    EarliestStoreTimeResult,
+    GetEarliestStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetResult,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from penstock.remoting.dispatch import Call, Reply, handles
+
+
+@handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset)
+def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> OffsetResult:
+    """Where a group stands in a queue."""
+    committed = broker.offsets.committed(ask.consumer_group, ask.topic, ask.queue_id)
+    if committed is not None:
+        return OffsetResult(committed)
+    # A new group starts at 0 only while the queue's first message is there and fresh; for an
+    # empty queue or after a cleanup the consumer must choose by its own setting.
+    storage = broker.storage
+    if (
+        ask.set_zero_if_not_found is not False
+        and storage.min_offset(ask.topic, ask.queue_id) <= 0
+        and storage.store.is_in_memory(ask.topic, ask.queue_id, 0)
+    ):
+        return OffsetResult(0)
+    raise NotFound(
+        f"Not found, maybe this group consumer boot first: group {ask.consumer_group} has no "
+        f"offset in queue {ask.queue_id} of {ask.topic}"
+    )
+
+
+@handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset)
+def update_consumer_offset(broker: BrokerState, ask: UpdateConsumerOffset, call: Call) -> Command:
+    """Commit a group's position; also backwards."""
+    if broker.groups.find_or_create(ask.consumer_group) is None:
+        raise GroupNotFound(f"Group {ask.consumer_group} not exist!")
+    topic = broker.topics.require(ask.topic)
+    if not 0 <= ask.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+        raise InvalidArgument(
+            f"queueId {ask.queue_id} of topic {ask.topic}",
+            expected=f"0 to {max(topic.read_queue_nums, topic.write_queue_nums) - 1}",
+        )
+    broker.offsets.commit(
+        ask.consumer_group, ask.topic, ask.queue_id, ask.commit_offset, call.peer.remote
+    )
+    # Apache's answer has an empty map here, and clients may look into it.
+    return Command(0, ext={})
+
+
+@handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
+def get_all_offsets(broker: BrokerState) -> Reply:
+    """The whole table, as a slave wants it."""
+    return Reply(body=broker.offsets.full_table())
+
+
+@handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset)
+def search_offset(broker: BrokerState, ask: SearchOffset) -> OffsetResult:
+    """The first message not before a time, or the last not after it."""
+    upper = (ask.boundary_type or "").upper() == "UPPER"
+    store = broker.storage.store
+    return OffsetResult(store.offset_at(ask.topic, ask.queue_id, ask.timestamp, upper=upper))
+
+
+@handles(RequestCode.GET_MAX_OFFSET, GetMaxOffset)
+def get_max_offset(broker: BrokerState, ask: GetMaxOffset) -> OffsetResult:
+    """One past the last message of a queue."""
+    return OffsetResult(broker.storage.max_offset(ask.topic, ask.queue_id))
+
+
+@handles(RequestCode.GET_MIN_OFFSET, GetMinOffset)
+def get_min_offset(broker: BrokerState, ask: GetMinOffset) -> OffsetResult:
+    """The first message of a queue that is still there."""
+    return OffsetResult(broker.storage.min_offset(ask.topic, ask.queue_id))
+
+
+@handles(RequestCode.GET_EARLIEST_MSG_STORETIME, GetEarliestStoreTime)
+def get_earliest_store_time(
+    broker: BrokerState, ask: GetEarliestStoreTime
+) -> EarliestStoreTimeResult:
+    """When the first message of a queue was stored; -1 if there is none."""
+    return EarliestStoreTimeResult(
+        broker.storage.store.earliest_store_time(ask.topic, ask.queue_id)
+    )

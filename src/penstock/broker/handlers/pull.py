@@ -1,0 +1,290 @@
+"""Pulling: PULL_MESSAGE and LITE_PULL_MESSAGE, with long polling.
+
+The answer's body is a list of slices of the log, so a pull costs per request and not per message.
+A pull that finds nothing new is held and answered later by running it once more; that second run
+commits no offset and is never held again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.broker.clients import BROADCASTING
+from penstock.broker.filters import EVERYTHING, Filter
+from penstock.broker.held_pulls import HeldPull
+from penstock.broker.state import BrokerState
+from penstock.errors import (
+    ConfigError,
+    InvalidArgument,
+    NoPermission,
+    PenstockError,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from penstock.model.names import READ
+from penstock.model.subscription import SQL92, TAG
+from penstock.protocol.bodies import SubscriptionGroupConfig
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
+from penstock.protocol.headers import header_codec
+from penstock.protocol.headers.pull import PullFlag, PullMessage
+from penstock.remoting import Peer, Promise
+from penstock.remoting.promise import error_answer
+from penstock.store import ReadResult, ReadStatus
+
+_NO_EXT: Final[Mapping[str, str]] = {}
+_decode = header_codec(PullMessage).decode
+_MAX_HOLD_SECONDS = 60.0
+
+_FOUND = ResponseCode.SUCCESS
+_RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY
+_NOT_FOUND = ResponseCode.PULL_NOT_FOUND
+_MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+_STATUS_FOUND: Final = ReadStatus.FOUND
+_CODES: Final = {
+    ReadStatus.FOUND: _FOUND,
+    ReadStatus.NO_MATCHED_MESSAGE: _RETRY,
+    ReadStatus.MESSAGE_WAS_REMOVING: _RETRY,
+    ReadStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: _MOVED,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE: _MOVED,
+    ReadStatus.NO_MESSAGE_IN_QUEUE: _MOVED,
+}
+_EMPTY: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+_MAX_COUNT = 65_536
+"""Messages one pull of our own client may ask for."""
+
+
+class Forbidden(NoPermission):
+    """A pull that is not allowed, with RocketMQ's number for who forbids it."""
+
+    BROKER = 1
+    GROUP = 2
+    TOPIC = 3
+    BROADCASTING = 4
+
+    def __init__(self, what: str, who: int) -> None:
+        super().__init__(what)
+        self.who = who
+
+
+class Pulling:
+    """Both pull requests of one broker."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        self._read = broker.storage.read
+        self._offsets = broker.offsets
+        self._stats = broker.stats
+
+    def pull(self, peer: Peer, command: Command) -> Command | Promise:
+        """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+        ask = _decode(command.ext or _NO_EXT)
+        try:
+            group, filter_ = self._check(command, ask)
+            if ask.sys_flag & PullFlag.COMMIT_OFFSET:
+                self._offsets.commit(
+                    ask.consumer_group, ask.topic, ask.queue_id, ask.commit_offset, peer.remote
+                )
+            answer = self._answer(command, ask, group, filter_)
+        except PenstockError as error:
+            return _refusal(error)
+        if answer.code == _NOT_FOUND and ask.sys_flag & PullFlag.SUSPEND:
+            return self._hold(peer, command, ask, filter_)
+        return answer
+
+    # Long polling
+
+    def _hold(self, peer: Peer, command: Command, ask: PullMessage, filter_: Filter) -> Promise:
+        config = self._broker.config
+        hold = ask.suspend_timeout_millis / 1000
+        if not config.long_polling_enable:
+            hold = config.short_polling_time_ms / 1000
+        promise = Promise()
+        self._broker.held.hold(
+            HeldPull(
+                (ask.topic, ask.queue_id),
+                ask.queue_offset,
+                self._broker.clock.monotonic() + min(max(hold, 0.0), _MAX_HOLD_SECONDS),
+                functools.partial(self._answer_held, promise, command, ask),
+                matches=None if filter_ is EVERYTHING else filter_.matches,
+                peer=peer,
+                group=ask.consumer_group,
+            )
+        )
+        return promise
+
+    def _answer_held(self, promise: Promise, command: Command, ask: PullMessage) -> None:
+        """Run the pull again: what was allowed when it came may not be allowed any more."""
+        try:
+            group, filter_ = self._check(command, ask)
+            answer = self._answer(command, ask, group, filter_)
+        except PenstockError as error:
+            answer = _refusal(error)
+        promise.resolve(answer)
+
+    # Evaluation
+
+    def _check(self, command: Command, ask: PullMessage) -> tuple[SubscriptionGroupConfig, Filter]:
+        """All checks, in RocketMQ's order; the group and the filter of the pull."""
+        broker = self._broker
+        config = broker.config
+        if not config.broker_permission & READ:
+            raise Forbidden(
+                f"the broker[{config.broker_name}] pulling message is forbidden", Forbidden.BROKER
+            )
+        if command.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
+            raise Forbidden(
+                f"the broker[{config.broker_name}] for lite pull consumer is forbidden",
+                Forbidden.BROKER,
+            )
+        group = broker.groups.require(ask.consumer_group)
+        if not group.consume_enable:
+            raise Forbidden(
+                f"subscription group no permission, {ask.consumer_group}", Forbidden.GROUP
+            )
+        topic = broker.topics.get(ask.topic)
+        if topic is None:
+            raise TopicNotFound(f"topic[{ask.topic}] not exist, apply first please!")
+        if not topic.perm & READ:
+            raise Forbidden(f"the topic[{ask.topic}] pulling message is forbidden", Forbidden.TOPIC)
+        if not 0 <= ask.queue_id < topic.read_queue_nums:
+            raise InvalidArgument(
+                f"queueId[{ask.queue_id}] is illegal, topic:[{ask.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+                expected=f"0 to {topic.read_queue_nums - 1}",
+            )
+        return group, self._filter_of(ask, group)
+
+    def _filter_of(self, ask: PullMessage, group: SubscriptionGroupConfig) -> Filter:
+        """The request's own expression if it brings one, else the one of the last heartbeat.
+
+        A heartbeat that is older than the pull's subscription version is used all the same:
+        refusing (SUBSCRIPTION_NOT_LATEST) would only stall the consumer for half a minute.
+        """
+        broker = self._broker
+        if ask.sys_flag & PullFlag.SUBSCRIPTION:
+            expression, expression_type = ask.subscription or "", ask.expression_type or TAG
+        else:
+            members = broker.clients.consumer_group(ask.consumer_group)
+            if members is None:
+                raise SubscriptionNotFound(
+                    f"the consumer's group info not exist, group: {ask.consumer_group}",
+                    expected="a heartbeat before the first pull",
+                )
+            if members.message_model == BROADCASTING and not group.consume_broadcast_enable:
+                raise Forbidden(
+                    f"the consumer group[{ask.consumer_group}] can not consume by broadcast way",
+                    Forbidden.BROADCASTING,
+                )
+            subscription = members.subscriptions.get(ask.topic)
+            if subscription is None:
+                raise SubscriptionNotFound(
+                    f"the consumer's subscription not exist, group: {ask.consumer_group}, "
+                    f"topic:{ask.topic}",
+                    expected="every member of a group to subscribe to the same topics",
+                )
+            expression, expression_type = subscription.expression, subscription.expression_type
+        if expression_type == SQL92 and not broker.config.enable_property_filter:
+            raise _sql_disabled()
+        return broker.filters.of_pull(expression, expression_type)
+
+    def _answer(
+        self, command: Command, ask: PullMessage, group: SubscriptionGroupConfig, filter_: Filter
+    ) -> Command:
+        reset = self._offsets.take_reset(ask.consumer_group, ask.topic, ask.queue_id)
+        if reset is not None:
+            return self._reset_answer(ask, reset)
+        wanted = command.ext and command.ext.get(PULL_BYTES)
+        result = self._read(
+            ask.topic,
+            ask.queue_id,
+            ask.queue_offset,
+            max_count=_wanted_count(command, ask) if wanted else max(1, ask.max_msg_nums),
+            # None stands for RocketMQ's own caps; only our client knows how to ask for more.
+            max_bytes=min(_positive(wanted), self._broker.config.max_pull_bytes)
+            if wanted
+            else None,
+            matches=filter_.of_record,
+        )
+        status = result.status
+        if status is _STATUS_FOUND:
+            # An enum's hash and name take their time; this is the status that is always there.
+            code, remark = _FOUND, "FOUND"
+            self._stats.get(ask.consumer_group, ask.topic, result.count, result.size)
+            self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, result.next_offset)
+        else:
+            code, remark = self._code_of(status, ask), status.name
+        return Command(
+            code,
+            ext={
+                "suggestWhichBrokerId": self._suggested_broker(group, result),
+                "nextBeginOffset": str(result.next_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+            },
+            body=result.slices if code == _FOUND else b"",
+            remark=remark,
+        )
+
+    def _code_of(self, status: ReadStatus, ask: PullMessage) -> int:
+        code = _CODES[status]
+        if code == _MOVED:
+            if status in _EMPTY and ask.queue_offset == 0:
+                return _NOT_FOUND
+            if self._broker.config.is_slave and not self._broker.storage.corrects_in_slave:
+                return _RETRY
+        return code
+
+    def _suggested_broker(self, group: SubscriptionGroupConfig, result: ReadResult) -> str:
+        if not self._broker.config.slave_read_enable:
+            return "0"
+        if result.suggest_slave:
+            return str(group.which_broker_when_consume_slowly)
+        return str(group.broker_id)
+
+    def _reset_answer(self, ask: PullMessage, offset: int) -> Command:
+        storage = self._broker.storage
+        return Command(
+            _MOVED,
+            ext={
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(offset),
+                "minOffset": str(storage.min_offset(ask.topic, ask.queue_id)),
+                "maxOffset": str(storage.max_offset(ask.topic, ask.queue_id)),
+            },
+            remark="OFFSET_RESET",
+        )
+
+
+def _refusal(error: PenstockError) -> Command:
+    answer = error_answer(error)
+    # Java's client reads the ext fields of every pull answer, so there must be some.
+    answer.ext = {"forbiddenType": str(error.who)} if isinstance(error, Forbidden) else {}
+    return answer
+
+
+def _sql_disabled() -> ConfigError:
+    error = ConfigError(
+        "The broker does not support consumer to filter message by SQL92",
+        hint="set enablePropertyFilter=true on the broker",
+    )
+    error.code = ResponseCode.SYSTEM_ERROR
+    return error
+
+
+def _wanted_count(command: Command, ask: PullMessage) -> int:
+    count = command.ext and command.ext.get(PULL_COUNT)
+    # A filter may have to look at as many, so there is an end to what one request may cost.
+    return min(_positive(count), _MAX_COUNT) if count else max(1, ask.max_msg_nums)
+
+
+def _positive(text: str) -> int:
+    # A number longer than this is more than any limit, too.
+    return max(1, int(text[:12])) if text.isdecimal() else 1

@@ -1,0 +1,33 @@
+"""Whether groups pull or pop: here they pull."""
+
+from __future__ import annotations
+
+from penstock.broker.state import BrokerState
+from penstock.errors import GroupNotFound, NoPermission, RequestCodeNotSupported
+from penstock.model.names import RETRY_PREFIX
+from penstock.protocol.bodies import RequestMode, RequestModes, SetRequestMode, decode_body
+from penstock.protocol.codes import RequestCode
+from penstock.remoting.dispatch import Call, Reply, handles
+
+
+@handles(RequestCode.SET_MESSAGE_REQUEST_MODE)
+def set_request_mode(broker: BrokerState, call: Call) -> None:
+    """Have a group pull a topic, which it does anyway; popping is refused."""
+    ask = decode_body(SetRequestMode, call.body)
+    if ask.topic.startswith(RETRY_PREFIX):
+        raise NoPermission("retry topic is not allowed to set mode")
+    broker.topics.require(ask.topic)
+    if ask.consumer_group not in broker.groups:
+        raise GroupNotFound(f"subscription group [{ask.consumer_group}] does not exist")
+    if ask.mode is not RequestMode.PULL:
+        raise RequestCodeNotSupported(
+            f"mode {ask.mode.value} for {ask.topic}: this broker does not support pop consumption "
+            f"yet",
+            hint="consume by push or pull",
+        )
+
+
+@handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+def get_request_modes(broker: BrokerState) -> Reply:
+    """Every mode that differs from the default: none does."""
+    return Reply(body=RequestModes())

@@ -1,0 +1,153 @@
+"""Moving a group to another time or offset.
+
+The broker does it itself by default: it notes the new offsets, and the group's next pull of each
+queue is told (PULL_OFFSET_MOVED), which works for groups that are offline, too. With
+``useServerSideResetOffset=false`` it computes the offsets and asks every member to take them, as
+RocketMQ before 5.2 did.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.broker.handlers.relay import FIRST_VERSION_WITH_STATUS
+from penstock.broker.state import BrokerState
+from penstock.errors import (
+    ConnectionLost,
+    ConsumerNotOnline,
+    GroupNotFound,
+    RequestRefused,
+    TopicNotFound,
+)
+from penstock.model import MessageQueue
+from penstock.protocol.bodies import ResetOffsets, TopicConfig, encode_body
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command, Language
+from penstock.protocol.headers import encode_header
+from penstock.protocol.headers.clients import ResetOffset
+from penstock.remoting.dispatch import Call, Reply, handles
+
+log = logging.getLogger(__name__)
+
+ALL_QUEUES = -1
+NO_OFFSET = -1
+
+
+@handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset)
+def reset_offset(broker: BrokerState, ask: ResetOffset, call: Call) -> Reply:
+    """Move a group in a topic; the answer has the new offsets."""
+    if broker.config.is_slave:
+        raise RequestRefused("Can not reset offset in slave broker", expected="a master")
+    topic = broker.topics.get(ask.topic)
+    if topic is None:
+        raise TopicNotFound(f"Topic {ask.topic} does not exist")
+    if broker.config.use_server_side_reset_offset:
+        table = _reset_here(broker, ask, topic)
+    else:
+        table = _ask_members(broker, ask, topic, call)
+    log.info(
+        "offsets reset group=%s topic=%s timestamp=%d queues=%d by=%s",
+        ask.group,
+        ask.topic,
+        ask.timestamp,
+        len(table),
+        call.peer.remote,
+    )
+    return Reply(body=ResetOffsets(table))
+
+
+def _reset_here(
+    broker: BrokerState, ask: ResetOffset, topic: TopicConfig
+) -> dict[MessageQueue, int]:
+    if ask.group not in broker.groups:
+        raise GroupNotFound(f"Group {ask.group} does not exist")
+    if ask.queue_id is not None and ask.queue_id > ALL_QUEUES:
+        if ask.queue_id >= topic.read_queue_nums:
+            raise RequestRefused(
+                f"queue {ask.queue_id} of topic {ask.topic}",
+                expected=f"0 to {topic.read_queue_nums - 1}",
+            )
+        offsets = {ask.queue_id: _explicit(broker, ask, ask.queue_id)}
+    else:
+        offsets = {
+            queue_id: _by_time(broker, ask, queue_id) for queue_id in range(topic.read_queue_nums)
+        }
+    for queue_id, offset in offsets.items():
+        broker.offsets.reset(ask.group, ask.topic, queue_id, offset)
+    for queue_id in offsets:
+        # A member that waits for the next message learns of it at once, not in 15 seconds.
+        broker.held.wake((ask.topic, queue_id), ask.group)
+    return {_queue(broker, ask.topic, queue_id): offset for queue_id, offset in offsets.items()}
+
+
+def _explicit(broker: BrokerState, ask: ResetOffset, queue_id: int) -> int:
+    """The offset that was asked for, if the queue has it; without one, that of the time."""
+    if ask.offset is None or ask.offset == NO_OFFSET:
+        return _by_time(broker, ask, queue_id)
+    low = broker.storage.min_offset(ask.topic, queue_id)
+    high = broker.storage.max_offset(ask.topic, queue_id)
+    # RocketMQ lets one past the end pass; a group sent there would only be sent back.
+    if not low <= ask.offset <= high + 1:
+        raise RequestRefused(
+            f"Target offset {ask.offset} not in consume queue range [{low}-{high}]"
+        )
+    return min(ask.offset, high)
+
+
+def _by_time(broker: BrokerState, ask: ResetOffset, queue_id: int) -> int:
+    if ask.timestamp < 0:
+        return broker.storage.max_offset(ask.topic, queue_id)
+    return max(0, broker.storage.store.offset_at(ask.topic, queue_id, ask.timestamp))
+
+
+def _queue(broker: BrokerState, topic: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic, broker.config.broker_name, queue_id)
+
+
+# As RocketMQ did before 5.2
+
+
+def _ask_members(
+    broker: BrokerState, ask: ResetOffset, topic: TopicConfig, call: Call
+) -> dict[MessageQueue, int]:
+    table: dict[MessageQueue, int] = {}
+    for queue_id in range(topic.write_queue_nums):
+        committed = broker.offsets.committed(ask.group, ask.topic, queue_id)
+        if committed is None:
+            raise RequestRefused(
+                f"THe consumer group <{ask.group}> not exist: "
+                f"it has no offset in queue {queue_id} of {ask.topic}"
+            )
+        wanted = _by_time(broker, ask, queue_id)
+        # Without force a group only goes back.
+        table[_queue(broker, ask.topic, queue_id)] = (
+            wanted if ask.is_force else min(wanted, committed)
+        )
+    members = broker.clients.consumer_group(ask.group)
+    if members is None:
+        raise ConsumerNotOnline(
+            f"Consumer not online, so can not reset offset, Group: {ask.group} "
+            f"Topic: {ask.topic} Timestamp: {ask.timestamp}"
+        )
+    for channel in members.channels.values():
+        if channel.version < FIRST_VERSION_WITH_STATUS:
+            raise RequestRefused(
+                f"the client does not support this feature. version={channel.version}"
+            )
+    offsets = ResetOffsets(table)
+    plain, for_cpp = encode_body(offsets), encode_body(offsets.for_cpp())
+    header = ResetOffset(ask.topic, ask.group, ask.timestamp, queue_id=ALL_QUEUES)
+    asker_is_cpp = call.command.language is Language.CPP
+    for channel in list(members.channels.values()):
+        is_cpp = asker_is_cpp or channel.language == Language.CPP.name
+        request = Command(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            ext=encode_header(header),
+            body=for_cpp if is_cpp else plain,
+        )
+        try:
+            channel.peer.oneway(request)
+        except ConnectionLost:
+            # Its end is under way and will be noticed; the others must still be told.
+            continue
+    return table

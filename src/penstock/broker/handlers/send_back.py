@@ -1,0 +1,136 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer hands back what it could not handle.
+
+The record is stored anew, for the group's retry topic after a delay, or for its dead letters. The
+original stays where it is.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.broker.delaying import delayed
+from penstock.broker.hooks import SentBack, call_hooks
+from penstock.broker.retries import DEAD_LETTER_QUEUE, after_send_back, max_reconsume_times
+from penstock.broker.state import BrokerState
+from penstock.broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from penstock.errors import (
+    IllegalMessage,
+    NoPermission,
+    ProtocolError,
+    RequestRefused,
+    StoreError,
+)
+from penstock.model.hosts import offset_message_id
+from penstock.model.names import WRITE, Property, retry_topic
+from penstock.model.properties import encode_properties, parse_properties
+from penstock.protocol.codes import RequestCode, response_name
+from penstock.protocol.extensions import REASON_FIELDS
+from penstock.protocol.headers.send import SendBack
+from penstock.protocol.records import Record, decode_record
+from penstock.remoting.dispatch import Call, handles
+from penstock.store import Draft
+
+log = logging.getLogger(__name__)
+
+_MAX_REASON_CHARACTERS = 1000
+# Two of them separate properties, and the store takes no zeros.
+_UNSTORABLE = str.maketrans("\x00\x01\x02", "   ")
+
+
+@handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBack)
+def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
+    """Store a failed message for its next attempt, or as a dead letter."""
+    config = broker.config
+    if config.is_slave:
+        raise RequestRefused("no master available along with " + config.broker_name)
+    group = broker.groups.require(ask.group)
+    if not config.broker_permission & WRITE:
+        raise NoPermission(f"the broker[{broker.address}] sending message is forbidden")
+    if group.retry_queue_nums <= 0:
+        # RocketMQ answers success and drops the message; a group set up like this asked for it.
+        log.warning("message dropped, its group has no retry queues group=%s", ask.group)
+        return
+    topic = broker.topics.ensure(
+        retry_topic(ask.group),
+        group.retry_queue_nums,
+        READ_WRITE,
+        UNIT_SUB_FLAG if ask.unit_mode else 0,
+    )
+    if not topic.perm & WRITE:
+        raise NoPermission(f"the topic[{topic.topic_name}] sending message is forbidden")
+    record = _original(broker, ask)
+    limit = max_reconsume_times(
+        ask.max_reconsume_times, call.command.version, group.retry_max_times
+    )
+    target = after_send_back(ask.group, record.reconsume_times, ask.delay_level, limit)
+    queue_id = broker.random_below(group.retry_queue_nums)
+    if target.is_dead:
+        queue_id = DEAD_LETTER_QUEUE
+        broker.topics.ensure(target.topic, 1, config.dead_letter_permission)
+    properties = _properties(record, target.delay_level, call)
+    draft = Draft(
+        target.topic,
+        queue_id,
+        record.body,
+        encode_properties(properties),
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        broker.store_host,
+        record.reconsume_times + 1,
+        0,
+    )
+    if not target.is_dead:
+        draft = delayed(draft, properties, target.delay_level, broker.delay_levels)
+    try:
+        broker.storage.append(draft)
+    except (StoreError, IllegalMessage) as error:
+        call_hooks(broker.send_back_hooks, SentBack(ask.group, record.topic, False, target.is_dead))
+        # RocketMQ names the status of its store here, and a code of its own.
+        raise RequestRefused(f"{response_name(error.code)}: {error}") from error
+    broker.stats.sent_back(ask.group, record.topic)
+    if target.is_dead:
+        broker.stats.dead_letter(ask.group)
+        log.info(
+            "message given up group=%s topic=%s attempts=%d id=%s",
+            ask.group,
+            properties.get(Property.RETRY_TOPIC),
+            record.reconsume_times,
+            properties.get(Property.UNIQUE_KEY),
+        )
+    call_hooks(broker.send_back_hooks, SentBack(ask.group, record.topic, True, target.is_dead))
+
+
+def _original(broker: BrokerState, ask: SendBack) -> Record:
+    view = broker.storage.record_at(ask.offset)
+    try:
+        record = None if view is None else decode_record(view)
+    except ProtocolError:
+        record = None
+    if record is None:
+        raise RequestRefused(
+            f"look message by offset failed, {ask.offset}",
+            expected="the log position of a message of this broker that is still there",
+        )
+    if broker.config.check_origin_topic and ask.origin_topic not in (None, record.topic):
+        raise RequestRefused(
+            f"look message by offset failed, the topic is {record.topic}, not {ask.origin_topic}"
+        )
+    return record
+
+
+def _properties(record: Record, delay_level: int, call: Call) -> dict[str, str]:
+    properties = parse_properties(record.properties)
+    properties.setdefault(Property.RETRY_TOPIC, record.topic)
+    properties.setdefault(
+        Property.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.log_position)
+    )
+    # The consumer waits for this answer with a listener thread: never let it wait for a disk.
+    properties[Property.WAIT] = "false"
+    properties[Property.DELAY] = str(delay_level)
+    for field, key in REASON_FIELDS.items():
+        text = (call.command.ext or {}).get(field)
+        if text:
+            properties[key] = text[:_MAX_REASON_CHARACTERS].translate(_UNSTORABLE)
+    return properties

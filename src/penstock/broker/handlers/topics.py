@@ -1,0 +1,232 @@
+"""Topics: created, changed, listed, deleted."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from penstock.broker.state import BrokerState
+from penstock.broker.topics import TOPICS_FILE, check_queue_count
+from penstock.errors import InvalidArgument
+from penstock.model import MessageQueue
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
+from penstock.protocol.bodies import (
+    GroupList,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+    TopicFilterType,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+    decode_body,
+)
+from penstock.protocol.bodies.topics import MAX_QUEUES
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.admin import (
+    DeleteTopic,
+    GetAllTopicConfig,
+    GetAllTopicConfigResult,
+    GetTopicConfig,
+    GetTopicStats,
+    QueryTopicConsumers,
+    UpdateTopic,
+)
+from penstock.protocol.validation import check_topic
+from penstock.remoting import Promise
+from penstock.remoting.dispatch import Call, Reply, handles
+
+_ATTRIBUTE = re.compile(r"([+-])([^=,+-][^=,]*)(?:=([^,]*))?")
+_MAX_PERM = 7
+
+
+@handles(RequestCode.UPDATE_AND_CREATE_TOPIC, UpdateTopic)
+def update_topic(broker: BrokerState, ask: UpdateTopic) -> Promise:
+    """Create a topic, or change it."""
+    try:
+        filter_type = TopicFilterType(ask.topic_filter_type)
+    except ValueError:
+        filter_type = TopicFilterType.SINGLE_TAG
+    before = broker.topics.get(ask.topic)
+    _put(
+        broker,
+        TopicConfig(
+            ask.topic,
+            ask.read_queue_nums,
+            ask.write_queue_nums,
+            ask.perm,
+            filter_type,
+            ask.topic_sys_flag or 0,
+            ask.order,
+            _changed_attributes(
+                {} if before is None else before.attributes or {}, ask.attributes or ""
+            ),
+        ),
+    )
+    return _when_known(broker)
+
+
+@handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
+def update_topics(broker: BrokerState, call: Call) -> Promise:
+    """Create or change several topics."""
+    configs = decode_body(TopicConfigList, call.body).topic_config_list
+    for config in configs:
+        _check(broker, config)
+    for config in configs:
+        _put(broker, config)
+    return _when_known(broker)
+
+
+def _put(broker: BrokerState, config: TopicConfig) -> None:
+    _check(broker, config)
+    broker.topics.put(dataclasses.replace(config, attributes=config.attributes or {}))
+
+
+def _check(broker: BrokerState, config: TopicConfig) -> None:
+    name = config.topic_name or ""
+    if name not in broker.topics:
+        # Names that the broker made itself (of pop, of light queues) need not pass.
+        check_topic(name)
+    elif broker.topics.is_system(name):
+        raise InvalidArgument(
+            f"The topic[{name}] is conflict with system topic.", expected="a topic of your own"
+        )
+    check_queue_count(config.read_queue_nums, config.write_queue_nums)
+    if config.read_queue_nums > MAX_QUEUES or config.write_queue_nums > MAX_QUEUES:
+        raise InvalidArgument(
+            f"{max(config.read_queue_nums, config.write_queue_nums)} queues for {name}",
+            expected=f"at most {MAX_QUEUES}",
+        )
+    if not 0 <= config.perm <= _MAX_PERM:
+        raise InvalidArgument(f"perm {config.perm} of topic {name}", expected=f"0 to {_MAX_PERM}")
+
+
+def _changed_attributes(before: dict[str, str], change: str) -> dict[str, str]:
+    """Attributes after ``+k=v,+k2=v2,-k3``."""
+    after = dict(before)
+    for item in filter(None, (part.strip() for part in change.split(","))):
+        match = _ATTRIBUTE.fullmatch(item)
+        if match is None or (match[1] == "+") != (match[3] is not None):
+            raise InvalidArgument(
+                f"attribute change {item[:100]!r}", expected="+key=value or -key, joined by commas"
+            )
+        if match[1] == "+":
+            after[match[2]] = match[3]
+        else:
+            after.pop(match[2], None)
+    return after
+
+
+def _when_known(broker: BrokerState) -> Promise:
+    """An answer when the topics are on the disk and, as with RocketMQ, have a route."""
+    promise = Promise()
+
+    def saved() -> None:
+        broker.when_topics_known(lambda: promise.resolve(Command(0)))
+
+    broker.tables.when_saved(TOPICS_FILE, saved)
+    return promise
+
+
+def _when_saved(broker: BrokerState) -> Promise:
+    promise = Promise()
+    broker.tables.when_saved(TOPICS_FILE, lambda: promise.resolve(Command(0)))
+    return promise
+
+
+@handles(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic)
+def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
+    """Delete a topic: its settings, its messages, what groups committed in it."""
+    topic = ask.topic
+    if not topic.strip():
+        raise InvalidArgument("The specified topic is blank.")
+    if broker.topics.is_system(topic):
+        raise InvalidArgument(f"The topic[{topic}] is conflict with system topic.")
+    config = broker.topics.get(topic)
+    if config is None:
+        # Tools ask every broker of a cluster. A name that no topic ever had stays out of the store.
+        return _when_saved(broker)
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    broker.topics.remove(topic)
+    broker.offsets.remove_topic(topic)
+    broker.stats.forget_topic(topic)
+    broker.storage.store.delete_topic(topic)
+    for queue_id in range(queues):
+        broker.held.wake((topic, queue_id))
+    return _when_saved(broker)
+
+
+@handles(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfig)
+def get_all_topics(broker: BrokerState, ask: GetAllTopicConfig) -> Reply:
+    """The topic table, or a page of it where the asker wants pages."""
+    table = broker.topics.table()
+    if ask.topic_seq is None or ask.max_topic_num is None or ask.max_topic_num <= 0:
+        return Reply(body=_with_mappings(table))
+    first = max(0, ask.topic_seq)
+    names = list(table.topic_config_table)[first : first + ask.max_topic_num]
+    page = {name: table.topic_config_table[name] for name in names}
+    return Reply(
+        GetAllTopicConfigResult(len(table.topic_config_table)),
+        _with_mappings(TopicConfigTable(page, table.data_version)),
+    )
+
+
+def _with_mappings(table: TopicConfigTable) -> TopicConfigTable:
+    """5.x tools read these members without asking whether they are there."""
+    return dataclasses.replace(
+        table,
+        mapping_data_version=table.data_version,
+        topic_queue_mapping_detail_map={},
+        topic_queue_mapping_info_map={},
+    )
+
+
+@handles(RequestCode.GET_TOPIC_CONFIG, GetTopicConfig)
+def get_topic(broker: BrokerState, ask: GetTopicConfig) -> Reply:
+    """One topic."""
+    return Reply(body=broker.topics.require(ask.topic))
+
+
+@handles(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStats)
+def get_topic_stats(broker: BrokerState, ask: GetTopicStats) -> Reply:
+    """The ends of a topic's queues."""
+    config = broker.topics.require(ask.topic)
+    store = broker.storage.store
+    table: dict[MessageQueue, TopicOffset] = {}
+    for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        low, high = store.min_offset(ask.topic, queue_id), store.max_offset(ask.topic, queue_id)
+        last = store.store_time_at(ask.topic, queue_id, high - 1) if high > low else 0
+        queue = MessageQueue(ask.topic, broker.config.broker_name, queue_id)
+        table[queue] = TopicOffset(low, high, max(0, last))
+    return Reply(body=TopicStats(table, broker.sampling.topic_put_tps(ask.topic)))
+
+
+@handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+def get_system_topics(broker: BrokerState) -> Reply:
+    """The topics that come with the broker."""
+    return Reply(body=TopicList(tuple(broker.topics.system_names())))
+
+
+@handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, QueryTopicConsumers)
+def query_topic_consumers(broker: BrokerState, ask: QueryTopicConsumers) -> Reply:
+    """The groups that consume a topic, connected or not."""
+    online = broker.clients.groups_of_topic(ask.topic)
+    offline = broker.offsets.groups_of_topic(ask.topic)
+    return Reply(body=GroupList(tuple(dict.fromkeys([*online, *offline]))))
+
+
+@handles(RequestCode.CLEAN_UNUSED_TOPIC)
+def clean_unused_topics(broker: BrokerState) -> None:
+    """Remove the queues of topics that no table knows any more."""
+    store = broker.storage.store
+    for topic in {topic for topic, _ in store.queues()}:
+        if topic not in broker.topics and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            store.delete_topic(topic)
+
+
+@handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+@handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
+def clean_expired(broker: BrokerState) -> None:
+    """Let the next rounds of cleaning delete expired segments at any hour."""
+    broker.storage.store.request_clean()

@@ -1,0 +1,144 @@
+"""What this broker does not do, and what to use instead.
+
+A request that is listed here is refused with a word about the way out; nothing of it is ever
+accepted and done wrong. ``docs/limits.md`` has the same table, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final, NamedTuple
+
+from penstock.errors import RequestCodeNotSupported
+from penstock.protocol.codes import RequestCode, request_name
+from penstock.protocol.commands import Command
+from penstock.remoting import Peer
+from penstock.remoting.dispatch import Dispatcher
+
+
+class Limit(NamedTuple):
+    """A family of requests that is refused."""
+
+    feature: str
+    codes: tuple[int, ...]
+    instead: str
+
+
+_TRANSACTIONS: Final = Limit(
+    "transactions",
+    (RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE),
+    "send the message after the local transaction has committed",
+)
+_TIMERS: Final = Limit(
+    "timer messages and their recall",
+    (
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_METRICS,
+        RequestCode.SWITCH_TIMER_ENGINE,
+    ),
+    "use one of the 18 delay levels",
+)
+_POP: Final = Limit(
+    "pop consumption",
+    (
+        RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+        RequestCode.POP_ROLLBACK,
+    ),
+    "consume by push or pull (clientRebalance=true, the default of Java's client)",
+)
+_ASSIGNMENT: Final = Limit(
+    "assignment of queues by the broker",
+    (RequestCode.QUERY_ASSIGNMENT,),
+    "let clients assign queues among themselves, which they do when this is refused",
+)
+_LITE: Final = Limit(
+    "lite topics",
+    (
+        RequestCode.POP_LITE_MESSAGE,
+        RequestCode.LITE_SUBSCRIPTION_CTL,
+        RequestCode.ACK_LITE_MESSAGE,
+        RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+    ),
+    "use ordinary topics",
+)
+_STATIC: Final = Limit(
+    "static topics",
+    (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,),
+    "create the topic on each broker",
+)
+_USERS: Final = Limit(
+    "users and policies",
+    (
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_GET_USER,
+        RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
+        RequestCode.AUTH_GET_ACL,
+        RequestCode.AUTH_LIST_ACL,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+    ),
+    "keep the broker on a network that only its users reach",
+)
+_FORBIDDING: Final = Limit(
+    "forbidding a group single topics",
+    (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,),
+    "disable the whole group with consumeEnable=false",
+)
+_LEGACY: Final = Limit(
+    "requests that no client in use sends",
+    (
+        RequestCode.QUERY_BROKER_OFFSET,
+        RequestCode.WHO_CONSUME_THE_MESSAGE,
+        RequestCode.GET_CLIENT_CONFIG,
+    ),
+    "ask for topics, groups and offsets by the requests that are in use",
+)
+
+LIMITS: Final = (
+    _TRANSACTIONS,
+    _TIMERS,
+    _POP,
+    _ASSIGNMENT,
+    _LITE,
+    _STATIC,
+    _USERS,
+    _FORBIDDING,
+    _LEGACY,
+)
+
+
+def add_refusals(dispatcher: Dispatcher) -> None:
+    """Refuse everything that is listed here."""
+    for limit in LIMITS:
+        for code in limit.codes:
+            dispatcher.add_raw(code, functools.partial(_refuse, limit))
+
+
+def _refuse(limit: Limit, peer: Peer, command: Command) -> Command:
+    raise RequestCodeNotSupported(
+        f"{request_name(command.code)}: this broker does not support {limit.feature} yet",
+        hint=limit.instead,
+    )
+
+
+def limits_table() -> str:
+    """The table of ``docs/limits.md``."""
+    rows = ["| Not supported | Requests | Instead |", "|---|---|---|"]
+    for limit in LIMITS:
+        codes = ", ".join(f"`{request_name(code)}` ({code})" for code in limit.codes)
+        rows.append(f"| {limit.feature} | {codes} | {limit.instead} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,49 @@
+"""What a broker does every few seconds: drop silent clients, delete old files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from penstock.broker.state import BrokerState
+from penstock.errors import StoreError
+from penstock.runtime.service import Service
+
+log = logging.getLogger(__name__)
+
+
+class Housekeeping(Service):
+    """The broker's periodic chores."""
+
+    PERIOD = 10.0
+    FIRST_CLEANING = 60.0
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        ready()
+        started = self._broker.clock.monotonic()
+        while True:
+            await self._broker.clock.sleep(self.PERIOD)
+            now = self._broker.clock.monotonic()
+            self._drop_silent_clients(now)
+            if now - started >= self.FIRST_CLEANING:
+                self._clean_store()
+
+    def _drop_silent_clients(self, now: float) -> None:
+        for peer in self._broker.clients.expired(now):
+            log.warning("client dropped, no heartbeat for two minutes remote=%s", peer.remote)
+            # Before its connection is closed, so that its groups are not told, as in RocketMQ:
+            # the members that live notice at their next rebalance.
+            self._broker.clients.drop_peer(peer)
+            peer.close("no heartbeat for too long")
+
+    def _clean_store(self) -> None:
+        try:
+            deleted = self._broker.storage.store.clean(self._broker.clock.time_ms())
+        except StoreError as error:
+            log.error("old files not deleted error=%s", error)
+            return
+        if deleted:
+            log.info("old files deleted count=%d first=%s", len(deleted), deleted[0])

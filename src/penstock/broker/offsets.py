@@ -1,0 +1,225 @@
+"""Where groups stand: a table that is kept in ``config/consumerOffset.json``.
+
+A commit overwrites what was there, also with a smaller number: RocketMQ's clients rewind that way.
+While a reset waits for the queue's next pull, commits are taken and ignored, and the reset is what
+a query answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+
+from penstock.protocol.bodies import (
+    ConsumerOffsetTable,
+    DataVersion,
+    decode_body,
+    encode_state,
+)
+
+log = logging.getLogger(__name__)
+
+_COMMITS_PER_VERSION = 500
+_SEPARATOR = "@"
+
+QueueOffsets = dict[int, int]
+
+
+class Offsets:
+    """Committed, pulled and pending offsets of all groups."""
+
+    def __init__(
+        self, *, now_ms: Callable[[], int], changed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._now_ms = now_ms
+        self._changed = changed
+        self._committed: dict[str, QueueOffsets] = {}
+        self._pulled: dict[str, QueueOffsets] = {}
+        self._resets: dict[str, QueueOffsets] = {}
+        self._version = DataVersion(0, now_ms(), 0)
+        self._commits = 0
+
+    # Committed offsets
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """What a query answers: a pending reset, else the last commit, else None."""
+        key = _key(topic, group)
+        reset = self._resets.get(key)
+        if reset and queue_id in reset:
+            return reset[queue_id]
+        queues = self._committed.get(key)
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, source: str) -> None:
+        """Overwrite a group's position, unless a reset is pending; -1 means nothing."""
+        if offset < 0:
+            return
+        key = _key(topic, group)
+        reset = self._resets.get(key)
+        if reset and queue_id in reset:
+            return
+        queues = self._committed.get(key)
+        if queues is None:
+            queues = self._committed[key] = {}
+        before = queues.get(queue_id, -1)
+        if offset < before:
+            log.warning(
+                "offset goes back group=%s topic=%s queue=%d from=%d to=%d client=%s",
+                group, topic, queue_id, before, offset, source,
+            )  # fmt: skip
+        if offset != before:
+            queues[queue_id] = offset
+            self._note_commit()
+
+    def of_group(self, group: str) -> dict[str, QueueOffsets]:
+        """Topic to queue to offset, for everything a group committed."""
+        suffix = _SEPARATOR + group
+        return {
+            key.removesuffix(suffix): dict(queues)
+            for key, queues in self._committed.items()
+            if key.endswith(suffix) and _split(key)[1] == group
+        }
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that committed anything in a topic."""
+        return [group for name, group in map(_split, self._committed) if name == topic]
+
+    def of_topic(self, group: str, topic: str) -> QueueOffsets:
+        """Queue to offset of one group in one topic."""
+        return dict(self._committed.get(_key(topic, group), {}))
+
+    def groups(self) -> set[str]:
+        """Every group that committed anything."""
+        return {group for _, group in map(_split, self._committed)}
+
+    def entries(self) -> Iterator[tuple[str, str, int, int]]:
+        """Topic, group, queue and offset of everything committed."""
+        for key, queues in self._committed.items():
+            topic, group = _split(key)
+            for queue_id, offset in queues.items():
+                yield topic, group, queue_id, offset
+
+    # Pulled positions, for the lag of groups that commit late; not kept.
+
+    def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Remember where the next pull of a group will start."""
+        key = _key(topic, group)
+        queues = self._pulled.get(key)
+        if queues is None:
+            queues = self._pulled[key] = {}
+        queues[queue_id] = next_offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group's next pull will start."""
+        return self._pulled.get(_key(topic, group), {}).get(queue_id)
+
+    # Resets
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Move a group; its next pull of the queue is told."""
+        key = _key(topic, group)
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self._committed.setdefault(key, {})[queue_id] = offset
+        self._note_commit()
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The reset a pull has to be told, once."""
+        if not self._resets:
+            return None
+        key = _key(topic, group)
+        queues = self._resets.get(key)
+        if not queues or queue_id not in queues:
+            return None
+        offset = queues.pop(queue_id)
+        if not queues:
+            del self._resets[key]
+        return offset
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether the queue's next pull will be told of a reset."""
+        return queue_id in self._resets.get(_key(topic, group), ())
+
+    # Removing
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget a deleted topic."""
+        self._remove(lambda name, group: name == topic)
+
+    def remove_group(self, group: str) -> None:
+        """Forget a deleted group."""
+        self._remove(lambda name, owner: owner == group)
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Put one group where another stands."""
+        queues = self._committed.get(_key(topic, source))
+        if queues:
+            self._committed[_key(topic, target)] = dict(queues)
+            self._note_commit()
+
+    def clamp(self, end_of: Callable[[str, int], int]) -> list[str]:
+        """Pull offsets that lie beyond their queue's end back to it; tell which.
+
+        After a crash that cost messages the log may be shorter than a saved offset. Left alone,
+        the group would skip as many messages as are sent next.
+        """
+        moved: list[str] = []
+        for topic, group, queue_id, offset in list(self.entries()):
+            end = end_of(topic, queue_id)
+            if offset > end:
+                self._committed[_key(topic, group)][queue_id] = end
+                moved.append(f"{topic}@{group}:{queue_id} {offset}->{end}")
+        if moved:
+            self._changed()
+        return moved
+
+    # Keeping
+
+    def table(self) -> ConsumerOffsetTable:
+        """Everything, as it is answered and saved."""
+        return ConsumerOffsetTable(
+            {key: dict(queues) for key, queues in self._committed.items()}, self._version
+        )
+
+    def full_table(self) -> ConsumerOffsetTable:
+        """The same with what 5.x adds in its answers: topics by group, pulled positions."""
+        topics: dict[str, list[str]] = {}
+        for topic, group in map(_split, self._committed):
+            topics.setdefault(group, []).append(topic)
+        return dataclasses.replace(
+            self.table(),
+            group_topic_map={group: tuple(names) for group, names in topics.items()},
+            pull_offset_table={key: dict(queues) for key, queues in self._pulled.items()},
+        )
+
+    def dump(self) -> bytes:
+        """The content of ``consumerOffset.json``."""
+        return encode_state(self.table())
+
+    def load(self, data: bytes) -> None:
+        """Take over what ``dump`` wrote, or what Apache RocketMQ did."""
+        table = decode_body(ConsumerOffsetTable, data)
+        self._committed = {key: dict(queues) for key, queues in table.offset_table.items()}
+        self._version = table.data_version or self._version
+
+    def _note_commit(self) -> None:
+        self._changed()
+        self._commits += 1
+        if self._commits % _COMMITS_PER_VERSION == 0:
+            self._version = self._version.following(self._now_ms())
+
+    def _remove(self, matches: Callable[[str, str], bool]) -> None:
+        for table in (self._committed, self._pulled, self._resets):
+            for key in [key for key in table if matches(*_split(key))]:
+                del table[key]
+        self._changed()
+
+
+def _key(topic: str, group: str) -> str:
+    return f"{topic}{_SEPARATOR}{group}"
+
+
+def _split(key: str) -> tuple[str, str]:
+    # Neither names of topics nor of groups may hold the separator.
+    topic, _, group = key.partition(_SEPARATOR)
+    return topic, group

@@ -1,0 +1,71 @@
+"""What handlers may touch, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.broker.clients import Clients
+from penstock.broker.config import BrokerConfig
+from penstock.broker.filters import Filters
+from penstock.broker.groups import Groups
+from penstock.broker.held_pulls import HeldPulls
+from penstock.broker.hooks import SendBackHook
+from penstock.broker.offsets import Offsets
+from penstock.broker.queue_locks import QueueLocks
+from penstock.broker.sampling import Sampling
+from penstock.broker.settings import Settings
+from penstock.broker.stamping import Stamp
+from penstock.broker.stats import BrokerStats
+from penstock.broker.storage import Storage
+from penstock.broker.tables import Tables
+from penstock.broker.topics import Topics, template_topic
+from penstock.model.names import DEFAULT_TOPIC
+from penstock.protocol.delays import DelayLevels
+from penstock.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState:
+    """The parts of one broker; each has its own owner, and this owns none."""
+
+    settings: Settings
+    clock: Clock
+    storage: Storage
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    tables: Tables
+    clients: Clients
+    locks: QueueLocks
+    held: HeldPulls
+    filters: Filters
+    stats: BrokerStats
+    sampling: Sampling
+    stamp: Stamp
+    delay_levels: DelayLevels
+    address: str
+    """``ip:port`` that clients are told."""
+    store_host: bytes
+    """The same, packed, as records carry it."""
+    started_ms: int
+    when_topics_known: Callable[[Callable[[], object]], None]
+    """Calls back when the name servers know the topics as they are now."""
+    random_below: Callable[[int], int]
+    """A number from 0 up to, but not including, the argument."""
+    send_back_hooks: list[SendBackHook] = field(default_factory=list)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The broker's settings as they are at the moment; some change while it runs."""
+        return self.settings.broker
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Tell the parts that keep a setting of their own; the others look at `config`."""
+        self.groups.auto_create = settings.broker.auto_create_subscription_group
+        self.topics.auto_create = settings.broker.auto_create_topic_enable
+        if self.topics.auto_create and DEFAULT_TOPIC not in self.topics:
+            self.topics.put(template_topic(settings.broker.default_topic_queue_nums))
+        self.storage.store.reconfigure(settings.store)
+        # Name servers are told what clients may do here, and that may be what changed.
+        self.topics.touch()

@@ -1,0 +1,226 @@
+"""The store's asyncio side: one write a loop turn, group commit, fsync off the loop.
+
+What an acknowledgement means:
+
+* async flush: the message is in the page cache. It survives the death of this process; a power
+  failure may take what was not flushed yet, half a second of it under load.
+* sync flush: the message is on the disk. Appends that wait share one fdatasync, and nobody reads a
+  message before it is there.
+
+    append … append ─▶ end of the loop turn: write(), one writev ─▶ async: visible, answered
+                                                    │
+                                                    └▶ sync: flush() in a thread ─▶ the same
+
+`write` is called by the connections before they send their answers (`remoting.turn`), and once a
+turn by itself for appends that nobody waits for. Whoever comes first does the work; a failure is
+remembered until every answer of the turn has met it, because any of them may speak of a message
+that is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from penstock.errors import PenstockError, StoreError
+from penstock.protocol.batches import BatchItem
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.commands import Command
+from penstock.runtime.clock import Clock
+from penstock.runtime.service import Service
+from penstock.store import Appended, Draft, MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class Answered(Protocol):
+    """What an answer is given to: a `Promise`, or who stands before one."""
+
+    def resolve(self, answer: Command) -> bool:
+        """Give the answer."""
+
+    def fail(self, error: PenstockError) -> bool:
+        """Give an error instead."""
+
+
+class _Waiting(NamedTuple):
+    """An answer that is given when the log is on the disk up to ``end``."""
+
+    end: int
+    deadline: float
+    promise: Answered
+    answer: Command
+
+
+class Storage(Service):
+    """The one user of a broker's store."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        *,
+        flush_interval: float = 0.5,
+        sync_timeout: float = 5.0,
+    ) -> None:
+        self.store = store
+        self._clock = clock
+        self._flush_interval = flush_interval
+        self._sync_timeout = sync_timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_write_scheduled = False
+        self._loss: Exception | None = None
+        self._written = asyncio.Event()
+        self._unwritten: list[tuple[Answered, Command]] = []
+        self._waiting: deque[_Waiting] = deque()
+        self.is_sync_flush = store.config.is_sync_flush
+        self.max_message_size = store.config.max_message_size
+        self.corrects_in_slave = store.config.offset_check_in_slave
+        # The reading side needs no loop: it is the store's own.
+        self.read = store.read
+        self.record_at = store.record_at
+        self.min_offset = store.min_offset
+        self.max_offset = store.max_offset
+
+    # Appending
+
+    def append(self, draft: Draft) -> Appended:
+        """Stage one message; it is written before any answer of this loop turn leaves."""
+        try:
+            appended = self.store.append(draft)
+        except StoreError as error:
+            self._note_failed_append(error)
+            raise
+        if not self._is_write_scheduled:
+            self._schedule_write()
+        return appended
+
+    def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> Sequence[Appended]:
+        """Stage all messages of a batch, or none."""
+        try:
+            appended = self.store.append_batch(draft, items)
+        except StoreError as error:
+            self._note_failed_append(error)
+            raise
+        if not self._is_write_scheduled:
+            self._schedule_write()
+        return appended
+
+    def write(self) -> None:
+        """Write what is staged; raises if that, or an earlier write of this turn, was in vain."""
+        if self._is_write_scheduled:
+            self._is_write_scheduled = False
+            try:
+                self.store.write()
+            except Exception as error:
+                self._note_loss(error)
+            else:
+                self._written.set()
+                self._answer_written()
+        if self._loss is not None:
+            raise self._loss
+
+    def _note_failed_append(self, error: StoreError) -> None:
+        """An append may have had to write, and to lose, what was staged before it."""
+        if self._is_write_scheduled:
+            self._note_loss(error)
+
+    def _note_loss(self, error: Exception) -> None:
+        """Messages are lost, and answers that say the opposite may be on their way."""
+        assert self._loop is not None, "the storage was started"
+        # Answers of this turn leave in the next one, so the one after it is innocent.
+        self._loop.call_soon(self._loop.call_soon, self._forget_loss, error)
+        self._loss = error
+        failure = error if isinstance(error, StoreError) else StoreError(f"write failed: {error}")
+        waiting, written = self._waiting, self.store.max_position
+        while waiting and waiting[-1].end > written:
+            waiting.pop().promise.fail(failure)
+        unwritten, self._unwritten = self._unwritten, []
+        for promise, _ in unwritten:
+            promise.fail(failure)
+
+    def _forget_loss(self, error: Exception) -> None:
+        if self._loss is error:
+            self._loss = None
+
+    def when_written(self, promise: Answered, answer: Command) -> None:
+        """Give ``answer`` when what was appended last is written; the error if it cannot be."""
+        self._unwritten.append((promise, answer))
+
+    def when_on_disk(self, end: int, promise: Answered, answer: Command) -> None:
+        """Give ``answer`` when the log is flushed up to ``end``, or say that it took too long."""
+        deadline = self._clock.monotonic() + self._sync_timeout
+        self._waiting.append(_Waiting(end, deadline, promise, answer))
+
+    def _schedule_write(self) -> None:
+        self._is_write_scheduled = True
+        assert self._loop is not None, "the storage was started"
+        self._loop.call_soon(self._write_unasked)
+
+    def _write_unasked(self) -> None:
+        try:
+            self.write()
+        except StoreError as error:
+            log.error("nothing stored, appends of this turn are lost error=%s", error)
+
+    # Flushing
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="penstock-flush") as thread:
+            ready()
+            try:
+                await self._flush_forever(thread)
+            finally:
+                # Nothing appended may be left in memory when the store is closed.
+                self._write_unasked()
+
+    async def _flush_forever(self, thread: ThreadPoolExecutor) -> None:
+        assert self._loop is not None, "set by _run"
+        while True:
+            await self._written.wait()
+            self._written.clear()
+            if not self.is_sync_flush:
+                await self._clock.sleep(self._flush_interval)
+                self._written.clear()
+            overdue = self._clock.call_later(self._sync_timeout, self._answer_overdue)
+            try:
+                flushed = await self._loop.run_in_executor(thread, self.store.flush)
+            except StoreError as error:
+                log.error("flush failed, the store takes no more writes error=%s", error)
+                self._fail_waiting(error)
+                continue
+            finally:
+                overdue.cancel()
+            self.store.mark_flushed(flushed)
+            self._answer_flushed(flushed)
+
+    def _answer_written(self) -> None:
+        if self._unwritten:
+            unwritten, self._unwritten = self._unwritten, []
+            for promise, answer in unwritten:
+                promise.resolve(answer)
+
+    def _answer_flushed(self, flushed: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0].end <= flushed:
+            done = waiting.popleft()
+            done.promise.resolve(done.answer)
+
+    def _answer_overdue(self) -> None:
+        """Stored, but the disk is slow: RocketMQ says so and lets the producer decide."""
+        now = self._clock.monotonic()
+        while self._waiting and self._waiting[0].deadline <= now:
+            late = self._waiting.popleft()
+            late.answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            late.promise.resolve(late.answer)
+        if self._waiting:
+            self._clock.call_later(self._waiting[0].deadline - now, self._answer_overdue)
+
+    def _fail_waiting(self, error: PenstockError) -> None:
+        while self._waiting:
+            self._waiting.popleft().promise.fail(error)

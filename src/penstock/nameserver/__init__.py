@@ -1,0 +1,6 @@
+"""The name server: which broker has which topic."""
+
+from penstock.nameserver.config import NameServerConfig
+from penstock.nameserver.nameserver import NameServer
+
+__all__ = ["NameServer", "NameServerConfig"]

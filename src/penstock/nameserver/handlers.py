@@ -1,0 +1,278 @@
+"""What a name server answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.errors import InvalidArgument, NotFound, ProtocolError, RequestRefused, TopicNotFound
+from penstock.nameserver.config import NameServerConfig
+from penstock.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvConfig
+from penstock.nameserver.registration import Registration
+from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
+from penstock.protocol.bodies import (
+    DataVersion,
+    TopicRouteData,
+    body_crc32,
+    decode_body,
+    decode_registration,
+    encode_body,
+)
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.nameserver import (
+    AddWritePerm,
+    AddWritePermResult,
+    BrokerHeartbeat,
+    DeleteKvConfig,
+    DeleteTopicInNamesrv,
+    GetBrokerMemberGroup,
+    GetKvConfig,
+    GetKvConfigResult,
+    GetKvList,
+    GetRouteInfo,
+    GetTopicsByCluster,
+    PutKvConfig,
+    QueryDataVersion,
+    QueryDataVersionResult,
+    RegisterBroker,
+    RegisterBrokerResult,
+    RegisterTopic,
+    UnregisterBroker,
+    WipeWritePerm,
+    WipeWritePermResult,
+)
+from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.runtime.clock import Clock
+from penstock.runtime.config import to_properties
+
+STANDARD_JSON_VERSION = 401
+"""From V4_9_4 on clients take routes whose integer keys are quoted; older ones take both, too."""
+
+
+@dataclass(slots=True)
+class NameServerState:
+    """What the handlers work on."""
+
+    config: NameServerConfig
+    clock: Clock
+    routes: RouteTable
+    kv: KvConfig
+    save_kv: Callable[[], None]
+    cached_routes: dict[str, bytes] = field(default_factory=dict)
+    cached_generation: int = -1
+
+    def now_ms(self) -> int:
+        """The moment for signs of life: a wall clock that is set must not drop every broker."""
+        return int(self.clock.monotonic() * 1000)
+
+
+@handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo)
+def get_route(state: NameServerState, ask: GetRouteInfo) -> Reply:
+    """Where a topic's queues are."""
+    if state.cached_generation != state.routes.generation:
+        state.cached_generation = state.routes.generation
+        state.cached_routes.clear()
+    body = state.cached_routes.get(ask.topic)
+    if body is None:
+        route = state.routes.route(ask.topic)
+        if route is None:
+            raise TopicNotFound(
+                f"No topic route info in name server for the topic: {ask.topic}",
+                expected="a topic that some broker has registered",
+                hint=f"penstock topic create {ask.topic}",
+            )
+        data = TopicRouteData.of(route)
+        if state.config.order_message_enable:
+            order = state.kv.order_conf(ask.topic)
+            data = TopicRouteData(
+                data.queue_datas, data.broker_datas, data.filter_server_table, order
+            )
+        body = encode_body(data)
+        if not state.config.order_message_enable:
+            state.cached_routes[ask.topic] = body
+    return Reply(body=body)
+
+
+@handles(RequestCode.REGISTER_BROKER, RegisterBroker)
+def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> Reply:
+    """A broker lives, and has these topics."""
+    body = call.body
+    if ask.body_crc32 and ask.body_crc32 != body_crc32(body):
+        raise RequestRefused(
+            f"crc32 not match: the body of broker {ask.broker_name} has {body_crc32(body)}",
+            expected=str(ask.body_crc32),
+        )
+    try:
+        topics = decode_registration(body, compressed=ask.compressed, version=call.command.version)
+    except ProtocolError as error:
+        raise RequestRefused(f"Failed to decode RegisterBrokerBody: {error}") from error
+    result = state.routes.register(
+        Registration(
+            cluster=ask.cluster_name,
+            broker_name=ask.broker_name,
+            broker_id=ask.broker_id,
+            address=ask.broker_addr,
+            ha_address=ask.ha_server_addr,
+            topics=topics.topics,
+            filter_servers=topics.filter_server_list,
+            timeout_ms=ask.heartbeat_timeout_millis,
+            enable_acting_master=ask.enable_acting_master,
+            connection=call.peer,
+        ),
+        state.now_ms(),
+    )
+    if not result.accepted:
+        raise RequestRefused(
+            "register broker failed: one topic alone from a broker that is not known",
+            expected="the whole topic table first",
+        )
+    order = state.kv.namespace(ORDER_TOPIC_NAMESPACE)
+    return Reply(
+        RegisterBrokerResult(result.ha_address, result.master_address),
+        b"" if order is None else order,
+    )
+
+
+@handles(RequestCode.UNREGISTER_BROKER, UnregisterBroker)
+def unregister_broker(state: NameServerState, ask: UnregisterBroker) -> None:
+    """A broker leaves."""
+    state.routes.unregister(ask.cluster_name, ask.broker_name, ask.broker_addr)
+
+
+@handles(RequestCode.QUERY_DATA_VERSION, QueryDataVersion)
+def query_data_version(state: NameServerState, ask: QueryDataVersion, call: Call) -> Reply:
+    """Whether a broker has to register again; asking is a sign of life."""
+    version = decode_body(DataVersion, call.body)
+    answer = state.routes.query_data_version(
+        ask.cluster_name, ask.broker_addr, version, state.now_ms()
+    )
+    return Reply(
+        QueryDataVersionResult(answer.changed), b"" if answer.stored is None else answer.stored
+    )
+
+
+@handles(RequestCode.BROKER_HEARTBEAT, BrokerHeartbeat)
+def broker_heartbeat(state: NameServerState, ask: BrokerHeartbeat) -> None:
+    """A broker lives."""
+    state.routes.heartbeat(ask.cluster_name, ask.broker_addr, state.now_ms())
+
+
+@handles(RequestCode.GET_BROKER_MEMBER_GROUP, GetBrokerMemberGroup)
+def get_member_group(state: NameServerState, ask: GetBrokerMemberGroup) -> Reply:
+    """The master and slaves of one broker name."""
+    return Reply(body=state.routes.member_group(ask.cluster_name, ask.broker_name))
+
+
+@handles(RequestCode.GET_BROKER_CLUSTER_INFO)
+def get_cluster_info(state: NameServerState) -> Reply:
+    """Every broker of every cluster."""
+    return Reply(body=state.routes.cluster_info())
+
+
+@handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+def get_all_topics(state: NameServerState) -> Reply:
+    """Every topic."""
+    return Reply(body=state.routes.topics())
+
+
+@handles(RequestCode.GET_TOPICS_BY_CLUSTER, GetTopicsByCluster)
+def get_topics_by_cluster(state: NameServerState, ask: GetTopicsByCluster) -> Reply:
+    """The topics of a cluster."""
+    return Reply(body=state.routes.topics_of_cluster(ask.cluster))
+
+
+@handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+def get_system_topics(state: NameServerState) -> Reply:
+    """The topics named like clusters and brokers, and a broker that knows the rest."""
+    return Reply(body=state.routes.system_topics())
+
+
+@handles(RequestCode.GET_UNIT_TOPIC_LIST)
+def get_unit_topics(state: NameServerState) -> Reply:
+    """Topics of units."""
+    return Reply(body=state.routes.topics_with_flags(UNIT))
+
+
+@handles(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST)
+def get_unit_subscribed_topics(state: NameServerState) -> Reply:
+    """Topics that units subscribe to."""
+    return Reply(body=state.routes.topics_with_flags(UNIT_SUBSCRIPTION))
+
+
+@handles(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST)
+def get_unit_subscribed_ordinary_topics(state: NameServerState) -> Reply:
+    """Topics that units subscribe to although they belong to none."""
+    return Reply(body=state.routes.topics_with_flags(UNIT_SUBSCRIPTION, UNIT))
+
+
+@handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrv)
+def delete_topic(state: NameServerState, ask: DeleteTopicInNamesrv) -> None:
+    """Forget a topic; the tool has deleted it on the brokers before."""
+    state.routes.delete_topic(ask.topic, ask.cluster_name or None)
+
+
+@handles(RequestCode.REGISTER_TOPIC_IN_NAMESRV, RegisterTopic)
+def register_topic(state: NameServerState, ask: RegisterTopic, call: Call) -> None:
+    """Make a topic known before its brokers register again."""
+    state.routes.register_topic(ask.topic, decode_body(TopicRouteData, call.body).route().queues)
+
+
+@handles(RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePerm)
+def wipe_write_permission(state: NameServerState, ask: WipeWritePerm) -> WipeWritePermResult:
+    """No more sends to any topic of a broker."""
+    return WipeWritePermResult(state.routes.wipe_write_permission(ask.broker_name))
+
+
+@handles(RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePerm)
+def add_write_permission(state: NameServerState, ask: AddWritePerm) -> AddWritePermResult:
+    """Sends to a broker's topics again."""
+    return AddWritePermResult(state.routes.add_write_permission(ask.broker_name))
+
+
+@handles(RequestCode.PUT_KV_CONFIG, PutKvConfig)
+def put_kv(state: NameServerState, ask: PutKvConfig) -> None:
+    """Keep a text."""
+    if state.kv.put(ask.namespace, ask.key, ask.value):
+        state.save_kv()
+
+
+@handles(RequestCode.GET_KV_CONFIG, GetKvConfig)
+def get_kv(state: NameServerState, ask: GetKvConfig) -> GetKvConfigResult:
+    """A text."""
+    value = state.kv.get(ask.namespace, ask.key)
+    if value is None:
+        raise NotFound(f"No config item, Namespace: {ask.namespace} Key: {ask.key}")
+    return GetKvConfigResult(value)
+
+
+@handles(RequestCode.DELETE_KV_CONFIG, DeleteKvConfig)
+def delete_kv(state: NameServerState, ask: DeleteKvConfig) -> None:
+    """Forget a text."""
+    if state.kv.delete(ask.namespace, ask.key):
+        state.save_kv()
+
+
+@handles(RequestCode.GET_KVLIST_BY_NAMESPACE, GetKvList)
+def get_kv_list(state: NameServerState, ask: GetKvList) -> Reply:
+    """All texts of a namespace."""
+    table = state.kv.namespace(ask.namespace)
+    if table is None:
+        raise NotFound(f"No config item, Namespace: {ask.namespace}")
+    return Reply(body=table)
+
+
+@handles(RequestCode.GET_NAMESRV_CONFIG)
+def get_config(state: NameServerState) -> Reply:
+    """The settings."""
+    return Reply(body=to_properties(state.config).encode())
+
+
+@handles(RequestCode.UPDATE_NAMESRV_CONFIG)
+def update_config(state: NameServerState) -> Command:
+    """Settings of a name server are given when it starts, never over the wire."""
+    error = InvalidArgument(
+        "the settings of this name server cannot be changed while it runs",
+        hint="start it anew with other options",
+    )
+    return Command(ResponseCode.NO_PERMISSION, remark=str(error))

@@ -1,0 +1,126 @@
+"""The name server: knows which broker has which topic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from penstock.errors import LifecycleError
+from penstock.nameserver import handlers
+from penstock.nameserver.config import NameServerConfig
+from penstock.nameserver.handlers import NameServerState
+from penstock.nameserver.kv import KvConfig
+from penstock.nameserver.routes import RouteTable
+from penstock.remoting import Limits, Peer, Server, ServerTls
+from penstock.remoting.dispatch import Dispatcher
+from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.service import Service
+from penstock.runtime.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+KV_FILE = "kvConfig.json"
+_DRAIN_SECONDS = 1.0
+
+
+class NameServer(Service):
+    """One name server; several know nothing of each other."""
+
+    def __init__(
+        self,
+        config: NameServerConfig | None = None,
+        *,
+        data: Path | None = None,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        """``data`` is a directory for the texts that tools keep here; without it they are lost."""
+        self._config = config or NameServerConfig()
+        self._clock = clock or SystemClock()
+        self._kv_file = None if data is None else StateFile(data / KV_FILE)
+        self._dispatcher = Dispatcher()
+        self._server = Server(
+            self._dispatcher,
+            self._config.bind_host,
+            self._config.listen_port,
+            limits=limits,
+            tls=tls,
+            on_disconnect=self._peer_gone,
+        )
+        self._state = NameServerState(
+            self._config,
+            self._clock,
+            RouteTable(
+                delete_unmentioned_topics=self._config.delete_topic_with_broker_registration,
+                support_acting_master=self._config.support_acting_master,
+            ),
+            KvConfig(),
+            self._save_kv,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._server.port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients and brokers of this machine."""
+        return f"{self._config.bind_host}:{self.port}"
+
+    @property
+    def routes(self) -> RouteTable:
+        """What it knows."""
+        if not self.is_running:
+            raise LifecycleError("the name server is not running", hint="await start() first")
+        return self._state.routes
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        self._load_kv()
+        self._dispatcher.add_module(handlers, self._state)
+        async with AsyncExitStack() as stack:
+            await self._server.start()
+            stack.push_async_callback(self._stop_server)
+            log.info("name server started address=%s", self.address)
+            ready()
+            while True:
+                await self._clock.sleep(self._config.scan_not_active_broker_interval_ms / 1000)
+                self._expire()
+
+    async def _stop_server(self) -> None:
+        await asyncio.shield(self._server.stop(_DRAIN_SECONDS))
+
+    def _expire(self) -> None:
+        for broker in self._state.routes.expire(self._state.now_ms()):
+            log.warning(
+                "broker dropped, it is silent name=%s id=%d address=%s seconds=%d",
+                broker.broker_name,
+                broker.broker_id,
+                broker.address,
+                broker.timeout_ms // 1000,
+            )
+            if isinstance(broker.connection, Peer):
+                broker.connection.close("no sign of life for too long")
+
+    def _peer_gone(self, peer: Peer) -> None:
+        for broker in self._state.routes.connection_lost(peer):
+            log.info(
+                "broker gone, its connection closed name=%s id=%d address=%s",
+                broker.broker_name,
+                broker.broker_id,
+                broker.address,
+            )
+
+    def _load_kv(self) -> None:
+        if self._kv_file is not None:
+            data = self._kv_file.load(check=KvConfig.load)
+            if data is not None:
+                self._state.kv = KvConfig.load(data)
+
+    def _save_kv(self) -> None:
+        if self._kv_file is not None:
+            self._kv_file.save(self._state.kv.dump())
