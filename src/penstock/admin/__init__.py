@@ -1,0 +1,12 @@
+"""Operator actions on a cluster; `penstock.Admin` and `penstock.aio.Admin`."""
+
+from penstock.admin.reports import (
+    BrokerAddress,
+    Client,
+    DeadLetter,
+    QueueLag,
+    QueueRange,
+    QueueSlice,
+)
+
+__all__ = ["BrokerAddress", "Client", "DeadLetter", "QueueLag", "QueueRange", "QueueSlice"]

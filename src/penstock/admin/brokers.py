@@ -1,0 +1,54 @@
+"""The brokers of a cluster, and what each tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.admin.access import ClusterAccess, on_host
+from penstock.admin.reports import BrokerAddress
+from penstock.protocol.bodies import ConfigText, KvTable
+from penstock.protocol.codes import RequestCode
+
+
+class BrokerActions(ClusterAccess):
+    """What can be done with brokers."""
+
+    @on_host
+    async def cluster(self) -> list[BrokerAddress]:
+        """Every registered broker, masters first within their name."""
+        info = await self.cluster_info()
+        rows = [
+            BrokerAddress(data.cluster, name, broker_id, address)
+            for name, data in info.broker_addr_table.items()
+            for broker_id, address in data.broker_addrs.items()
+        ]
+        return sorted(rows, key=lambda row: (row.cluster, row.broker_name, row.broker_id))
+
+    @on_host
+    async def broker_info(self, broker: str) -> dict[str, str]:
+        """What a broker, given by name or address, says of itself: version, rates, totals, disk."""
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        address = await self._address(broker)
+        return (await self.ask_body(KvTable, address, code, about=f"broker {broker!r}")).table
+
+    @on_host
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """The settings of a broker, under RocketMQ's keys."""
+        code = RequestCode.GET_BROKER_CONFIG
+        address = await self._address(broker)
+        return (await self.ask_body(ConfigText, address, code, about=f"broker {broker!r}")).settings
+
+    @on_host
+    async def update_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a running broker."""
+        await self.ask(
+            await self._address(broker),
+            RequestCode.UPDATE_BROKER_CONFIG,
+            None,
+            ConfigText(dict(settings)).to_bytes(),
+            about=f"settings {', '.join(settings)} of broker {broker!r}",
+        )
+
+    async def _address(self, broker: str) -> str:
+        """The address of a broker: itself, or of the master of that name."""
+        return broker if ":" in broker else (await self.masters([broker]))[broker]

@@ -1,0 +1,254 @@
+"""Consumer groups: listed, made, changed, deleted; who is connected, and what they are doing."""
+
+from __future__ import annotations
+
+from penstock.admin.access import on_host
+from penstock.admin.reports import Client
+from penstock.admin.topics import TopicActions
+from penstock.errors import (
+    ConsumerNotOnline,
+    GroupNotFound,
+    PenstockError,
+    RequestRefused,
+)
+from penstock.model import Subscription
+from penstock.model.names import dead_letter_topic, retry_topic
+from penstock.protocol.bodies import (
+    Connection,
+    ConsumeDirectlyResult,
+    ConsumerConnections,
+    ConsumerRunningInfo,
+    ProducerConnections,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    encode_body,
+)
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.admin import (
+    DeleteGroup,
+    GetConsumerConnections,
+    GetProducerConnections,
+)
+from penstock.protocol.headers.clients import ConsumeMessageDirectly, GetConsumerRunningInfo
+from penstock.protocol.validation import check_group, is_system_group
+
+RELAY_SECONDS = 15.0
+"""A broker gives the client ten seconds."""
+
+
+class GroupActions(TopicActions):
+    """What can be done with consumer groups."""
+
+    @on_host
+    async def groups(self, *, internal: bool = False) -> list[str]:
+        """The names of all consumer groups; ``internal`` adds those of RocketMQ itself."""
+        tables = await self._group_tables()
+        names = {
+            name
+            for table in tables.values()
+            for name in table.subscription_group_table
+            if self.is_ours(name) and (internal or not is_system_group(name))
+        }
+        return sorted(map(self.short_name, names))
+
+    async def _group_tables(self) -> dict[str, SubscriptionGroupTable]:
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        return await self.each(
+            await self.masters(),
+            lambda address: self.ask_body(
+                SubscriptionGroupTable, address, code, about="all consumer groups"
+            ),
+        )
+
+    @on_host
+    async def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+        """A group's settings by broker name; brokers that do not know it are left out."""
+        configs = await self._group_config(self.long_name(group))
+        if not configs:
+            raise self._no_group(group)
+        return configs
+
+    async def _group_config(self, name: str) -> dict[str, SubscriptionGroupConfig]:
+        return {
+            broker: table.subscription_group_table[name]
+            for broker, table in (await self._group_tables()).items()
+            if name in table.subscription_group_table
+        }
+
+    def _no_group(self, group: str) -> GroupNotFound:
+        return GroupNotFound(
+            f"no broker at name servers {self._nameservers_text} knows consumer group {group!r}",
+            expected="a group that has been connected, or was created",
+            hint=f"penstock group create {group}",
+        )
+
+    @on_host
+    async def create_group(
+        self,
+        group: str,
+        *,
+        consume_enable: bool = True,
+        consume_from_min_enable: bool = True,
+        consume_broadcast_enable: bool = True,
+        consume_message_orderly: bool = False,
+        retry_queue_nums: int = 1,
+        retry_max_times: int = 16,
+        broker_id: int = 0,
+        which_broker_when_consume_slowly: int = 1,
+        notify_consumer_ids_changed_enable: bool = True,
+    ) -> None:
+        """Make a consumer group on every master, or change it; the keywords are RocketMQ's."""
+        name = check_group(self.long_name(group))
+        config = SubscriptionGroupConfig(
+            name,
+            consume_enable=consume_enable,
+            consume_from_min_enable=consume_from_min_enable,
+            consume_broadcast_enable=consume_broadcast_enable,
+            consume_message_orderly=consume_message_orderly,
+            retry_queue_nums=retry_queue_nums,
+            retry_max_times=retry_max_times,
+            broker_id=broker_id,
+            which_broker_when_consume_slowly=which_broker_when_consume_slowly,
+            notify_consumer_ids_changed_enable=notify_consumer_ids_changed_enable,
+        )
+        code, body = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, encode_body(config)
+        await self.each(
+            await self.masters(),
+            lambda address: self.ask(address, code, None, body, about=f"group {group!r}"),
+        )
+
+    @on_host
+    async def delete_group(self, group: str, *, keep_offsets: bool = False) -> None:
+        """Forget a group on every broker, with its retry and dead-letter topics.
+
+        A group that is connected comes back with its next heartbeat: stop its consumers first.
+        """
+        name = check_group(self.long_name(group))
+        if not await self._group_config(name):
+            raise self._no_group(group)
+        code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+        header = DeleteGroup(name, clean_offset=not keep_offsets, remove_offset=not keep_offsets)
+        await self.each(
+            await self.masters(),
+            lambda address: self.ask(address, code, header, about=f"group {group!r}"),
+        )
+        for topic in (retry_topic(name), dead_letter_topic(name)):
+            if await self.find_route(topic) is not None:
+                await self._delete(topic)
+
+    # ------------------------------------------------------------------------ who is connected
+
+    @on_host
+    async def connections(self, group: str) -> dict[str, ConsumerConnections]:
+        """Who is connected for a group, by broker name; brokers that see nobody are left out."""
+        return await self._connections(self.long_name(group))
+
+    async def _connections(self, name: str) -> dict[str, ConsumerConnections]:
+        async def ask(address: str) -> ConsumerConnections | None:
+            try:
+                return await self.ask_body(
+                    ConsumerConnections,
+                    address,
+                    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                    GetConsumerConnections(name),
+                    about=f"group {name!r}",
+                )
+            except ConsumerNotOnline:
+                return None
+
+        answers = await self.each(await self.masters(), ask)
+        return {broker: seen for broker, seen in answers.items() if seen is not None}
+
+    @on_host
+    async def clients(self, group: str) -> list[Client]:
+        """The connected members of a consumer group; nobody: an empty list."""
+        seen = await self._connections(self.long_name(group))
+        return _clients({broker: found.connection_set for broker, found in seen.items()})
+
+    @on_host
+    async def subscriptions(self, group: str) -> list[Subscription]:
+        """What the connected members of a group want, as the brokers know it."""
+        found: dict[str, Subscription] = {}
+        for seen in (await self._connections(self.long_name(group))).values():
+            for data in seen.subscription_table.values():
+                wanted = data.subscription()
+                known = found.get(wanted.topic)
+                if known is None or known.version < wanted.version:
+                    found[wanted.topic] = wanted
+        return [found[topic] for topic in sorted(found)]
+
+    @on_host
+    async def producers(self, group: str) -> list[Client]:
+        """The connected members of a producer group; nobody: an empty list."""
+        name = self.long_name(group)
+
+        async def ask(address: str) -> tuple[Connection, ...]:
+            try:
+                answer = await self.ask_body(
+                    ProducerConnections,
+                    address,
+                    RequestCode.GET_PRODUCER_CONNECTION_LIST,
+                    GetProducerConnections(name),
+                    about=f"producer group {group!r}",
+                )
+            except RequestRefused as error:
+                if error.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                # That is how a broker says that it sees nobody.
+                return ()
+            return answer.connection_set
+
+        return _clients(await self.each(await self.masters(), ask))
+
+    @on_host
+    async def running_info(
+        self, group: str, client_id: str, *, stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """Everything a connected consumer knows about itself, asked through a broker it is at."""
+        name = self.long_name(group)
+        header = GetConsumerRunningInfo(name, client_id, stacks)
+        failure: PenstockError | None = None
+        for address in (await self.masters()).values():
+            try:
+                return await self.ask_body(
+                    ConsumerRunningInfo,
+                    address,
+                    RequestCode.GET_CONSUMER_RUNNING_INFO,
+                    header,
+                    about=f"client {client_id!r} of group {group!r}",
+                    seconds=RELAY_SECONDS,
+                )
+            except PenstockError as error:
+                # It need not be connected to this one.
+                failure = failure or error
+        assert failure is not None, "there is a master, and it did not answer well"
+        raise failure
+
+    async def relay_message(
+        self, address: str, header: ConsumeMessageDirectly, *, about: str
+    ) -> ConsumeDirectlyResult:
+        """Have a broker hand one of its messages to a consumer."""
+        return await self.ask_body(
+            ConsumeDirectlyResult,
+            address,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            header,
+            about=about,
+            seconds=RELAY_SECONDS,
+        )
+
+
+def _clients(seen: dict[str, tuple[Connection, ...]]) -> list[Client]:
+    """One row a client, however many brokers see it."""
+    rows: dict[str, Client] = {}
+    for broker in sorted(seen):
+        for connection in seen[broker]:
+            known = rows.get(connection.client_id)
+            rows[connection.client_id] = Client(
+                connection.client_id,
+                connection.client_addr if known is None else known.address,
+                connection.language or "",
+                connection.version,
+                (*(() if known is None else known.broker_names), broker),
+            )
+    return [rows[client_id] for client_id in sorted(rows)]

@@ -1,0 +1,261 @@
+"""Messages: found by id or key, read from a queue, handed to a consumer once more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.admin.access import on_host, received
+from penstock.admin.offsets import OffsetActions
+from penstock.admin.reports import DeadLetter, QueueSlice
+from penstock.client.arguments import Time, timestamp_ms
+from penstock.client.calls import refusal
+from penstock.errors import InvalidArgument, NotFound, RequestRefused
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.hosts import unpack_host
+from penstock.model.names import Property, dead_letter_topic
+from penstock.protocol.bodies import ConsumeDirectlyResult
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.clients import ConsumeMessageDirectly
+from penstock.protocol.headers.codec import decode_header
+from penstock.protocol.headers.pull import (
+    PullFlag,
+    PullMessage,
+    PullMessageResult,
+    QueryMessage,
+    ViewMessage,
+)
+from penstock.protocol.message_ids import parse_offset_message_id
+from penstock.protocol.pulled import messages_from_pull
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group RocketMQ's own tools read with; every broker has it."""
+
+MAX_PULL = 32
+MAX_QUERY = 64
+TOPICS_AT_ONCE = 16
+_END_OF_TIME = 2**63 - 1
+_ANSWERS = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+class MessageActions(OffsetActions):
+    """What can be done with messages."""
+
+    @on_host
+    async def message(self, msg_id: str, *, topic: str | None = None) -> StoredMessage:
+        """The message with an id: the one its producer gave it, or the broker's offset id.
+
+        A producer's id is looked up in ``topic``, or else in one topic after the other.
+        """
+        found = await self._message(msg_id, None if topic is None else self.long_name(topic))
+        return self.shown([found])[0]
+
+    async def _message(self, msg_id: str, topic: str | None) -> StoredMessage:
+        found = await self._at_offset_id(msg_id)
+        if found is not None and topic in (None, found.topic):
+            return found
+        if topic is not None:
+            same = await self._query(topic, msg_id, MAX_PULL, 0, _END_OF_TIME, unique=True)
+        else:
+            same = await self._in_any_topic(msg_id)
+        if not same:
+            where = f"topic {topic!r}" if topic is not None else "any topic"
+            raise NotFound(
+                f"no message {msg_id!r} in {where} at name servers {self._nameservers_text}",
+                expected="a msg_id or offset_msg_id of a message that is still stored",
+            )
+        # A copy in a retry topic keeps the id; the first one is the message as it was sent.
+        return min(same, key=lambda message: (message.store_timestamp, message.log_position))
+
+    async def _at_offset_id(self, msg_id: str) -> StoredMessage | None:
+        """The message an offset id points to; both kinds of id look alike."""
+        try:
+            host, position = parse_offset_message_id(msg_id)
+        except InvalidArgument:
+            return None
+        address = unpack_host(host)
+        info = await self.cluster_info()
+        names = [
+            name
+            for name, data in info.broker_addr_table.items()
+            if address in data.broker_addrs.values()
+        ]
+        if not names:
+            return None
+        try:
+            answer = await self.ask(
+                address,
+                RequestCode.VIEW_MESSAGE_BY_ID,
+                ViewMessage(position),
+                about=f"message {msg_id!r}",
+            )
+        except RequestRefused:
+            return None
+        found = messages_from_pull(received(answer), names[0])
+        return found[0] if found else None
+
+    async def _in_any_topic(self, msg_id: str) -> list[StoredMessage]:
+        topics = list(map(self.long_name, await self.topics()))
+        for first in range(0, len(topics), TOPICS_AT_ONCE):
+            answers = await asyncio.gather(
+                *(
+                    self._query(topic, msg_id, MAX_PULL, 0, _END_OF_TIME, unique=True)
+                    for topic in topics[first : first + TOPICS_AT_ONCE]
+                )
+            )
+            found = [message for messages in answers for message in messages]
+            if found:
+                return found
+        return []
+
+    @on_host
+    async def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count: int = MAX_QUERY,
+        begin: Time | None = None,
+        end: Time | None = None,
+    ) -> list[StoredMessage]:
+        """The messages of a topic with a key, oldest first: at most ``count`` of each broker."""
+        if count < 1:
+            raise InvalidArgument(f"count {count}", expected="1 or more")
+        return self.shown(
+            await self._query(
+                self.long_name(topic),
+                key,
+                count,
+                0 if begin is None else timestamp_ms(begin),
+                _END_OF_TIME if end is None else timestamp_ms(end),
+                unique=False,
+            )
+        )
+
+    async def _query(
+        self, topic: str, key: str, count: int, begin: int, end: int, *, unique: bool
+    ) -> list[StoredMessage]:
+        header = QueryMessage(topic, key, count, begin, end, unique)
+
+        async def ask(address: str) -> bytes:
+            try:
+                answer = await self.ask(
+                    address,
+                    RequestCode.QUERY_MESSAGE,
+                    header,
+                    about=f"key {key!r} in topic {topic!r}",
+                )
+            except NotFound:
+                return b""
+            return received(answer)
+
+        found = [
+            message
+            for broker, body in (await self.each(await self.topic_masters(topic), ask)).items()
+            for message in messages_from_pull(body, broker)
+            # Brokers look for a hash of the key; other keys may share it.
+            if message.topic == topic and _has_key(message, key, unique)
+        ]
+        return sorted(found, key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
+
+    @on_host
+    async def messages(self, queue: MessageQueue, offset: int, *, count: int = 32) -> QueueSlice:
+        """Read a queue from an offset on, without a group and without a trace."""
+        name = self.long_name(queue.topic)
+        masters = await self.topic_masters(name)
+        address = masters.get(queue.broker_name)
+        if address is None:
+            raise InvalidArgument(
+                f"topic {queue.topic!r} has no master of broker {queue.broker_name!r}",
+                expected=f"one of {', '.join(sorted(masters))}",
+            )
+        where = MessageQueue(name, queue.broker_name, queue.queue_id)
+        part = await self._read(address, where, offset, count)
+        return QueueSlice(
+            tuple(self.shown(part.messages)), part.next_offset, part.min_offset, part.max_offset
+        )
+
+    async def _read(self, address: str, queue: MessageQueue, offset: int, count: int) -> QueueSlice:
+        messages: list[StoredMessage] = []
+        while True:
+            header = PullMessage(
+                consumer_group=TOOLS_GROUP,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=offset,
+                max_msg_nums=min(MAX_PULL, count - len(messages)),
+                sys_flag=PullFlag.SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                sub_version=self.session.clock.time_ms(),
+                subscription="*",
+                expression_type="TAG",
+            )
+            answer = await self.session.calls.pull(address, header, self._timeout)
+            if answer.code not in _ANSWERS:
+                raise refusal(answer, RequestCode.PULL_MESSAGE, address, str(queue))
+            ends = decode_header(PullMessageResult, answer.ext)
+            if answer.code == ResponseCode.SUCCESS:
+                messages += messages_from_pull(
+                    received(answer), queue.broker_name, keep_unreadable=True
+                )
+            is_moving = ends.next_begin_offset != offset
+            offset = ends.next_begin_offset
+            if len(messages) >= count or not is_moving or offset >= ends.max_offset:
+                return QueueSlice(tuple(messages), offset, ends.min_offset, ends.max_offset)
+
+    @on_host
+    async def dead_letters(self, group: str, *, count: int = 100) -> list[DeadLetter]:
+        """The newest messages that a group gave up on, oldest first, with the reason if known."""
+        topic = dead_letter_topic(self.long_name(group))
+        if await self.find_route(topic) is None:
+            return []
+        masters = await self.topic_masters(topic)
+        parts = await asyncio.gather(
+            *(
+                self._read(
+                    masters[ends.broker_name],
+                    MessageQueue(topic, ends.broker_name, ends.queue_id),
+                    max(ends.min_offset, ends.max_offset - count),
+                    count,
+                )
+                for ends in await self._ranges(topic)
+                if ends.count
+            )
+        )
+        found = sorted(
+            (message for part in parts for message in part.messages),
+            key=lambda m: (m.store_timestamp, m.queue, m.queue_offset),
+        )
+        return [DeadLetter.of(message) for message in self.shown(found[-count:])]
+
+    @on_host
+    async def consume_directly(
+        self, group: str, client_id: str, msg_id: str, *, topic: str | None = None
+    ) -> ConsumeDirectlyResult:
+        """Have a connected consumer handle one stored message now, and tell how that went."""
+        found = await self._message(msg_id, None if topic is None else self.long_name(topic))
+        address = (await self.masters([found.queue.broker_name]))[found.queue.broker_name]
+        return await self.relay_message(
+            address,
+            ConsumeMessageDirectly(
+                self.long_name(group),
+                client_id,
+                found.offset_msg_id,
+                found.queue.broker_name,
+                found.topic,
+            ),
+            about=f"message {msg_id!r} and client {client_id!r} of group {group!r}",
+        )
+
+
+def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:
+    if unique:
+        return message.properties.get(Property.UNIQUE_KEY) == key
+    return key in message.keys

@@ -1,0 +1,200 @@
+"""Where groups stand, and moving them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from penstock.admin.access import on_host
+from penstock.admin.groups import GroupActions
+from penstock.admin.reports import QueueLag
+from penstock.client.arguments import Time, timestamp_ms
+from penstock.errors import (
+    ConsumerNotOnline,
+    InvalidArgument,
+    PenstockError,
+    RequestRefused,
+    ServiceNotAvailable,
+)
+from penstock.model import MessageQueue
+from penstock.protocol.bodies import ConsumeStats, KvTable, ResetOffsets
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.admin import GetConsumeStats
+from penstock.protocol.headers.clients import ResetOffset
+
+TO_THE_END = -1
+_RESETS_BY_QUEUE = (5, 2)
+_VERSION = re.compile(r"V(\d+)_(\d+)")
+
+
+class OffsetActions(GroupActions):
+    """What can be done with the offsets of groups."""
+
+    @on_host
+    async def group_lag(self, group: str, *, topic: str | None = None) -> list[QueueLag]:
+        """How far a group is behind, queue by queue, its retries included.
+
+        Every master is asked, so the group needs no retry topic that could be found by its route.
+        """
+        name = self.long_name(group)
+        header = GetConsumeStats(name, None if topic is None else self.long_name(topic))
+        code, about = RequestCode.GET_CONSUME_STATS, f"group {group!r}"
+
+        async def ask(address: str) -> ConsumeStats:
+            try:
+                return await self.ask_body(ConsumeStats, address, code, header, about=about)
+            except ConsumerNotOnline:
+                # A broker on which the group never committed anything.
+                return ConsumeStats()
+
+        tables = await self.each(await self.masters(), ask)
+        rows = [
+            QueueLag(
+                self.short_name(queue.topic),
+                queue.broker_name,
+                queue.queue_id,
+                stands.consumer_offset,
+                stands.broker_offset,
+                max(0, stands.broker_offset - stands.consumer_offset),
+                stands.last_timestamp,
+            )
+            for table in tables.values()
+            for queue, stands in table.offset_table.items()
+            if topic is None or queue.topic == header.topic
+        ]
+        if not rows and not await self._group_config(name):
+            raise self._no_group(group)
+        return sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id))
+
+    @on_host
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        to: int | Time,
+        *,
+        queue: MessageQueue | None = None,
+        force: bool = True,
+    ) -> dict[MessageQueue, int]:
+        """Move a group in a topic, or in one queue of it; return where it stands then.
+
+        ``to`` is ``"first"``, ``"last"`` or a time (a datetime or its text); with ``queue`` it may
+        also be an offset. Connected consumers are told. Without ``force`` a group is only moved
+        back, never past messages that it has not seen.
+        """
+        name, topic_name = self.long_name(group), self.long_name(topic)
+        if isinstance(to, int) and queue is None:
+            raise InvalidArgument(
+                f"offset {to} for every queue of topic {topic!r}",
+                expected="queue=..., or 'first', 'last' or a time",
+            )
+        if queue is None:
+            moved = await self._reset_topic(name, topic_name, _timestamp(to), force)
+        else:
+            queue = MessageQueue(topic_name, queue.broker_name, queue.queue_id)
+            moved = await self._reset_queue(name, queue, to, force)
+        return {
+            MessageQueue(self.short_name(q.topic), q.broker_name, q.queue_id): moved[q]
+            for q in sorted(moved)
+        }
+
+    async def _reset_topic(
+        self, group: str, topic: str, timestamp: int, force: bool
+    ) -> dict[MessageQueue, int]:
+        masters = await self.topic_masters(topic)
+        header = ResetOffset(topic, group, timestamp, force)
+        try:
+            tables = await self.each(masters, lambda address: self._reset(address, header))
+        except RequestRefused as error:
+            # What 4.9 says when nobody is connected, or when a queue has no offset yet. Then the
+            # offsets can be written as a consumer would; under a connected one they would not last.
+            if error.code not in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
+                raise
+            if await self._connections(group):
+                raise
+        else:
+            return {queue: offset for table in tables.values() for queue, offset in table.items()}
+        queues = (await self.require_route(topic)).subscribe_queues(topic)
+        return dict(
+            await asyncio.gather(
+                *(self._write(masters[q.broker_name], group, q, timestamp, force) for q in queues)
+            )
+        )
+
+    async def _reset(self, address: str, header: ResetOffset) -> dict[MessageQueue, int]:
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        about = f"group {header.group!r} in topic {header.topic!r}"
+        return (await self.ask_body(ResetOffsets, address, code, header, about=about)).offset_table
+
+    async def _write(
+        self, address: str, group: str, queue: MessageQueue, timestamp: int, force: bool
+    ) -> tuple[MessageQueue, int]:
+        """Commit for a group that nobody is connected for."""
+        calls = self.session.calls
+        if timestamp == TO_THE_END:
+            target = await calls.max_offset(address, queue)
+        else:
+            target = await calls.offset_at(address, queue, timestamp)
+        before = await calls.committed(address, group, queue)
+        if not force and before is not None and before <= target:
+            return queue, before
+        await calls.commit(address, group, queue, target, oneway=False)
+        return queue, target
+
+    async def _reset_queue(
+        self, group: str, queue: MessageQueue, to: int | Time, force: bool
+    ) -> dict[MessageQueue, int]:
+        masters = await self.topic_masters(queue.topic)
+        address = masters.get(queue.broker_name)
+        if address is None:
+            raise InvalidArgument(
+                f"topic {queue.topic!r} has no master of broker {queue.broker_name!r}",
+                expected=f"one of {', '.join(sorted(masters))}",
+            )
+        calls = self.session.calls
+        low, high = (
+            await calls.min_offset(address, queue),
+            await calls.max_offset(address, queue),
+        )
+        if isinstance(to, int):
+            target = to
+        elif (timestamp := _timestamp(to)) == TO_THE_END:
+            target = high
+        else:
+            target = await calls.offset_at(address, queue, timestamp)
+        if not low <= target <= high:
+            raise InvalidArgument(f"offset {target} of {queue}", expected=f"{low} to {high}")
+        before = await calls.committed(address, group, queue)
+        if not force and before is not None and before <= target:
+            return {queue: before}
+        if not await self._connections(group):
+            await calls.commit(address, group, queue, target, oneway=False)
+            return {queue: target}
+        if not await self._resets_by_queue(address):
+            raise ServiceNotAvailable(
+                f"group {group!r} is connected, and the broker at {address} cannot move it in one "
+                f"queue alone",
+                expected="RocketMQ 5.2 or later, or a group that is not connected",
+                hint="stop its consumers, or call seek() on the one that holds the queue",
+            )
+        header = ResetOffset(queue.topic, group, 0, force, queue.queue_id, target)
+        return await self._reset(address, header) or {queue: target}
+
+    async def _resets_by_queue(self, address: str) -> bool:
+        """Earlier brokers overlook the queue in the request and move the group in all of them."""
+        try:
+            info = await self.ask_body(
+                KvTable, address, RequestCode.GET_BROKER_RUNTIME_INFO, about="its version"
+            )
+        except PenstockError:
+            return False
+        version = _VERSION.match(info.table.get("brokerVersionDesc", ""))
+        return version is not None and (int(version[1]), int(version[2])) >= _RESETS_BY_QUEUE
+
+
+def _timestamp(to: Time) -> int:
+    if to == "first":
+        return 0
+    if to == "last":
+        return TO_THE_END
+    return timestamp_ms(to)

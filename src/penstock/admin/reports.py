@@ -1,0 +1,101 @@
+"""What an administrator is told: rows, as they stand in a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model import StoredMessage
+from penstock.model.names import Failure, Property
+
+_ORIGIN_TOPIC_5 = "DLQ_ORIGIN_TOPIC"
+_ORIGIN_ID_5 = "DLQ_ORIGIN_MESSAGE_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """One broker of a cluster; id 0 is the master of its name."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is behind in one queue."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    committed: int
+    latest: int
+    lag: int
+    last_timestamp: int
+    """When the last message the group has consumed was stored, in ms; 0 when that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """The messages one queue has: ``min_offset`` up to, and without, ``max_offset``."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_timestamp: int
+    """When the last message was stored, in ms; 0 for an empty queue."""
+
+    @property
+    def count(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A connected client, and the brokers that see it."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    broker_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSlice:
+    """A stretch of a queue; go on at ``next_offset``, which is ``max_offset`` at the end."""
+
+    messages: tuple[StoredMessage, ...]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message a group gave up on. What nobody recorded is None."""
+
+    message: StoredMessage
+    origin_topic: str | None
+    origin_msg_id: str | None
+    reason_type: str | None
+    reason: str | None
+    host: str | None
+    attempt: int | None
+
+    @classmethod
+    def of(cls, message: StoredMessage) -> DeadLetter:
+        """What the properties of a message in a dead-letter topic tell."""
+        said = message.properties
+        attempt = said.get(Failure.ATTEMPT, "")
+        return cls(
+            message,
+            said.get(Property.RETRY_TOPIC) or said.get(_ORIGIN_TOPIC_5),
+            said.get(Property.ORIGIN_MESSAGE_ID) or said.get(_ORIGIN_ID_5),
+            said.get(Failure.TYPE),
+            said.get(Failure.MESSAGE),
+            said.get(Failure.HOST),
+            int(attempt) if attempt.isascii() and attempt.isdecimal() else None,
+        )

@@ -1,0 +1,260 @@
+"""From the keywords of the public classes to settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypedDict
+
+from penstock.client.assignment import AssignmentStrategy, strategy
+from penstock.client.client_ids import DEFAULT_INSTANCE, client_id, local_ip, new_instance
+from penstock.client.naming import wrap
+from penstock.client.settings import (
+    ConsumerSettings,
+    Model,
+    ProducerSettings,
+    ProfileName,
+    SessionSettings,
+    StartFrom,
+    credentials,
+    nameservers,
+    profile,
+)
+from penstock.errors import ConfigError, InvalidArgument
+from penstock.remoting.tls import ClientTls
+from penstock.runtime.durations import Duration, seconds
+
+Time = datetime | int | float | str
+"""A moment: a datetime, epoch milliseconds, or text in ISO 8601 or ``yyyyMMddHHmmss``."""
+
+
+class AccessOptions(TypedDict, total=False):
+    """Keywords that all clients take; without them the environment is asked."""
+
+    access_key: str | None
+    """``PENSTOCK_ACCESS_KEY``"""
+    secret_key: str | None
+    """``PENSTOCK_SECRET_KEY``"""
+    security_token: str | None
+    """``PENSTOCK_SECURITY_TOKEN``"""
+    tls: ClientTls | bool | None
+    """Speak TLS; ``PENSTOCK_TLS``. tls.enable"""
+    namespace: str | None
+    """Prefix of topics and groups; ``PENSTOCK_NAMESPACE``. namespace"""
+    unit: str | None
+    """Third part of the client id. unitName"""
+    client_ip: str | None
+    """First part of the client id; found out by itself. clientIP"""
+    profile: ProfileName
+    """Which release's timings to follow where releases differ."""
+    route_interval: Duration
+    """How often routes are asked for. pollNameServerInterval"""
+    heartbeat_interval: Duration
+    """How often brokers hear of us. heartbeatBrokerInterval"""
+    persist_interval: Duration
+    """How often offsets are committed. persistConsumerOffsetInterval"""
+
+
+_ACCESS_KEYS = frozenset(AccessOptions.__annotations__)
+
+
+class ProducerOptions(AccessOptions, total=False):
+    """Further keywords of producers."""
+
+    retry_unless_stored: bool
+    """Retry what was stored, but not safely. retryAnotherBrokerWhenNotStoreOK"""
+    linger_bytes: int
+    """Size at which a lingering batch leaves early."""
+    compression: str
+    """zlib, lz4 or zstd. compressType"""
+    compression_level: int
+    """compressLevel"""
+    max_message_bytes: int
+    """maxMessageSize"""
+    default_topic_queues: int
+    """Queues of a topic that the first message creates. defaultTopicQueueNums"""
+    avoid_slow_brokers: bool
+    """sendLatencyFaultEnable"""
+    max_in_flight: int
+    """Unanswered sends; `submit` waits when there are more."""
+
+
+class ConsumerOptions(AccessOptions, total=False):
+    """Further keywords of push consumers."""
+
+    max_threads: int | None
+    """consumeThreadMax; only the minimum ever counts"""
+    max_span: int
+    """consumeConcurrentlyMaxSpan"""
+    queue_limit: int
+    """pullThresholdForQueue"""
+    topic_limit: int | None
+    """pullThresholdForTopic"""
+    queue_limit_mib: int
+    """pullThresholdSizeForQueue"""
+    topic_limit_mib: int | None
+    """pullThresholdSizeForTopic"""
+    pull_interval: Duration
+    """pullInterval"""
+    pull_batch_size: int
+    """pullBatchSize"""
+    suspend_time: Duration
+    """suspendCurrentQueueTimeMillis"""
+    consume_timeout: Duration
+    """consumeTimeout"""
+    post_subscription: bool
+    """postSubscriptionWhenPull"""
+    unit_mode: bool
+    """unitMode"""
+    task_limit: int | None
+    """Tasks that may wait for a thread."""
+    offsets_dir: str | os.PathLike[str] | None
+    """Where a broadcasting client keeps its offsets. rocketmq.client.localOffsetStoreDir"""
+
+
+_DURATIONS = frozenset(
+    {
+        "consume_timeout",
+        "heartbeat_interval",
+        "persist_interval",
+        "pull_interval",
+        "route_interval",
+        "suspend_time",
+    }
+)
+
+
+def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keywords all clients take, and the rest; durations become seconds."""
+    plain = {key: seconds(value) if key in _DURATIONS else value for key, value in options.items()}
+    access = {key: value for key, value in plain.items() if key in _ACCESS_KEYS}
+    return access, {key: value for key, value in plain.items() if key not in _ACCESS_KEYS}
+
+
+def session_settings(
+    namesrv: str | Iterable[str] | None,
+    instance: str | None,
+    access: dict[str, Any],
+    *,
+    keeps_default_instance: bool = False,
+) -> SessionSettings:
+    """How a client reaches its cluster, and what it is called there."""
+    access = dict(access)
+    addresses = nameservers(namesrv)
+    chosen = profile(access.pop("profile", "current"))
+    if instance is None:
+        instance = (
+            DEFAULT_INSTANCE
+            if keeps_default_instance
+            else new_instance(by_process=chosen.instance_by_process)
+        )
+    ip = access.pop("client_ip", None) or local_ip(addresses)
+    access.pop("namespace", None)
+    return SessionSettings(
+        nameservers=addresses,
+        client_id=client_id(ip, instance, access.pop("unit", None)),
+        credentials=credentials(
+            access.pop("access_key", None),
+            access.pop("secret_key", None),
+            access.pop("security_token", None),
+        ),
+        tls=_tls(access.pop("tls", None)),
+        profile=chosen,
+        **access,
+    )
+
+
+def _tls(tls: ClientTls | bool | None) -> ClientTls | None:
+    if isinstance(tls, ClientTls):
+        return tls
+    if tls is None:
+        tls = os.environ.get("PENSTOCK_TLS", "").lower() in ("1", "true", "yes", "on")
+    return ClientTls() if tls else None
+
+
+def namespace_of(access: dict[str, Any]) -> str | None:
+    """The prefix of topics and groups, if there is one."""
+    return access.get("namespace") or os.environ.get("PENSTOCK_NAMESPACE") or None
+
+
+def producer_settings(
+    group: str, namespace: str | None, options: dict[str, Any]
+) -> ProducerSettings:
+    """The settings of a producer; an unknown keyword is an error."""
+    try:
+        return ProducerSettings(group=wrap(namespace, group), namespace=namespace, **options)
+    except TypeError as error:
+        raise _unknown(error, ProducerSettings) from None
+
+
+def consumer_settings(
+    group: str,
+    namespace: str | None,
+    *,
+    model: Model,
+    start_from: StartFrom,
+    allocation: str | AssignmentStrategy,
+    options: dict[str, Any],
+) -> ConsumerSettings:
+    """The settings of a consumer; an unknown keyword is an error."""
+    if options.get("offsets_dir") is not None:
+        options = {**options, "offsets_dir": Path(options["offsets_dir"])}
+    try:
+        return ConsumerSettings(
+            group=wrap(namespace, group),
+            namespace=namespace,
+            model=model,
+            start_from=start_from,
+            allocation=strategy(allocation),
+            **options,
+        )
+    except TypeError as error:
+        raise _unknown(error, ConsumerSettings) from None
+
+
+def _unknown(
+    error: TypeError, settings: type[ProducerSettings] | type[ConsumerSettings]
+) -> ConfigError:
+    keyword = str(error).rpartition(" ")[2].strip("'")
+    known = {field.name for field in dataclasses.fields(settings)}
+    known |= {*_ACCESS_KEYS, "namesrv", "instance"}
+    near = difflib.get_close_matches(keyword, sorted(known), n=1)
+    return ConfigError(
+        f"unknown keyword: {keyword!r}",
+        hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(known))}",
+    )
+
+
+def start_from(where: str | Time) -> StartFrom:
+    """Where a group without an offset begins."""
+    if where == "last":
+        return StartFrom("last")
+    if where == "first":
+        return StartFrom("first")
+    return StartFrom("time", timestamp_ms(where))
+
+
+def timestamp_ms(time: Time) -> int:
+    """A moment in epoch milliseconds; a time without a zone is local."""
+    if isinstance(time, str):
+        text = time.strip()
+        try:
+            if len(text) == 14 and text.isdigit():
+                # Java's consumeTimestamp is local time, and so is this.
+                time = datetime.strptime(text, "%Y%m%d%H%M%S")  # noqa: DTZ007
+            else:
+                time = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidArgument(
+                f"{text!r} is no time",
+                expected="'last', 'first', ISO 8601, yyyyMMddHHmmss or epoch milliseconds",
+            ) from None
+    if isinstance(time, datetime):
+        return round(time.timestamp() * 1000)
+    if isinstance(time, bool) or not isinstance(time, int | float) or time < 0:
+        raise InvalidArgument(f"{time!r} is no time", expected="a datetime or epoch milliseconds")
+    return int(time)

@@ -1,0 +1,426 @@
+"""The classes for ordinary, blocking Python.
+
+Calls are forwarded to the session's loop in its own thread; handlers run on a pool of threads,
+coroutine handlers on one further loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from types import FrameType, TracebackType
+from typing import Self, TypeVar, TypeVarTuple
+
+from penstock.client.arguments import Time
+from penstock.client.facade import (
+    ProducerFacade,
+    PullConsumerFacade,
+    PushConsumerFacade,
+    decision_of,
+)
+from penstock.client.facade import offset_or_time as _place
+from penstock.client.handover import Outbox
+from penstock.client.hosts import Host, Lease
+from penstock.client.naming import wrap
+from penstock.client.receipts import Receipt
+from penstock.client.reports import ConsumerStats, consumer_stats
+from penstock.client.selection import QueueSelector
+from penstock.errors import PenstockError
+from penstock.model import Message, MessageQueue, StoredMessage
+from penstock.runtime.durations import Duration, seconds
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+
+class Producer(ProducerFacade):
+    """Sends messages.
+
+    ``send_timeout`` (sendMsgTimeout) covers all attempts, ``retries`` (retryTimesWhenSendFailed)
+    go to other brokers, ``linger`` (autoBatch) lets single sends wait so long for company in one
+    request, bodies of ``compress_over`` bytes (compressMsgBodyOverHowmuch) are compressed.
+    ``instance`` (instanceName) makes clients share a session.
+    """
+
+    _outbox: Outbox
+    _waiting_for_room = False
+
+    def start(self) -> None:
+        """Join the cluster; the first send finds the brokers."""
+        lease = self._open()
+        try:
+            self._core = self._make_core(lease)
+            self._outbox = Outbox(self._core, lease.host)
+            self._submitted = itertools.count(1)
+            self._answered = 0
+            self._room = threading.Event()
+            lease.host.run(self._start())
+        except BaseException:
+            self._close()
+            lease.release()
+            raise
+
+    async def _start(self) -> None:
+        self._core.start()
+
+    def stop(self) -> None:
+        """Let what was sent be answered, then leave; idempotent."""
+        lease = self._close()
+        if lease is None:
+            return
+        try:
+            lease.host.run(self._core.stop())
+        finally:
+            lease.release()
+            if self._checkers is not None:
+                self._checkers.shutdown(wait=False)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout: Duration | None = None,
+    ) -> Receipt:
+        """Send a message and return when a broker has it.
+
+        ``queue`` is a queue, or a function of the topic's queues and the message; then there is
+        one attempt. A message with a sharding key goes where its key says.
+        """
+        return self._host.wait(self._put(message, queue, timeout, retry_refusals=True))
+
+    def submit(
+        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+    ) -> Future[Receipt]:
+        """Send a message and return at once; the future gets the receipt.
+
+        Blocks while ``max_in_flight`` sends wait for their answers.
+        """
+        return self._put(message, queue, None, retry_refusals=False)
+
+    def _put(
+        self,
+        message: Message,
+        queue: MessageQueue | QueueSelector | None,
+        timeout: Duration | None,
+        *,
+        retry_refusals: bool,
+    ) -> Future[Receipt]:
+        host = self._host
+        message = self._named(message)
+        chosen: MessageQueue | None
+        if queue is None or isinstance(queue, MessageQueue):
+            chosen = queue
+        else:
+            queues = self._known_queues(message.topic) or host.run(self._core.queues(message.topic))
+            chosen = self._pick(queue, queues, message)
+        self._wait_for_room(next(self._submitted))
+        future: Future[Receipt] = Future()
+
+        def done(result: Receipt | PenstockError) -> None:
+            self._answered += 1
+            if self._waiting_for_room:
+                self._room.set()
+            if isinstance(result, Receipt):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
+
+        future.set_running_or_notify_cancel()
+        self._outbox.put(
+            message,
+            host.expect(done),
+            chosen,
+            None if timeout is None else seconds(timeout),
+            retry_refusals,
+        )
+        return future
+
+    def _wait_for_room(self, number: int) -> None:
+        limit = self._settings.max_in_flight
+        while number - self._answered > limit:
+            self._waiting_for_room = True
+            self._room.clear()
+            if number - self._answered > limit:
+                self._room.wait(1.0)
+            self._waiting_for_room = False
+
+    def send_oneway(self, message: Message) -> None:
+        """Send a message without waiting for an answer: one attempt, no receipt."""
+        self._host.run(self._core.send_oneway(self._named(message)))
+
+    def send_batch(self, messages: Iterable[Message]) -> Receipt:
+        """Send messages of one topic in one request: all are stored, or none."""
+        batch = [self._named(message) for message in messages]
+        return self._host.run(self._core.send_batch(batch))
+
+    def request(self, message: Message, timeout: Duration) -> StoredMessage:
+        """Send a message and wait for the reply of whoever consumes it."""
+        return self._host.run(self._core.request(self._named(message), seconds(timeout)))
+
+    def reply(self, request: StoredMessage, body: bytes) -> Receipt:
+        """Answer a message that was sent with `request`."""
+        return self._host.run(self._core.reply(request, body))
+
+    def send_in_transaction(
+        self, message: Message, execute: Callable[[Message], bool | None]
+    ) -> Receipt:
+        """Send a message that becomes visible only if ``execute`` says so.
+
+        ``execute`` runs the local transaction: True commits, False rolls back; None, or an
+        exception, leaves it to ``check_transaction``.
+        """
+        host = self._host
+        half = host.run(self._core.prepare(self._named(message)))
+        decision: bool | None = None
+        try:
+            decision = execute(message)
+        except Exception:
+            log.exception("local transaction failed msg_id=%s", half.receipt.msg_id)
+        host.run(self._core.end_transaction(half, decision_of(decision)))
+        return half.receipt
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic a message can be sent to."""
+        return list(self._host.run(self._core.queues(wrap(self._namespace, topic))))
+
+
+class PushConsumer(PushConsumerFacade):
+    """Calls handlers with the messages of its topics.
+
+    ``model`` (messageModel) is clustering or broadcasting; ``start_from`` (consumeFromWhere) is
+    where a group without an offset begins: last, first or a time; ``batch_size``
+    (consumeMessageBatchMaxSize); ``allocation`` (allocateMessageQueueStrategy) is average, circle,
+    consistent-hash or an `AssignmentStrategy`; ``threads`` (consumeThreadMin); ``max_retries``
+    (maxReconsumeTimes), None: 16, or without end when orderly; ``instance`` (instanceName).
+    """
+
+    _handler_host: Host | None = None
+
+    def start(self) -> None:
+        """Join the group and begin to consume."""
+        lease = self._open()
+        try:
+            self._stopped = threading.Event()
+            lease.host.run(self._start(lease))
+        except BaseException:
+            self._close()
+            lease.release()
+            self._end_handler_host()
+            raise
+
+    async def _start(self, lease: Lease) -> None:
+        self._core = self._make_core(lease, self._handler_loop)
+        await self._core.start()
+
+    def _handler_loop(self) -> asyncio.AbstractEventLoop:
+        if self._handler_host is None:
+            self._handler_host = self._host.handler_host(f"{self._what} coroutines")
+        return self._handler_host.loop
+
+    def _end_handler_host(self) -> None:
+        host, self._handler_host = self._handler_host, None
+        if host is not None:
+            host.close()
+
+    def run(self) -> None:
+        """Consume until Ctrl-C or SIGTERM; then finish what runs and leave.
+
+        A second Ctrl-C does not wait for running handlers.
+        """
+        self.start()
+        try:
+            with _sigterm_sets(self._stopped):
+                self._stopped.wait()
+        except KeyboardInterrupt:
+            log.info("interrupted, finishing what runs consumer=%s", self._what)
+        finally:
+            self.stop()
+
+    def stop(self, timeout: Duration = 30) -> None:
+        """Take no new work, wait for running handlers, commit, leave; idempotent.
+
+        What ends within ``timeout`` is committed and seen by nobody again. Handlers that run on
+        are named in the log and their messages delivered again. Ctrl-C skips the wait.
+        """
+        lease = self._close()
+        if lease is None:
+            return
+        self._stopped.set()
+        core, host = self._core, lease.host
+        try:
+            stopping = host.start(core.stop(seconds(timeout)))
+            try:
+                host.wait(stopping)
+            except KeyboardInterrupt:
+                log.warning("interrupted again, not waiting for handlers consumer=%s", self._what)
+                host.call_soon(core.hurry)
+                host.wait(stopping)
+        finally:
+            lease.release()
+            self._end_handler_host()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def pause(self) -> None:
+        """Pull nothing more until `resume`; what is cached is still consumed."""
+        self._host.call_soon(self._core.pause)
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._host.run(self._core.resume())
+
+    def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
+        """Go on at another place of a queue that is held: an offset, or a datetime or its text."""
+        offset, time_ms = _place(offset_or_time)
+        if offset is None:
+            self._host.run(self._core.seek_time(queue, time_ms))
+        else:
+            self._host.run(self._core.seek(queue, offset))
+
+    def assignment(self) -> set[MessageQueue]:
+        """The queues of the subscribed topics that this consumer holds now."""
+        return self._host.run(_soon(self._core.assignment))
+
+    def stats(self) -> ConsumerStats:
+        """Rates, counts and where each queue stands."""
+        return self._host.run(_soon(consumer_stats, self._core.state))
+
+
+class PullConsumer(PullConsumerFacade):
+    """Hands out messages when asked.
+
+    ``start_from`` as in `PushConsumer`; with ``auto_commit`` a poll commits what the one before
+    brought, else `commit` does; ``batch_size`` (pullBatchSize) messages at most a poll.
+    """
+
+    def start(self) -> None:
+        """Join the group and begin to read ahead."""
+        lease = self._open()
+        try:
+            lease.host.run(self._start(lease))
+        except BaseException:
+            self._close()
+            lease.release()
+            raise
+
+    async def _start(self, lease: Lease) -> None:
+        self._core = self._make_core(lease)
+        for topic, tags, sql in self._wanted:
+            await self._core.subscribe(topic, tags=tags, sql=sql)
+        if self._queues is not None:
+            await self._core.assign(self._queues)
+        await self._core.start()
+
+    def stop(self) -> None:
+        """Commit what was consumed and leave; idempotent."""
+        lease = self._close()
+        if lease is None:
+            return
+        try:
+            lease.host.run(self._core.stop())
+        finally:
+            lease.release()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+        """Share the queues of a topic with the other members of the group."""
+        topic = self._want(topic, tags, sql)
+        if self._lease is not None:
+            self._host.run(self._core.subscribe(topic, tags=tags, sql=sql))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues, whoever else does."""
+        self._queues = self._check_assign(queues)
+        if self._lease is not None:
+            self._host.run(self._core.assign(self._queues))
+
+    def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:
+        """The next messages; an empty list when none came within ``timeout``."""
+        return self._host.run(self._core.poll(seconds(timeout)))
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        """Message after message, for ever; a message counts as consumed with its poll's batch."""
+        while self._lease is not None:
+            yield from self.poll()
+
+    def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
+        """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
+        offset, time_ms = _place(offset_or_time)
+        if offset is None:
+            self._host.run(self._core.seek_time(queue, time_ms))
+        else:
+            self._host.run(self._core.seek(queue, offset))
+
+    def commit(self) -> None:
+        """Commit everything that was polled, and return when the brokers have it."""
+        self._host.run(self._core.commit())
+
+    def assignment(self) -> set[MessageQueue]:
+        """The queues that are read now."""
+        return self._host.run(_soon(self._core.assignment))
+
+
+async def _soon(call: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
+    """Run a plain function on the session's loop."""
+    return call(*args)
+
+
+@contextlib.contextmanager
+def _sigterm_sets(event: threading.Event) -> Iterator[None]:
+    """Have SIGTERM end a `run`, where signals can be handled: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        event.set()
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

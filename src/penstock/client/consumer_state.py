@@ -1,0 +1,54 @@
+"""What the parts of a push consumer share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.client.flow_control import FlowLimits
+from penstock.client.offset_stores import OffsetStore
+from penstock.client.process_queue import ProcessQueue
+from penstock.client.session import ClientSession
+from penstock.client.settings import ConsumerSettings, Profile
+from penstock.client.statistics import ConsumerStatistics
+from penstock.client.subscriptions import Subscriptions
+from penstock.client.tasks import Tasks
+from penstock.model import MessageQueue
+from penstock.runtime.clock import Clock
+
+
+@dataclass(slots=True)
+class ConsumerState:
+    """One consumer group of one session. Lives on the session's loop."""
+
+    session: ClientSession
+    settings: ConsumerSettings
+    subscriptions: Subscriptions
+    offsets: OffsetStore
+    statistics: ConsumerStatistics
+    tasks: Tasks
+    limits: FlowLimits
+    queues: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
+    """What the consumer holds."""
+    is_running: bool = False
+    is_paused: bool = False
+    is_full: bool = False
+    """Whether all queues together hold as much as they may."""
+    is_stopping: bool = False
+
+    @property
+    def clock(self) -> Clock:
+        return self.session.clock
+
+    @property
+    def profile(self) -> Profile:
+        return self.session.settings.profile
+
+    @property
+    def group(self) -> str:
+        return self.settings.group
+
+    def share_limits(self) -> None:
+        """Divide the limits of topics among the queues that are held now."""
+        self.limits = self.settings.limits.shared(
+            self.settings.topic_limit, self.settings.topic_limit_mib, len(self.queues)
+        )

@@ -1,0 +1,374 @@
+"""What the blocking and the awaiting classes have in common: settings, sessions, handlers.
+
+Neither is a second implementation. Both make a core on the session's loop and forward calls to it;
+they differ in how they wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar, Unpack
+
+from penstock.client import hosts
+from penstock.client.arguments import (
+    AccessOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    Time,
+    consumer_settings,
+    namespace_of,
+    producer_settings,
+    session_settings,
+    split,
+    timestamp_ms,
+)
+from penstock.client.arguments import (
+    start_from as parse_start_from,
+)
+from penstock.client.assignment import AssignmentStrategy
+from penstock.client.executors import Executor, Finished
+from penstock.client.hosts import Host, Lease
+from penstock.client.listeners import Caller, ConsumeHook, HandlerFunction
+from penstock.client.members import TransactionAnswer
+from penstock.client.naming import wrap
+from penstock.client.producer import ProducerCore
+from penstock.client.pull_consumer import BATCH_SIZE, PullConsumerCore
+from penstock.client.pulling import FilterHook
+from penstock.client.push_consumer import PushConsumerCore
+from penstock.client.selection import QueueSelector, chosen
+from penstock.client.settings import Model, SessionSettings
+from penstock.client.subscriptions import Subscriptions
+from penstock.errors import InvalidArgument, LifecycleError
+from penstock.model import Message, MessageQueue, StoredMessage
+from penstock.protocol.headers.transactions import TransactionDecision
+from penstock.runtime.durations import Duration, seconds
+
+log = logging.getLogger(__name__)
+
+CheckTransaction = Callable[[StoredMessage], bool | None]
+"""Tells what became of a transaction: True committed, False rolled back, None still unknown."""
+
+QueueListener = Callable[[str, frozenset[MessageQueue]], None]
+"""Told when the queues of a topic change: the topic and what is held of it now."""
+
+_Function = TypeVar("_Function", bound=HandlerFunction)
+
+
+def decision_of(answer: bool | None) -> int:
+    """What END_TRANSACTION is told."""
+    if answer is None:
+        return TransactionDecision.UNKNOWN
+    return TransactionDecision.COMMIT if answer else TransactionDecision.ROLLBACK
+
+
+class Facade:
+    """A client with a lease on its session, from start to stop."""
+
+    _lease: Lease | None = None
+    _was_stopped = False
+
+    def __init__(self, what: str, session: SessionSettings, namespace: str | None) -> None:
+        self._what = what
+        self._session_settings = session
+        self._namespace = namespace
+
+    @property
+    def client_id(self) -> str:
+        """What brokers call this client."""
+        return self._session_settings.client_id
+
+    def _open(self) -> Lease:
+        if self._lease is not None or self._was_stopped:
+            raise LifecycleError(
+                f"{self._what} was started twice", hint="a client is started once; make a new one"
+            )
+        self._lease = hosts.lease(self._session_settings)
+        return self._lease
+
+    def _close(self) -> Lease | None:
+        """Give the lease up; the caller releases it."""
+        lease, self._lease = self._lease, None
+        self._was_stopped = self._was_stopped or lease is not None
+        return lease
+
+    @property
+    def _host(self) -> Host:
+        if self._lease is None:
+            raise LifecycleError(
+                f"{self._what} is not running", hint="start() it, or use it in a with block"
+            )
+        return self._lease.host
+
+
+class ProducerFacade(Facade):
+    """The settings and the core of a producer."""
+
+    _core: ProducerCore
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | Iterable[str] | None = None,
+        send_timeout: Duration = 3,
+        retries: int = 2,
+        linger: Duration = 0,
+        compress_over: int = 4096,
+        instance: str | None = None,
+        check_transaction: CheckTransaction | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        access, rest = split(dict(options))
+        namespace = namespace_of(access)
+        self._settings = producer_settings(
+            group,
+            namespace,
+            {
+                "send_timeout": seconds(send_timeout),
+                "retries": retries,
+                "linger": seconds(linger),
+                "compress_over": compress_over,
+                **rest,
+            },
+        )
+        self._check = check_transaction
+        self._checkers: concurrent.futures.ThreadPoolExecutor | None = None
+        super().__init__(
+            f"producer {group!r}", session_settings(namesrv, instance, access), namespace
+        )
+
+    def _make_core(self, lease: Lease) -> ProducerCore:
+        check = None if self._check is None else self._check_elsewhere
+        return ProducerCore(lease.session, self._settings, check=check)
+
+    def _check_elsewhere(self, message: StoredMessage, answer: TransactionAnswer) -> None:
+        """The user's check runs on a thread of its own, never on the session's loop."""
+        check, host = self._check, self._host
+        assert check is not None
+        if self._checkers is None:
+            self._checkers = concurrent.futures.ThreadPoolExecutor(
+                1, thread_name_prefix=f"{self._what} transactions"
+            )
+
+        def run() -> None:
+            try:
+                decision = decision_of(check(message))
+            except Exception:
+                log.exception("transaction check failed msg_id=%s", message.msg_id)
+                decision = TransactionDecision.UNKNOWN
+            host.call_soon(answer, decision)
+
+        self._checkers.submit(run)
+
+    def _named(self, message: Message) -> Message:
+        """The message under the topic name brokers know."""
+        if not self._namespace:
+            return message
+        return replace(message, topic=wrap(self._namespace, message.topic))
+
+    def _known_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        # A look at the route table from another thread: one lookup of an immutable tuple.
+        return self._core.session.routes.publish_queues(topic)
+
+    def _pick(
+        self,
+        queue: MessageQueue | QueueSelector | None,
+        queues: Sequence[MessageQueue],
+        message: Message,
+    ) -> MessageQueue | None:
+        """Run a user's selector where the user is."""
+        return chosen(queue, queues, message)
+
+
+class PushConsumerFacade(Facade):
+    """The settings, the handlers and the core of a push consumer."""
+
+    _core: PushConsumerCore
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | Iterable[str] | None = None,
+        model: Model = "clustering",
+        start_from: str | Time = "last",
+        orderly: bool = False,
+        batch_size: int = 1,
+        allocation: str | AssignmentStrategy = "average",
+        threads: int = 20,
+        max_retries: int | None = None,
+        instance: str | None = None,
+        hooks: Sequence[ConsumeHook] = (),
+        filter_hooks: Sequence[FilterHook] = (),
+        on_queues_changed: QueueListener | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        access, rest = split(dict(options))
+        namespace = namespace_of(access)
+        self._settings = consumer_settings(
+            group,
+            namespace,
+            model=model,
+            start_from=parse_start_from(start_from),
+            allocation=allocation,
+            options={
+                "orderly": orderly,
+                "batch_size": batch_size,
+                "threads": threads,
+                "max_retries": max_retries,
+                **rest,
+            },
+        )
+        self._hooks = tuple(hooks)
+        self._filter_hooks = tuple(filter_hooks)
+        self._on_queues_changed = on_queues_changed
+        self._handlers: list[tuple[str, HandlerFunction, str, str | None]] = []
+        # Checked when a handler is given, not when the consumer starts.
+        self._dry_run = Subscriptions(
+            self._settings.group, with_retry=False, now_ms=lambda: 0, namespace=namespace
+        )
+        super().__init__(
+            f"consumer {group!r}",
+            session_settings(
+                namesrv, instance, access, keeps_default_instance=model == "broadcasting"
+            ),
+            namespace,
+        )
+
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None
+    ) -> Callable[[_Function], _Function]:
+        """Have the decorated function handle a topic.
+
+        ``tags`` is ``*`` or ``"a || b"``; ``sql`` an SQL92 expression over message properties
+        instead. The function gets one message, or a list of them with a ``batch_size`` above one.
+        It may be a coroutine function.
+        """
+        if not isinstance(topic, str):
+            raise InvalidArgument(
+                f"the topic of a handler is {topic!r}", expected='text, as in @consumer.on("topic")'
+            )
+        wrapped = wrap(self._namespace, topic)
+
+        def register(function: _Function) -> _Function:
+            takes_batch = self._settings.batch_size > 1
+            self._dry_run.add(wrapped, function, tags=tags, sql=sql, takes_batch=takes_batch)
+            self._handlers.append((wrapped, function, tags, sql))
+            if self._lease is not None:
+                self._host.call_soon(self._subscribe, wrapped, function, tags, sql)
+            return function
+
+        return register
+
+    def _subscribe(self, topic: str, function: HandlerFunction, tags: str, sql: str | None) -> None:
+        self._core.subscribe(topic, function, tags=tags, sql=sql)
+
+    def _make_core(
+        self, lease: Lease, handler_loop: Callable[[], asyncio.AbstractEventLoop]
+    ) -> PushConsumerCore:
+        settings = self._settings
+
+        def make_executor(caller: Caller, finished: Finished, is_async: bool) -> Executor:
+            return lease.host.executor(
+                caller,
+                finished,
+                handler_loop=handler_loop() if is_async else None,
+                limit=settings.threads,
+                name=f"{settings.group} handler",
+                task_limit=settings.task_limit,
+            )
+
+        core = PushConsumerCore(
+            lease.session,
+            settings,
+            make_executor,
+            hooks=self._hooks,
+            filter_hooks=self._filter_hooks,
+            on_change=None if self._on_queues_changed is None else self._tell_queues_changed,
+        )
+        for topic, function, tags, sql in self._handlers:
+            core.subscribe(topic, function, tags=tags, sql=sql)
+        return core
+
+    def _tell_queues_changed(self, topic: str, queues: frozenset[MessageQueue]) -> None:
+        """The user's listener runs on a thread, not on the session's loop."""
+        tell = self._on_queues_changed
+        assert tell is not None
+
+        def run() -> None:
+            try:
+                tell(topic, queues)
+            except Exception:
+                log.exception("queue listener failed topic=%s", topic)
+
+        asyncio.get_running_loop().run_in_executor(None, run)
+
+
+class PullConsumerFacade(Facade):
+    """The settings and the core of a pull consumer."""
+
+    _core: PullConsumerCore
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | Iterable[str] | None = None,
+        start_from: str | Time = "last",
+        auto_commit: bool = True,
+        batch_size: int = BATCH_SIZE,
+        allocation: str | AssignmentStrategy = "average",
+        instance: str | None = None,
+        **options: Unpack[AccessOptions],
+    ) -> None:
+        access, rest = split(dict(options))
+        namespace = namespace_of(access)
+        self._settings = consumer_settings(
+            group,
+            namespace,
+            model="clustering",
+            start_from=parse_start_from(start_from),
+            allocation=allocation,
+            # The filter rides along with each pull, so assigned queues need no heartbeat.
+            options={"pull_batch_size": batch_size, "post_subscription": True, **rest},
+        )
+        self._auto_commit = auto_commit
+        self._wanted: list[tuple[str, str, str | None]] = []
+        self._queues: frozenset[MessageQueue] | None = None
+        super().__init__(
+            f"pull consumer {group!r}", session_settings(namesrv, instance, access), namespace
+        )
+
+    def _make_core(self, lease: Lease) -> PullConsumerCore:
+        return PullConsumerCore(lease.session, self._settings, auto_commit=self._auto_commit)
+
+    def _want(self, topic: str, tags: str, sql: str | None) -> str:
+        """Note a subscription; the topic under the name brokers know."""
+        if self._queues is not None:
+            raise self._either_or()
+        topic = wrap(self._namespace, topic)
+        self._wanted.append((topic, tags, sql))
+        return topic
+
+    def _check_assign(self, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
+        if self._wanted:
+            raise self._either_or()
+        return frozenset(queues)
+
+    def _either_or(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"{self._what} both subscribes and is assigned queues", expected="one of them"
+        )
+
+
+def offset_or_time(place: int | Time) -> tuple[int | None, int]:
+    """What a seek means: an int is an offset; a datetime or text is a time, in ms."""
+    if isinstance(place, int) and not isinstance(place, bool):
+        if place < 0:
+            raise InvalidArgument(f"offset {place}", expected="0 or more, or a time")
+        return place, 0
+    return None, timestamp_ms(place)

@@ -1,0 +1,298 @@
+"""Where sessions run: each on an event loop of its own thread, shared by clients of one client id.
+
+A user's thread reaches a session through its `Host` only. The usual host is a `LoopThread`. A whole
+cluster on a virtual loop brings another one and registers it under its name server's address;
+clients that name that address then run there, in the same thread as everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+from penstock.client.executors import CoroutineExecutor, Executor, Finished, ThreadExecutor
+from penstock.client.listeners import Caller
+from penstock.client.session import ClientSession
+from penstock.client.settings import SessionSettings
+from penstock.errors import LifecycleError
+from penstock.remoting.loop import new_event_loop
+from penstock.runtime.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+
+class Host(Protocol):
+    """An event loop that sessions run on, as seen from elsewhere."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def chance(self) -> random.Random | None:
+        """Where sessions take their random numbers from; None: each from its own."""
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run ``work`` on the loop; block until it has ended."""
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        """Run ``work`` on the loop; do not wait."""
+
+    def wait(self, future: concurrent.futures.Future[_T]) -> _T:
+        """Block until something that was handed to the loop is done."""
+
+    def expect(self, done: Callable[[_T], None]) -> Callable[[_T], None]:
+        """Somebody waits until ``done`` is called on the loop; call what is returned instead.
+
+        Where time is virtual, it passes meanwhile.
+        """
+
+    async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run ``work`` on the loop; wait for it on the caller's."""
+
+    def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
+        """Call something on the loop; from any thread."""
+
+    def executor(
+        self,
+        caller: Caller,
+        finished: Finished,
+        *,
+        handler_loop: asyncio.AbstractEventLoop | None,
+        limit: int,
+        name: str,
+        task_limit: int | None,
+    ) -> Executor:
+        """Where handlers run: coroutines on ``handler_loop``, plain ones (None) on threads."""
+
+    def handler_host(self, name: str) -> Host:
+        """Where coroutine handlers of blocking clients run; to be closed by whoever asked."""
+
+    def close(self) -> None:
+        """The last session has left."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.clock: Clock = SystemClock()
+        self.chance: random.Random | None = None
+        self.loop = new_event_loop()
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        try:
+            self._check()
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except BaseException:
+            work.close()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while waiting: whoever is gone needs no answer.
+            future.cancel()
+            raise
+
+    def wait(self, future: concurrent.futures.Future[_T]) -> _T:
+        return future.result()
+
+    def expect(self, done: Callable[[_T], None]) -> Callable[[_T], None]:
+        return done  # Real time passes by itself.
+
+    async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if asyncio.get_running_loop() is self.loop:
+            return await work
+        return await asyncio.wrap_future(self.start(work))
+
+    def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
+        self._check()
+        self.loop.call_soon_threadsafe(callback, *args)
+
+    def executor(
+        self,
+        caller: Caller,
+        finished: Finished,
+        *,
+        handler_loop: asyncio.AbstractEventLoop | None,
+        limit: int,
+        name: str,
+        task_limit: int | None,
+    ) -> Executor:
+        if handler_loop is None:
+            return ThreadExecutor(
+                self.loop, caller.call, finished, threads=limit, name=name, task_limit=task_limit
+            )
+        return CoroutineExecutor(
+            self.loop,
+            handler_loop,
+            caller.call_async,
+            finished,
+            limit=limit,
+            name=name,
+            task_limit=task_limit,
+        )
+
+    def handler_host(self, name: str) -> Host:
+        return LoopThread(name)
+
+    def close(self) -> None:
+        if self._process != os.getpid() or self.loop.is_closed():
+            return
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _check(self) -> None:
+        if self._process != os.getpid():
+            raise LifecycleError(
+                f"{self.name} was started in process {self._process} and used in its fork",
+                expected="a client of the forked process's own",
+                hint="make and start clients after the fork",
+            )
+        if threading.current_thread() is self._thread:
+            raise LifecycleError(
+                f"a blocking call on the thread of {self.name} would wait for itself"
+            )
+        if self.loop.is_closed():
+            raise LifecycleError(f"{self.name} was stopped", hint="make a new client")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            # What was cancelled on the way out still has to run to its end.
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.wait(tasks))
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            self.loop.close()
+
+
+class Lease:
+    """A client's share in a session; the last one to release it ends it."""
+
+    __slots__ = ("_entry", "_is_released")
+
+    def __init__(self, entry: _Entry) -> None:
+        self._entry = entry
+        self._is_released = False
+
+    @property
+    def session(self) -> ClientSession:
+        return self._entry.session
+
+    @property
+    def host(self) -> Host:
+        return self._entry.host
+
+    def release(self) -> None:
+        """Done with it; blocks until the session has ended, if this was the last client."""
+        if self._give_back():
+            self.host.run(self.session.stop())
+            self.host.close()
+
+    async def release_async(self) -> None:
+        """The same, without blocking the caller's loop."""
+        if self._give_back():
+            await self.host.await_(self.session.stop())
+            await asyncio.get_running_loop().run_in_executor(None, self.host.close)
+
+    def _give_back(self) -> bool:
+        if self._is_released:
+            return False
+        self._is_released = True
+        return _sessions.give_back(self._entry)
+
+
+class _Entry:
+    __slots__ = ("clients", "host", "key", "session")
+
+    def __init__(self, key: tuple[object, ...], session: ClientSession, host: Host) -> None:
+        self.key = key
+        self.session = session
+        self.host = host
+        self.clients = 1
+
+
+class _Sessions:
+    """The sessions of this process, by name servers and client id."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[tuple[object, ...], _Entry] = {}
+        self._hosts: dict[str, Host] = {}
+
+    def lease(self, settings: SessionSettings) -> Lease:
+        key = (settings.nameservers, settings.client_id)
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.clients += 1
+                return Lease(entry)
+            host = self._hosts.get(settings.nameservers[0])
+            if host is None:
+                host = LoopThread(f"penstock {settings.client_id}")
+            session = ClientSession(settings, clock=host.clock, chance=host.chance)
+            entry = self._entries[key] = _Entry(key, session, host)
+            return Lease(entry)
+
+    def give_back(self, entry: _Entry) -> bool:
+        with self._lock:
+            entry.clients -= 1
+            if entry.clients:
+                return False
+            if self._entries.get(entry.key) is entry:
+                del self._entries[entry.key]
+            return True
+
+    def use_host(self, address: str, host: Host) -> None:
+        with self._lock:
+            self._hosts[address] = host
+
+    def retire_host(self, address: str) -> list[str]:
+        with self._lock:
+            host = self._hosts.pop(address, None)
+            left = [key for key, entry in self._entries.items() if entry.host is host]
+            return [self._entries.pop(key).session.client_id for key in left]
+
+    def forget_after_fork(self) -> None:
+        # The threads did not come along, so the sessions of the parent are dead here. A lock that
+        # another thread held at the fork would stay locked for ever.
+        self._lock = threading.Lock()
+        self._entries = {}
+
+
+_sessions = _Sessions()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_sessions.forget_after_fork)
+
+lease = _sessions.lease
+"""Share the session of these settings, made if it is the first time."""
+
+use_host = _sessions.use_host
+"""Let clients of a name server address run on a host."""
+
+retire_host = _sessions.retire_host
+"""Let no more clients run on the host of an address; return the client ids that still do."""

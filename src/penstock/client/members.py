@@ -1,0 +1,55 @@
+"""Producers and consumers as their session sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, TypeAlias
+
+from penstock.model import MessageQueue, StoredMessage
+from penstock.protocol.bodies.clients import ConsumerData
+from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
+
+TransactionAnswer: TypeAlias = Callable[[int], None]
+"""Takes a `TransactionDecision`."""
+
+
+class ConsumerMember(Protocol):
+    """A consumer group as its session sees it."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics it wants routes for."""
+
+    def consumer_data(self) -> ConsumerData:
+        """What heartbeats say about it."""
+
+    async def rebalance(self) -> bool:
+        """Take and give up queues as the members of the group want it; false: again soon."""
+
+    async def persist_offsets(self) -> None: ...
+
+    def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo: ...
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Where it stands in the queues it holds."""
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None: ...
+
+    async def consume_directly(self, message: StoredMessage) -> ConsumeDirectlyResult: ...
+
+
+class ProducerMember(Protocol):
+    """A producer group as its session sees it."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics it has sent to."""
+
+    def check_transaction(self, message: StoredMessage, answer: TransactionAnswer) -> None:
+        """Find out what became of a local transaction, then call ``answer``."""

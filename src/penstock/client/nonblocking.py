@@ -1,0 +1,338 @@
+"""The classes for asyncio: the same names as in `blocking`, with ``async``.
+
+The session still has its own loop in its own thread, so that a handler that blocks the user's loop
+cannot keep heartbeats from going out. Coroutine handlers run on the loop that called ``start``,
+plain ones on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar, TypeVarTuple
+
+from penstock.client.arguments import Time
+from penstock.client.facade import (
+    ProducerFacade,
+    PullConsumerFacade,
+    PushConsumerFacade,
+    decision_of,
+)
+from penstock.client.facade import offset_or_time as _place
+from penstock.client.handover import Inbox, Outbox
+from penstock.client.hosts import Lease
+from penstock.client.naming import wrap
+from penstock.client.receipts import Receipt
+from penstock.client.reports import ConsumerStats, consumer_stats
+from penstock.client.selection import QueueSelector
+from penstock.model import Message, MessageQueue, StoredMessage
+from penstock.runtime.durations import Duration, seconds
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+
+class Producer(ProducerFacade):
+    """Sends messages; the keywords are those of `penstock.Producer`."""
+
+    _outbox: Outbox
+    _inbox: Inbox
+
+    async def start(self) -> None:
+        """Join the cluster; the first send finds the brokers."""
+        lease = self._open()
+        try:
+            self._core = self._make_core(lease)
+            self._outbox = Outbox(self._core, lease.host)
+            self._inbox = Inbox(asyncio.get_running_loop())
+            await lease.host.await_(_soon(self._core.start))
+        except BaseException:
+            self._close()
+            await lease.release_async()
+            raise
+
+    async def stop(self) -> None:
+        """Let what was sent be answered, then leave; idempotent."""
+        lease = self._close()
+        if lease is None:
+            return
+        try:
+            await lease.host.await_(self._core.stop())
+        finally:
+            await lease.release_async()
+            if self._checkers is not None:
+                self._checkers.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109  it covers all attempts
+    ) -> Receipt:
+        """Send a message and return when a broker has it; see `penstock.Producer.send`."""
+        if queue is not None and not isinstance(queue, MessageQueue):
+            queue = await self._choose(queue, message)
+        return await self._put(message, queue, timeout, retry=True)
+
+    async def submit(
+        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+    ) -> asyncio.Future[Receipt]:
+        """Send a message and return at once; the future gets the receipt.
+
+        Waits while ``max_in_flight`` sends wait for their answers.
+        """
+        if queue is not None and not isinstance(queue, MessageQueue):
+            queue = await self._choose(queue, message)
+        while self._inbox.unanswered >= self._settings.max_in_flight:
+            await self._inbox.room()
+        return self._put(message, queue, None, retry=False)
+
+    async def _choose(self, queue: QueueSelector, message: Message) -> MessageQueue | None:
+        named = self._named(message)
+        queues = self._known_queues(named.topic)
+        if not queues:
+            queues = await self._host.await_(self._core.queues(named.topic))
+        return self._pick(queue, queues, named)
+
+    def _put(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        timeout: Duration | None,
+        *,
+        retry: bool,
+    ) -> asyncio.Future[Receipt]:
+        host = self._host
+        future, done = self._inbox.future()
+        self._outbox.put(
+            self._named(message) if self._namespace else message,
+            host.expect(done),
+            queue,
+            None if timeout is None else seconds(timeout),
+            retry,
+        )
+        return future
+
+    async def send_oneway(self, message: Message) -> None:
+        """Send a message without waiting for an answer: one attempt, no receipt."""
+        await self._host.await_(self._core.send_oneway(self._named(message)))
+
+    async def send_batch(self, messages: Iterable[Message]) -> Receipt:
+        """Send messages of one topic in one request: all are stored, or none."""
+        batch = [self._named(message) for message in messages]
+        return await self._host.await_(self._core.send_batch(batch))
+
+    async def request(self, message: Message, timeout: Duration) -> StoredMessage:  # noqa: ASYNC109
+        """Send a message and wait for the reply of whoever consumes it."""
+        return await self._host.await_(self._core.request(self._named(message), seconds(timeout)))
+
+    async def reply(self, request: StoredMessage, body: bytes) -> Receipt:
+        """Answer a message that was sent with `request`."""
+        return await self._host.await_(self._core.reply(request, body))
+
+    async def send_in_transaction(
+        self, message: Message, execute: Callable[[Message], Awaitable[bool | None]]
+    ) -> Receipt:
+        """Send a message that becomes visible only if ``execute`` says so."""
+        host = self._host
+        half = await host.await_(self._core.prepare(self._named(message)))
+        decision: bool | None = None
+        try:
+            decision = await execute(message)
+        except Exception:
+            log.exception("local transaction failed msg_id=%s", half.receipt.msg_id)
+        await host.await_(self._core.end_transaction(half, decision_of(decision)))
+        return half.receipt
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic a message can be sent to."""
+        return list(await self._host.await_(self._core.queues(wrap(self._namespace, topic))))
+
+
+class PushConsumer(PushConsumerFacade):
+    """Calls handlers with the messages of its topics; keywords as in `penstock.PushConsumer`."""
+
+    async def start(self) -> None:
+        """Join the group and begin to consume; coroutine handlers run on this loop."""
+        lease = self._open()
+        loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        try:
+            await lease.host.await_(self._start(lease, loop))
+        except BaseException:
+            self._close()
+            await lease.release_async()
+            raise
+
+    async def _start(self, lease: Lease, loop: asyncio.AbstractEventLoop) -> None:
+        self._core = self._make_core(lease, lambda: loop)
+        await self._core.start()
+
+    async def run(self) -> None:
+        """Consume until cancelled; then finish what runs and leave."""
+        await self.start()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.stop()
+
+    async def stop(self, timeout: Duration = 30) -> None:  # noqa: ASYNC109  how long to drain
+        """Take no new work, wait for running handlers, commit, leave; idempotent.
+
+        Cancelling it skips the wait.
+        """
+        lease = self._close()
+        if lease is None:
+            return
+        self._stopped.set()
+        stopping = asyncio.ensure_future(lease.host.await_(self._core.stop(seconds(timeout))))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            lease.host.call_soon(self._core.hurry)
+            await stopping
+            raise
+        finally:
+            await lease.release_async()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def pause(self) -> None:
+        """Pull nothing more until `resume`; what is cached is still consumed."""
+        self._host.call_soon(self._core.pause)
+
+    async def resume(self) -> None:
+        """Pull again."""
+        await self._host.await_(self._core.resume())
+
+    async def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
+        """Go on at another place of a queue that is held: an offset, or a datetime or its text."""
+        offset, time_ms = _place(offset_or_time)
+        if offset is None:
+            await self._host.await_(self._core.seek_time(queue, time_ms))
+        else:
+            await self._host.await_(self._core.seek(queue, offset))
+
+    async def assignment(self) -> set[MessageQueue]:
+        """The queues of the subscribed topics that this consumer holds now."""
+        return await self._host.await_(_soon(self._core.assignment))
+
+    async def stats(self) -> ConsumerStats:
+        """Rates, counts and where each queue stands."""
+        return await self._host.await_(_soon(consumer_stats, self._core.state))
+
+
+class PullConsumer(PullConsumerFacade):
+    """Hands out messages when asked; the keywords are those of `penstock.PullConsumer`."""
+
+    async def start(self) -> None:
+        """Join the group and begin to read ahead."""
+        lease = self._open()
+        try:
+            await lease.host.await_(self._start(lease))
+        except BaseException:
+            self._close()
+            await lease.release_async()
+            raise
+
+    async def _start(self, lease: Lease) -> None:
+        self._core = self._make_core(lease)
+        for topic, tags, sql in self._wanted:
+            await self._core.subscribe(topic, tags=tags, sql=sql)
+        if self._queues is not None:
+            await self._core.assign(self._queues)
+        await self._core.start()
+
+    async def stop(self) -> None:
+        """Commit what was consumed and leave; idempotent."""
+        lease = self._close()
+        if lease is None:
+            return
+        try:
+            await lease.host.await_(self._core.stop())
+        finally:
+            await lease.release_async()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+        """Share the queues of a topic with the other members of the group."""
+        topic = self._want(topic, tags, sql)
+        if self._lease is not None:
+            await self._host.await_(self._core.subscribe(topic, tags=tags, sql=sql))
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues, whoever else does."""
+        self._queues = self._check_assign(queues)
+        if self._lease is not None:
+            await self._host.await_(self._core.assign(self._queues))
+
+    async def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:  # noqa: ASYNC109
+        """The next messages; an empty list when none came within ``timeout``."""
+        return await self._host.await_(self._core.poll(seconds(timeout)))
+
+    async def __aiter__(self) -> AsyncIterator[StoredMessage]:
+        """Message after message, for ever; a message counts as consumed with its poll's batch."""
+        while self._lease is not None:
+            for message in await self.poll():
+                yield message
+
+    async def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
+        """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
+        offset, time_ms = _place(offset_or_time)
+        if offset is None:
+            await self._host.await_(self._core.seek_time(queue, time_ms))
+        else:
+            await self._host.await_(self._core.seek(queue, offset))
+
+    async def commit(self) -> None:
+        """Commit everything that was polled, and return when the brokers have it."""
+        await self._host.await_(self._core.commit())
+
+    async def assignment(self) -> set[MessageQueue]:
+        """The queues that are read now."""
+        return await self._host.await_(_soon(self._core.assignment))
+
+
+async def _soon(call: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
+    """Run a plain function on the session's loop."""
+    return call(*args)

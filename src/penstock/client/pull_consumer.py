@@ -1,0 +1,332 @@
+"""A consumer that is asked for messages instead of calling handlers.
+
+Pulling and sharing queues are those of the push consumer; in place of handlers there is a buffer,
+and `poll` takes from it. Messages count as consumed when the next poll (or a commit) comes: whoever
+asks for more is done with what it got before. Until then they hold the committed offset back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from penstock.client.consumer_state import ConsumerState
+from penstock.client.offset_stores import BrokerOffsetStore
+from penstock.client.process_queue import ProcessQueue
+from penstock.client.pulling import PullCursor, Puller
+from penstock.client.rebalance import Rebalancer
+from penstock.client.session import ClientSession
+from penstock.client.settings import ConsumerSettings
+from penstock.client.statistics import ConsumerStatistics
+from penstock.client.subscriptions import Subscriptions
+from penstock.client.tasks import Tasks
+from penstock.errors import (
+    InvalidArgument,
+    LifecycleError,
+    PenstockError,
+    RequestCodeNotSupported,
+)
+from penstock.model import MessageQueue, StoredMessage
+from penstock.protocol.bodies.clients import ConsumerData
+from penstock.protocol.bodies.common import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
+from penstock.runtime.clock import TimerHandle
+
+log = logging.getLogger(__name__)
+
+SUSPEND_MS = 20_000
+TOTAL_LIMIT = 10_000
+BATCH_SIZE = 10
+
+
+class PullConsumerCore:
+    """A group of one session whose messages are polled."""
+
+    def __init__(
+        self, session: ClientSession, settings: ConsumerSettings, *, auto_commit: bool = True
+    ) -> None:
+        self.session = session
+        self.settings = settings
+        self._auto_commit = auto_commit
+        self.state = state = ConsumerState(
+            session=session,
+            settings=settings,
+            subscriptions=Subscriptions(
+                settings.group,
+                with_retry=False,
+                now_ms=session.clock.time_ms,
+                namespace=settings.namespace,
+            ),
+            offsets=BrokerOffsetStore(session, settings.group),
+            statistics=ConsumerStatistics(session.clock, settings.group),
+            tasks=Tasks(f"pull consumer {settings.group}"),
+            limits=settings.limits,
+        )
+        self._rebalancer = Rebalancer(
+            state, pull=lambda cursor, delay: self._puller.begin(cursor, delay), locks=None
+        )
+        self._puller = Puller(
+            state,
+            self,
+            start_offset=self._rebalancer.start_offset,
+            on_illegal_offset=lambda cursor: None,  # It simply goes on where it is told to.
+            may_correct=lambda queue: queue.count == 0 and queue.queue not in self._uncommitted,
+            suspend_ms=SUSPEND_MS,
+        )
+        self._assigned: frozenset[MessageQueue] | None = None
+        self._buffer: deque[tuple[ProcessQueue, list[StoredMessage]]] = deque()
+        self._buffered = 0
+        self._polled: list[tuple[ProcessQueue, list[StoredMessage]]] = []
+        self._uncommitted: dict[MessageQueue, int] = {}
+        self._arrived = asyncio.Event()
+        self._applying = asyncio.Lock()
+        self._phase = "new"
+
+    # --------------------------------------------------------------------------- what to read
+
+    async def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Share the queues of a topic with the other members of the group."""
+        if self._assigned is not None:
+            raise self._either_or()
+        self.state.subscriptions.want(topic, tags=tags, sql=sql)
+        if self._phase == "running":
+            await self.session.refresh_route(topic)
+            await self.session.heartbeat_all()
+            self.session.wake_rebalance()
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read these queues, whoever else does."""
+        if self._assigned is None and self.state.subscriptions.topics:
+            raise self._either_or()
+        self._assigned = frozenset(queues)
+        for topic in {queue.topic for queue in self._assigned}:
+            if self.state.subscriptions[topic] is None:
+                self.state.subscriptions.want(topic)
+        if self._phase == "running":
+            await self._apply_assignment()
+
+    def _either_or(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"pull consumer {self.group!r} both subscribes and is assigned queues",
+            expected="one of them",
+        )
+
+    async def _apply_assignment(self) -> bool:
+        """Hold exactly the queues that were assigned; false: one of them could not be had yet."""
+        async with self._applying:
+            assigned = self._assigned or frozenset()
+            for queue, held in list(self.state.queues.items()):
+                if queue not in assigned:
+                    await self._rebalancer.give_up(held)
+            for queue in sorted(assigned - self.state.queues.keys()):
+                try:
+                    self._read(queue, await self._rebalancer.start_offset(queue))
+                except PenstockError as error:
+                    log.warning("queue not read yet queue=%s error=%s", queue, error)
+            return assigned == self.state.queues.keys()
+
+    def _read(self, queue: MessageQueue, offset: int) -> None:
+        held = ProcessQueue(queue, self.session.clock.monotonic())
+        self.state.queues[queue] = held
+        self._puller.begin(PullCursor(held, offset), 0.0)
+
+    # ------------------------------------------------------------------------------ lifecycle
+
+    async def start(self) -> None:
+        """Join the group and begin to read ahead."""
+        if self._phase != "new":
+            raise LifecycleError(f"pull consumer {self.group!r} was started twice")
+        self.session.add_consumer(self)
+        self._phase = "running"
+        try:
+            self.session.start()
+            await self.state.statistics.start()
+            self.state.is_running = True
+            await self.session.refresh_all_routes()
+            await self.session.heartbeat_all()
+            if self._assigned is not None:
+                await self._apply_assignment()
+            self.session.wake_rebalance()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Commit what was consumed and leave; what the last poll brought counts as consumed."""
+        if self._phase != "running":
+            return
+        self._phase = "stopped"
+        state = self.state
+        if self._auto_commit:
+            self._settle()
+        state.is_stopping = True
+        await state.tasks.close()
+        state.is_running = False
+        if state.queues:
+            await state.offsets.persist_all(set(state.queues), wait=True)
+        await self.session.remove_consumer(self.group)
+        for held in state.queues.values():
+            held.is_dropped = True
+        state.queues.clear()
+        self._buffer.clear()
+        self._arrived.set()
+        await state.statistics.stop()
+
+    # -------------------------------------------------------------------------------- polling
+
+    def submit(
+        self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool = False
+    ) -> None:
+        """Messages were pulled; called by the puller."""
+        for message in messages:
+            self.state.subscriptions.restore_topic(message)
+        self._buffer.append((queue, list(messages)))
+        self._buffered += len(messages)
+        self._arrived.set()
+        self.state.is_full = self._buffered > TOTAL_LIMIT
+
+    async def poll(self, seconds: float) -> list[StoredMessage]:
+        """The next messages; none when ``seconds`` pass without any."""
+        if self._phase != "running":
+            raise LifecycleError(
+                f"pull consumer {self.group!r} is not running",
+                hint="start() it, or use it in a with block",
+            )
+        if self._assigned is None and not self.state.subscriptions.topics:
+            raise LifecycleError(
+                f"pull consumer {self.group!r} reads no topic",
+                hint='subscribe("topic") to share its queues, or assign(queues) to read them alone',
+            )
+        self._settle()
+        timer: TimerHandle | None = None
+        timed_out = False
+
+        def time_is_up() -> None:
+            nonlocal timed_out
+            timed_out = True
+            self._arrived.set()
+
+        try:
+            while True:
+                messages = self._take()
+                if messages or timed_out or seconds <= 0 or self._phase != "running":
+                    return messages
+                if timer is None:
+                    timer = self.session.clock.call_later(seconds, time_is_up)
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _take(self) -> list[StoredMessage]:
+        while self._buffer:
+            queue, messages = self._buffer.popleft()
+            self._buffered -= len(messages)
+            self.state.is_full = self._buffered > TOTAL_LIMIT
+            if not queue.is_dropped:
+                self._polled.append((queue, messages))
+                return messages
+        return []
+
+    def _settle(self) -> None:
+        """What was polled is consumed; without auto commit it waits for `commit`."""
+        for queue, messages in self._polled:
+            if queue.is_dropped:
+                continue
+            offset = queue.remove(messages)
+            self.state.statistics.consumed(queue.queue.topic, len(messages), 0, 0.0)
+            if offset < 0:
+                continue
+            if self._auto_commit:
+                self.state.offsets.update(queue.queue, offset, increase_only=True)
+            else:
+                self._uncommitted[queue.queue] = offset
+        self._polled.clear()
+
+    async def commit(self) -> None:
+        """Commit everything that was polled, and return when the brokers have it."""
+        self._settle()
+        for queue, offset in self._uncommitted.items():
+            if queue in self.state.queues:
+                self.state.offsets.update(queue, offset, increase_only=True)
+        self._uncommitted.clear()
+        await self.state.offsets.persist_all(set(self.state.queues), wait=True)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset of an assigned queue."""
+        held = self.state.queues.get(queue)
+        if held is None:
+            held_now = ", ".join(map(str, sorted(self.state.queues))) or "none yet"
+            raise InvalidArgument(
+                f"pull consumer {self.group!r} does not read {queue}", expected=f"one of {held_now}"
+            )
+        address = (await self.session.find_broker(queue)).address
+        low = await self.session.calls.min_offset(address, queue)
+        high = await self.session.calls.max_offset(address, queue)
+        if not low <= offset <= high:
+            raise InvalidArgument(f"offset {offset} of {queue}", expected=f"{low} to {high}")
+        held.is_dropped = True
+        self._uncommitted.pop(queue, None)
+        self.state.offsets.update(queue, offset, increase_only=False)
+        self._read(queue, offset)
+
+    async def seek_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the first message stored at that time or later."""
+        address = (await self.session.find_broker(queue)).address
+        await self.seek(queue, await self.session.calls.offset_at(address, queue, timestamp_ms))
+
+    def assignment(self) -> set[MessageQueue]:
+        """The queues that are read now."""
+        return {queue for queue, held in self.state.queues.items() if not held.is_dropped}
+
+    # -------------------------------------------------------------------- as its session sees it
+
+    @property
+    def group(self) -> str:
+        return self.settings.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        return self.state.subscriptions.topics
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            ConsumeType.CONSUME_ACTIVELY,
+            MessageModel.CLUSTERING,
+            ConsumeFromWhere(self.settings.start_from.wire_name),
+            tuple(SubscriptionData.of(wanted) for wanted in self.state.subscriptions.all),
+        )
+
+    async def rebalance(self) -> bool:
+        if self._assigned is not None:
+            return await self._apply_assignment()
+        return await self._rebalancer.run()
+
+    async def persist_offsets(self) -> None:
+        if self.state.is_running:
+            await self.state.offsets.persist_all(set(self.state.queues))
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        return self.state.offsets.snapshot(topic)
+
+    def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo(
+            subscription_set=tuple(SubscriptionData.of(s) for s in self.state.subscriptions.all)
+        )
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if queue.topic == topic and queue in self.state.queues:
+                await self.seek(queue, offset)
+
+    async def consume_directly(self, message: StoredMessage) -> ConsumeDirectlyResult:
+        raise RequestCodeNotSupported(f"group {self.group!r} polls; it has no handler to call")
