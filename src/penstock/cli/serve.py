@@ -1,0 +1,174 @@
+"""``penstock up | nameserver | broker``: flags to a plan.
+
+What serves is loaded only when it is asked for: ``penstock --help`` needs no broker.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAMESERVER_PORT = 9876
+BROKER_PORT = 10911
+DEFAULT_DATA = Path("penstock-data")
+
+
+class Flush(StrEnum):
+    """When a send is answered."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+DataOption = Annotated[Path, typer.Option("--data", help="Directory that keeps everything.")]
+BindOption = Annotated[
+    str | None, typer.Option("--bind", help="Address to listen on.", show_default="127.0.0.1")
+]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option("--advertise", help="Address clients are told (RocketMQ's brokerIP1)."),
+]
+InsecureOption = Annotated[
+    bool,
+    typer.Option("--insecure", help="Listen beyond this machine although nobody is authenticated."),
+]
+NameServerPortOption = Annotated[
+    int, typer.Option("--nameserver-port", min=0, max=65535, help="0 picks a free one.")
+]
+BrokerPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--broker-port",
+        min=0,
+        max=65535,
+        help="0 picks a free one; the VIP port is two below.",
+        show_default=str(BROKER_PORT),
+    ),
+]
+BrokerNameOption = Annotated[
+    str | None, typer.Option("--broker-name", help="Name of the broker.", show_default="broker-a")
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Name of the cluster.", show_default="DefaultCluster"),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="A broker.conf with RocketMQ's keys.")
+]
+FlushOption = Annotated[
+    Flush | None,
+    typer.Option(
+        "--flush", help="sync: a send is answered when it is on the disk.", show_default="async"
+    ),
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Tell on stderr what happens.")
+]
+
+
+def up(
+    data: DataOption = DEFAULT_DATA,
+    nameserver_port: NameServerPortOption = NAMESERVER_PORT,
+    broker_port: BrokerPortOption = None,
+    brokers: Annotated[
+        int,
+        typer.Option("--brokers", min=1, max=64, help="Broker processes under one name server."),
+    ] = 1,
+    broker_name: BrokerNameOption = None,
+    cluster: ClusterOption = None,
+    bind: BindOption = None,
+    advertise: AdvertiseOption = None,
+    config: ConfigOption = None,
+    flush: FlushOption = None,
+    insecure: InsecureOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run a name server and a broker: all a client needs, in one command.
+
+    Prints one line when it serves, and serves until Ctrl-C.
+
+    Example: penstock up --data /var/lib/penstock
+    """
+    from penstock.cli import serving
+
+    plan = serving.Plan(
+        data=data,
+        nameserver_port=nameserver_port,
+        broker_port=broker_port,
+        brokers=brokers,
+        broker_name=broker_name,
+        cluster=cluster,
+        bind=bind,
+        advertise=advertise,
+        config_file=config,
+        flush=flush,
+        insecure=insecure,
+        verbose=verbose,
+    )
+    serving.serve(serving.everything(plan), verbose=verbose)
+
+
+def nameserver(
+    nameserver_port: NameServerPortOption = NAMESERVER_PORT,
+    data: DataOption = DEFAULT_DATA,
+    bind: BindOption = None,
+    insecure: InsecureOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run a name server alone.
+
+    Example: penstock nameserver --nameserver-port 9876
+    """
+    from penstock.cli import serving
+
+    plan = serving.Plan(data=data, bind=bind, nameserver_port=nameserver_port, insecure=insecure)
+    serving.serve(serving.name_server_alone(plan), verbose=verbose)
+
+
+def broker(
+    namesrv: Annotated[
+        str,
+        typer.Option(
+            "--namesrv",
+            envvar="NAMESRV_ADDR",
+            help="Name servers to register with, host:port;host:port; also Apache RocketMQ's.",
+        ),
+    ] = f"127.0.0.1:{NAMESERVER_PORT}",
+    data: DataOption = DEFAULT_DATA,
+    broker_port: BrokerPortOption = None,
+    broker_name: BrokerNameOption = None,
+    cluster: ClusterOption = None,
+    bind: BindOption = None,
+    advertise: AdvertiseOption = None,
+    config: ConfigOption = None,
+    flush: FlushOption = None,
+    insecure: InsecureOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run one broker under a name server that runs elsewhere.
+
+    Example: penstock broker --namesrv 127.0.0.1:9876 --broker-name broker-b --broker-port 10921
+    """
+    from penstock.cli import serving
+    from penstock.remoting.addresses import parse_address
+
+    plan = serving.Plan(
+        data=data,
+        broker_port=broker_port,
+        broker_name=broker_name,
+        cluster=cluster,
+        bind=bind,
+        advertise=advertise,
+        config_file=config,
+        flush=flush,
+        insecure=insecure,
+        verbose=verbose,
+    )
+    name_servers = [address.strip() for address in namesrv.split(";") if address.strip()]
+    for address in name_servers:
+        # Registration goes on past failures, so a typing error has to be found here.
+        parse_address(address)
+    serving.serve(serving.broker_alone(plan, name_servers), verbose=verbose)
