@@ -1,0 +1,158 @@
+"""Tables on the disk: when they are saved, and what a failure costs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.tables import Tables
+from penstock.errors import StoreDamaged
+from penstock.testing.clock import FakeClock
+from penstock.testing.eventually import eventually
+
+
+class Kept:
+    """A table of one text."""
+
+    def __init__(self, content: bytes = b"new") -> None:
+        self.content = content
+        self.dumps = 0
+
+    def load(self, data: bytes) -> None:
+        if data == b"damaged":
+            raise ValueError("damaged")
+        self.content = data
+
+    def dump(self) -> bytes:
+        self.dumps += 1
+        return self.content
+
+
+async def test_an_urgent_table_is_saved_at_once(tmp_path: Path) -> None:
+    kept = Kept()
+    tables = Tables(FakeClock(), tmp_path)
+    tables.add("t.json", load=kept.load, dump=kept.dump)
+    async with tables:
+        kept.content = b"changed"
+        tables.changed("t.json")
+        await eventually(lambda: (tmp_path / "t.json").exists())
+        assert (tmp_path / "t.json").read_bytes() == b"changed"
+
+
+async def test_a_burst_of_changes_is_few_saves(tmp_path: Path) -> None:
+    kept = Kept()
+    tables = Tables(FakeClock(), tmp_path)
+    tables.add("t.json", load=kept.load, dump=kept.dump)
+    async with tables:
+        for number in range(1000):
+            kept.content = str(number).encode()
+            tables.changed("t.json")
+        saved = asyncio.Event()
+        tables.when_saved("t.json", saved.set)
+        await saved.wait()
+        assert (tmp_path / "t.json").read_bytes() == b"999"
+        assert kept.dumps < 10
+
+
+def content_of(file: Path) -> bytes:
+    """What a table's file holds; nothing in the moment in which a save has moved it away."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+async def test_a_periodic_table_waits_for_its_time(tmp_path: Path) -> None:
+    clock, kept, file = FakeClock(), Kept(), tmp_path / "t.json"
+    tables = Tables(clock, tmp_path)
+    tables.add("t.json", load=kept.load, dump=kept.dump, period=5.0, first=10.0)
+    async with tables:
+        tables.changed("t.json")
+        await clock.advance(9.5)
+        assert not file.exists()
+        await clock.advance(1)
+        await eventually(file.exists)
+        kept.content = b"second"
+        tables.changed("t.json")
+        await clock.advance(4)
+        assert file.read_bytes() == b"new"
+        await clock.advance(1.5)
+        await eventually(lambda: content_of(file) == b"second")
+
+
+async def test_somebody_who_waits_makes_a_periodic_table_urgent(tmp_path: Path) -> None:
+    kept = Kept()
+    tables = Tables(FakeClock(), tmp_path)
+    tables.add("t.json", load=kept.load, dump=kept.dump, period=1000.0)
+    async with tables:
+        tables.changed("t.json")
+        saved = asyncio.Event()
+        tables.when_saved("t.json", saved.set)
+        await saved.wait()
+        assert (tmp_path / "t.json").read_bytes() == b"new"
+
+
+async def test_who_waits_for_what_did_not_change_waits_for_nothing(tmp_path: Path) -> None:
+    kept = Kept()
+    tables = Tables(FakeClock(), tmp_path)
+    tables.add("t.json", load=kept.load, dump=kept.dump)
+    called: list[bool] = []
+    tables.when_saved("t.json", lambda: called.append(True))
+    assert called == [True]
+
+
+async def test_a_failed_save_is_told_tried_again_and_nobody_is_told_it_worked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "config"
+    clock, kept = FakeClock(), Kept()
+    tables = Tables(clock, directory / "deep")
+    tables.add("t.json", load=kept.load, dump=kept.dump)
+    directory.write_bytes(b"a file is in the way")
+    async with tables:
+        tables.changed("t.json")
+        saved = asyncio.Event()
+        tables.when_saved("t.json", saved.set)
+        await eventually(lambda: "table not saved" in caplog.text)
+        assert not saved.is_set()
+        directory.unlink()
+        await clock.advance(2)
+        await saved.wait()
+        assert (directory / "deep/t.json").read_bytes() == b"new"
+
+
+async def test_at_the_end_everything_that_changed_is_saved(tmp_path: Path) -> None:
+    one, other = Kept(b"one"), Kept(b"other")
+    tables = Tables(FakeClock(), tmp_path)
+    tables.add("one.json", load=one.load, dump=one.dump, period=1000.0)
+    tables.add("other.json", load=other.load, dump=other.dump, period=1000.0)
+    tables.changed("one.json")
+    tables.save_all()
+    assert (tmp_path / "one.json").read_bytes() == b"one"
+    assert not (tmp_path / "other.json").exists()
+
+
+async def test_what_is_there_is_loaded_the_backup_if_need_be(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(b"damaged")
+    (tmp_path / "t.json.bak").write_bytes(b"older")
+    kept = Kept()
+    tables = Tables(FakeClock(), tmp_path)
+    tables.add("t.json", load=kept.load, dump=kept.dump)
+    assert kept.content == b"older"
+
+
+async def test_a_broker_does_not_start_beside_two_damaged_files(tmp_path: Path) -> None:
+    for name in ("t.json", "t.json.bak"):
+        (tmp_path / name).write_bytes(b"damaged")
+    tables = Tables(FakeClock(), tmp_path)
+    with pytest.raises(StoreDamaged):
+        tables.add("t.json", load=Kept().load, dump=Kept().dump)
+
+
+async def test_a_table_nobody_added_is_none_of_its_business(tmp_path: Path) -> None:
+    tables = Tables(FakeClock(), tmp_path)
+    tables.changed("unknown.json")
+    tables.save_all()
+    assert not (tmp_path / "unknown.json").exists()

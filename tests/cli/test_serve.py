@@ -1,0 +1,189 @@
+"""``penstock up``, ``nameserver`` and ``broker`` as a user starts them: real processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.process import ChildProcess
+
+PENSTOCK = [sys.executable, "-m", "penstock"]
+READY = r"^ready namesrv=127\.0\.0\.1:(\d+) broker=127\.0\.0\.1:(\d+) data=(\S+)$"
+ANY_PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
+
+
+def up(data: Path, *more: str) -> ChildProcess:
+    return ChildProcess([*PENSTOCK, "up", "--data", str(data), *ANY_PORTS, *more])
+
+
+def refused(*arguments: str) -> str:
+    """Run a command that must fail; what it said."""
+    done = subprocess.run(
+        [*PENSTOCK, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0, done.stdout
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_up_prints_one_line_when_it_serves_and_stops_cleanly(tmp_path: Path) -> None:
+    with up(tmp_path / "data") as process:
+        ready = process.wait_for_line(READY)
+        assert ready[3] == str(tmp_path / "data")
+        for port in (ready[1], ready[2], str(int(ready[2]) - 2)):
+            socket.create_connection(("127.0.0.1", int(port)), timeout=10).close()
+        assert (tmp_path / "data/broker-a/abort").exists()
+        assert process.terminate() == 0
+    assert process.output.splitlines() == [ready[0]]
+    assert not (tmp_path / "data/broker-a/abort").exists()
+
+
+def test_ctrl_c_stops_it_cleanly(tmp_path: Path) -> None:
+    with up(tmp_path) as process:
+        process.wait_for_line(READY)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+    assert not (tmp_path / "broker-a/abort").exists()
+
+
+def test_an_idle_broker_takes_less_than_100_mb(tmp_path: Path) -> None:
+    with up(tmp_path) as process:
+        process.wait_for_line(READY)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert resident is not None
+    assert int(resident[1]) < 100_000
+
+
+def test_an_empty_store_takes_kilobytes(tmp_path: Path) -> None:
+    with up(tmp_path) as process:
+        process.wait_for_line(READY)
+        process.terminate()
+    blocks = sum(path.stat().st_blocks for path in tmp_path.rglob("*") if path.is_file())
+    assert blocks * 512 < 1_000_000
+
+
+def test_several_brokers_share_one_name_server(tmp_path: Path) -> None:
+    with up(tmp_path, "--brokers", "2") as process:
+        ready = process.wait_for_line(r"^ready namesrv=\S+ broker=\S+ broker=\S+ data=")
+        assert ready is not None
+        assert process.terminate() == 0
+    assert (tmp_path / "broker-a/lock").exists()
+    assert (tmp_path / "broker-b/lock").exists()
+    said = refused("up", "--data", str(tmp_path), *ANY_PORTS)
+    assert "broker-a, broker-b" in said
+    assert "--brokers 2" in said
+
+
+def test_a_name_server_and_a_broker_run_alone(tmp_path: Path) -> None:
+    name_server = ChildProcess(
+        [*PENSTOCK, "nameserver", "--nameserver-port", "0", "--data", str(tmp_path)]
+    )
+    with name_server:
+        address = name_server.wait_for_line(r"^ready namesrv=(\S+) ")[1]
+        broker = ChildProcess(
+            [
+                *PENSTOCK,
+                "broker",
+                "--namesrv",
+                address,
+                "--broker-port",
+                "0",
+                "--data",
+                str(tmp_path),
+            ]
+        )
+        with broker:
+            broker.wait_for_line(r"^ready broker=\S+ data=")
+            assert broker.terminate() == 0
+        assert name_server.terminate() == 0
+
+
+def test_a_broker_conf_of_rocketmq_loads_and_unknown_keys_are_named(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "# as found in the field\n"
+        "brokerClusterName=Shop\nbrokerName=broker-x\nflushDiskType=SYNC_FLUSH\n"
+        "fileReservedTime = 48\nstorePathRootDir=/somewhere\nwhatIsThis=1\n"
+    )
+    with up(tmp_path / "data", "--config", str(conf)) as process:
+        process.wait_for_line(READY)
+        process.wait_for_line("unknown setting storePathRootDir")
+        process.wait_for_line("unknown setting whatIsThis")
+    assert (tmp_path / "data/broker-x/lock").exists()
+
+
+def test_a_bad_config_value_is_one_sentence(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("listenPort=many\n")
+    said = refused("up", "--data", str(tmp_path), "--config", str(conf))
+    assert "listenPort" in said
+    assert "many" in said
+    assert len(said.splitlines()) == 1
+    missing = refused("up", "--data", str(tmp_path), "--config", str(tmp_path / "none"))
+    assert "cannot be read" in missing
+
+
+def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refused("up", "--data", str(tmp_path), "--nameserver-port", port)
+    assert port in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_store_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
+    with up(tmp_path) as process:
+        process.wait_for_line(READY)
+        said = refused("up", "--data", str(tmp_path), *ANY_PORTS)
+        assert "writes to store" in said
+        assert len(said.splitlines()) == 1
+
+
+def test_a_data_directory_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    said = refused("up", "--data", str(tmp_path / "file"), *ANY_PORTS)
+    assert "cannot be written" in said
+    assert "give another one" in said
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:9876;http://here", "127.0.0.1:0"])
+def test_a_name_server_that_is_no_address_is_one_sentence(address: str, tmp_path: Path) -> None:
+    said = refused("broker", "--data", str(tmp_path), "--broker-port", "0", "--namesrv", address)
+    assert "expected host:port" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_an_export_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with up(tmp_path / "data") as process:
+        process.wait_for_line(READY)
+        assert process.terminate() == 0
+    output = str(tmp_path / "nowhere" / "messages.jsonl")
+    said = refused("store", "export", str(tmp_path / "data"), "--output", output)
+    assert "No such file or directory; expected a file in a directory that exists" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["up", "nameserver", "broker"])
+def test_other_machines_are_served_only_when_asked_for(command: str, tmp_path: Path) -> None:
+    said = refused(command, "--data", str(tmp_path), "--bind", "0.0.0.0")
+    assert "--insecure" in said
+
+
+def test_a_wildcard_address_must_be_told_to_clients_as_a_real_one(tmp_path: Path) -> None:
+    said = refused("up", "--data", str(tmp_path), "--bind", "0.0.0.0", "--insecure", *ANY_PORTS)
+    assert "--advertise" in said
+
+
+def test_help_shows_an_example() -> None:
+    for command in ("up", "nameserver", "broker", "demo"):
+        done = subprocess.run(
+            [*PENSTOCK, command, "--help"], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert "Example" in done.stdout

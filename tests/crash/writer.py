@@ -1,0 +1,105 @@
+"""A process that writes to a store until it is killed, and says on stdout what it acknowledged.
+
+    python writer.py ROOT FLUSH_DISK_TYPE FIRST SEED
+
+Message number n is the same in every run, so whoever reads the store knows what must be in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from random import Random
+from typing import NamedTuple
+
+from penstock.protocol.batches import BatchItem
+from penstock.store import SYNC_FLUSH, Draft, MessageStore, StoreConfig
+
+TOPICS = ("orders", "bills", "parcels")
+QUEUES = 4
+TAGS = ("", "red", "blue")
+
+
+class Numbered(NamedTuple):
+    """Message number n."""
+
+    topic: str
+    queue_id: int
+    key: str
+    body: bytes
+    properties: bytes
+
+
+def message(number: int) -> Numbered:
+    """The one message of this number; its queue follows from the group of three it belongs to."""
+    group = number // 3
+    key = f"key-{number}"
+    tag = TAGS[number % len(TAGS)]
+    properties = (
+        f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01{key} all\x02" + f"TAGS\x01{tag}\x02" * bool(tag)
+    )
+    return Numbered(
+        TOPICS[group % len(TOPICS)],
+        group // len(TOPICS) % QUEUES,
+        key,
+        f"{number}:".encode() + bytes([number % 255 + 1]) * (number * 7919 % 700),
+        properties.encode(),
+    )
+
+
+def config(flush_disk_type: str) -> StoreConfig:
+    """Small files, so that rolling is as frequent as dying."""
+    return StoreConfig(
+        mapped_file_size_commit_log=65_536,
+        mapped_file_size_consume_queue=6_000,
+        max_hash_slot_num=1_000,
+        max_index_num=4_000,
+        flush_disk_type=flush_disk_type,
+        flush_interval_consume_queue_ms=5,
+        flush_consume_queue_thorough_interval_ms=40,
+    )
+
+
+def stage(store: MessageStore, number: int, random: Random) -> int:
+    """Append one message, or the rest of a group of three as a batch; return the next number."""
+    first = message(number)
+    draft = Draft(first.topic, first.queue_id, first.body, first.properties)
+    rest = range(number, number - number % 3 + 3)
+    if len(rest) > 1 and random.randrange(2):
+        members = [message(member) for member in rest]
+        store.append_batch(draft, [BatchItem(member.body, member.properties) for member in members])
+        return rest.stop
+    store.append(draft)
+    return number + 1
+
+
+def flush_all_the_time(store: MessageStore) -> None:
+    """What the broker's flush thread does."""
+    pause = threading.Event()
+    while True:
+        store.flush()
+        pause.wait(0.002)
+
+
+def main() -> None:
+    root, flush_disk_type, first, seed = sys.argv[1:]
+    random = Random(int(seed))
+    store = MessageStore(root, config(flush_disk_type))
+    store.open()
+    is_sync = flush_disk_type == SYNC_FLUSH
+    if not is_sync:
+        threading.Thread(target=flush_all_the_time, args=(store,), daemon=True).start()
+    number = int(first)
+    os.write(1, b"ready\n")
+    while True:
+        for _ in range(random.randint(1, 20)):
+            number = stage(store, number, random)
+        store.write()
+        if is_sync:
+            store.mark_flushed(store.flush())
+        os.write(1, b"acknowledged %d\n" % number)
+
+
+if __name__ == "__main__":
+    main()

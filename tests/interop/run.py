@@ -1,0 +1,260 @@
+"""``make interop``: every client against every broker, as a matrix of real runs.
+
+    python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
+
+``--only`` takes rows or parts (java, mqadmin, client, groups, mixed, swap).
+
+The targets ``apache-VERSION`` check the harness itself: what Apache's own broker fails, the harness
+has wrong. The exit code is 0 when nothing failed, and also when the tools are missing (then it says
+so and runs nothing).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.interop import (
+    client_failover,
+    client_guarded,
+    client_scenarios,
+    mixed_groups,
+    mqadmin,
+    scenarios,
+    store_swap,
+)
+from tests.interop.results import FAIL, NOT_APPLICABLE, Cell, matrix, save, summary
+from tests.interop.servers import (
+    Cluster,
+    apache_broker,
+    apache_namesrv,
+    penstock_broker,
+    penstock_nameserver,
+    penstock_up,
+)
+from tests.interop.toolchain import BUILD, QUICK, VERSIONS, Toolchain, Unavailable, prepare
+
+APACHE = tuple(f"apache-{version}" for version in VERSIONS)
+TARGETS = (
+    "penstock",
+    *APACHE,
+    *(f"penstock-under-apache-{version}" for version in VERSIONS),
+    *(f"apache-{version}-under-penstock" for version in VERSIONS),
+)
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+# What a broker needs its name server for, run by default with the two of different kinds.
+MIXED = ("send_sync", "send_auto_create", "push_concurrent", "push_orderly", "topic_delete")
+
+
+def say(text: str) -> None:
+    """Print for the person who waits."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def started(target: str, directory: Path) -> Iterator[Cluster]:
+    """The servers a target names: ``BROKER`` or ``BROKER-under-NAMESERVER``."""
+    kind, _, keeper = target.partition("-under-")
+    keeper = keeper or kind
+    with ExitStack() as running:
+        if target == "penstock":
+            yield running.enter_context(penstock_up(directory))
+            return
+        if keeper == "penstock":
+            namesrv = running.enter_context(penstock_nameserver(directory))
+        else:
+            tools = prepare(keeper.removeprefix("apache-"))
+            namesrv = running.enter_context(apache_namesrv(tools, directory))
+        if kind == "penstock":
+            yield running.enter_context(penstock_broker(directory, namesrv))
+        else:
+            tools = prepare(kind.removeprefix("apache-"))
+            yield running.enter_context(apache_broker(tools, directory, namesrv))
+
+
+# What Apache's 4.9.7 broker does otherwise, for every client or for those of 5.x only. For these it
+# is mostly a request that 4.9 never had; then the request code is in the evidence.
+UNKNOWN_REQUEST = re.compile(r"request type \d+ not supported")
+OLD_BROKER = {
+    "retry_orderly_to_dead_letters": "4.9 delays the dead letter as if it were a retry",
+}
+OLD_BROKER_NEW_CLIENT = {
+    "lite_pull_subscribe": "a 5.x client lite-pulls with request 361, which 4.9 does not know",
+    "lite_pull_assign": "a 5.x client lite-pulls with request 361, which 4.9 does not know",
+    "timer_message": "4.9 has no timer messages and delivers at once",
+    "send_batch": "4.9 copies the unique key of the batch (5.x clients set one) over each one's",
+    "exportMetrics": "the tool reads a figure that 4.9 does not report",
+}
+
+# The other way round: what the 4.9.7 tool reads and a 5.x broker no longer has.
+NEW_BROKER_OLD_CLIENT = {
+    "clusterList": "the 4.9 tool reads getTransferedTps, which 5.x spells otherwise",
+    "exportMetrics": "the 4.9 tool reads getTransferedTps, which 5.x spells otherwise",
+    "exportConfigs": "the 4.9 tool reads the setting filterServerNums, which 5.x dropped",
+}
+
+
+def documented(cell: Cell, target: str, client: str) -> Cell:
+    """Known differences between Apache's own versions are not failures of the harness."""
+    target = target.partition("-under-")[0]  # the broker decides
+    if cell.status != FAIL or not target.startswith("apache-"):
+        return cell
+    if target != "apache-4.9.7":
+        if client == "4.9.7" and cell.row in NEW_BROKER_OLD_CLIENT:
+            return replace(cell, status=NOT_APPLICABLE, evidence=NEW_BROKER_OLD_CLIENT[cell.row])
+        return cell
+    if cell.row in OLD_BROKER:
+        return replace(cell, status=NOT_APPLICABLE, evidence=OLD_BROKER[cell.row])
+    if client == "4.9.7":
+        return cell
+    if (unknown := UNKNOWN_REQUEST.search(cell.evidence)) is not None:
+        return replace(cell, status=NOT_APPLICABLE, evidence=unknown.group())
+    if cell.row in OLD_BROKER_NEW_CLIENT:
+        return replace(cell, status=NOT_APPLICABLE, evidence=OLD_BROKER_NEW_CLIENT[cell.row])
+    return cell
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which rows to run: everything, or what ``--only`` names (rows or whole parts)."""
+
+    only: Sequence[str]
+
+    def of(self, part: str, names: Sequence[str]) -> list[str]:
+        """The chosen ones among the rows of a part."""
+        everything = not self.only or part in self.only
+        return [name for name in names if everything or name in self.only]
+
+
+def cells_of(target: str, toolchain: Toolchain, choice: Choice, directory: Path) -> Iterator[Cell]:
+    """All chosen rows with the client and the tools of one RocketMQ version."""
+    version = toolchain.version
+    names = choice.of("java", scenarios.SCENARIOS)
+    commands = choice.of("mqadmin", [row.row for row in mqadmin.COMMANDS])
+    if names or commands:
+        with started(target, directory / "target") as cluster:
+            say(f"{target} at {cluster.namesrv} and {cluster.broker}, RocketMQ {version}")
+            for options, column in clients(version):
+                yield from scenarios.run_scenarios(
+                    toolchain, cluster, names, column, options=options, limits=limits_of(target)
+                )
+            rows = [row for row in mqadmin.COMMANDS if row.row in commands]
+            if rows:
+                yield from mqadmin.run_commands(toolchain, cluster, rows, f"java {version}")
+    yield from client_cells(target, toolchain, choice, directory)
+    if target != "penstock":
+        return
+    if choice.of("mixed", [scenarios.SEVERAL_BROKERS]):
+        with penstock_up(directory / "several", None, "--brokers=2") as cluster:
+            yield from scenarios.run_scenarios(
+                toolchain, cluster, [scenarios.SEVERAL_BROKERS], f"java {version}"
+            )
+    column = f"apache {version}"
+    for mixed in (f"penstock-under-apache-{version}", f"apache-{version}-under-penstock"):
+        label = mixed.replace(f"-{version}", "")
+        chosen = [name for name in MIXED if choice.of("mixed", [f"{label}: {name}"])]
+        if chosen:
+            with started(mixed, directory / mixed) as cluster:
+                for cell in scenarios.run_scenarios(toolchain, cluster, chosen, column):
+                    row = f"{label}: {cell.row}"
+                    yield replace(cell, section="name server of the other kind", row=row)
+    swaps = choice.of("swap", list(store_swap.SWAPS))
+    yield from store_swap.run_swaps(toolchain, directory, swaps, column)
+
+
+def client_cells(
+    target: str, toolchain: Toolchain, choice: Choice, directory: Path
+) -> Iterator[Cell]:
+    """Our client, alone and in groups with Java's: on the target, by default on Apache's, too."""
+    version = toolchain.version
+    apache = f"apache-{version}"
+    # Alone it runs once on each broker: on Apache's when it is that version's turn.
+    names = choice.of("client", list(client_scenarios.RUNS))
+    groups = choice.of("groups", mixed_groups.NAMES)
+    for place in ("penstock", apache) if target == "penstock" else (target,):
+        first = version == VERSIONS[0] and place not in APACHE
+        alone = names if place == apache or first else []
+        if not alone and not groups:
+            continue
+        with started(place, directory / f"client-{place}") as cluster:
+            say(f"our client, and groups with Java {version}: {place} at {cluster.namesrv}")
+            on = place.replace("-", " ")
+            limits = client_scenarios.PENSTOCK_LIMITS if place == "penstock" else {}
+            yield from client_scenarios.run_clients(cluster, alone, f"on {on}", limits=limits)
+            column = f"java {version} on {on}"
+            yield from mixed_groups.run_groups(toolchain, cluster, groups, column)
+    if target in ("penstock", apache):
+        guarded = choice.of("client", client_guarded.NAMES)
+        column = f"on {apache.replace('-', ' ')}"
+        yield from client_guarded.run_guarded(toolchain, directory / "guarded", guarded, column)
+        failover = choice.of("client", client_failover.NAMES)
+        yield from client_failover.run_failover(toolchain, directory / "two", failover, column)
+
+
+def clients(version: str) -> list[tuple[tuple[str, ...], str]]:
+    """JVM options and column for each way the client of a version can speak."""
+    ways: list[tuple[tuple[str, ...], str]] = [(QUICK, f"java {version}")]
+    if version == VERSIONS[0]:
+        binary = (*QUICK, "-Drocketmq.serialize.type=ROCKETMQ")
+        ways.append((binary, f"java {version} binary headers"))
+    return ways
+
+
+def limits_of(target: str) -> dict[str, re.Pattern[str]] | None:
+    """What the target's broker is known to refuse."""
+    return scenarios.PENSTOCK_LIMITS if target.startswith("penstock") else None
+
+
+def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> list[Cell]:
+    """Every chosen row against one target, told as they end; in the order of their names."""
+    cells: list[Cell] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-interop-") as directory:
+        for toolchain in toolchains:
+            place = Path(directory) / toolchain.version
+            for found in cells_of(target, toolchain, Choice(only), place):
+                cell = documented(found, target, toolchain.version)
+                say(f"  {cell.status:5} {cell.row} [{cell.column}] {cell.ms / 1000:.1f}s")
+                cells.append(cell)
+    ours = (*client_scenarios.RUNS, *client_guarded.NAMES, *client_failover.NAMES)
+    names = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *ours, *mixed_groups.NAMES])
+    order = {name: at for at, name in enumerate(names)}
+    return sorted(cells, key=lambda cell: order.get(cell.row, len(order)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, run, print, save; the exit code says whether a cell failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.run", description=__doc__)
+    parser.add_argument("--target", choices=TARGETS, default="penstock")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ROW")
+    parser.add_argument("--versions", nargs="+", default=list(VERSIONS), metavar="VERSION")
+    parser.add_argument("--output", type=Path, default=None, metavar="FILE")
+    options = parser.parse_args(arguments)
+    try:
+        toolchains = [prepare(version) for version in options.versions]
+    except Unavailable as missing:
+        say(f"interop skipped, nothing was run: {missing}")
+        return 0
+    log = BUILD / "logs" / "penstock-client.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # The failures that scenarios cause are told there, not between the rows.
+    logging.basicConfig(filename=log, filemode="w", level=logging.INFO, format=LOG_FORMAT)
+    cells = run(options.target, toolchains, options.only)
+    whole = not options.only and set(options.versions) == set(VERSIONS)
+    name = f"results-{options.target}.json" if whole else "results-of-some-rows.json"
+    output = options.output or BUILD / name
+    save(output, options.target, cells)
+    say(matrix(cells))
+    say(f"\n{options.target}: {summary(cells)}; results in {output}")
+    return 1 if any(cell.status == FAIL for cell in cells) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The official Java client at work: which scenarios there are, and how one JVM runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.interop.results import FAIL, LIMIT, Cell
+from tests.interop.servers import Cluster
+from tests.interop.toolchain import BUILD, QUICK, Toolchain
+
+SECTION = "official Java client"
+PARALLEL = 6
+RUN_SECONDS = 900
+
+# Longest first: the natural retry path waits for the client's route poll and its 20 s rebalance.
+SCENARIOS = (
+    "retry_to_success",
+    "retry_to_dead_letters",
+    "retry_orderly_to_dead_letters",
+    "push_orderly_rebalance",
+    "push_rebalance",
+    "reset_offset_online",
+    "delay_levels",
+    "transaction",
+    "timer_message",
+    "push_start_positions",
+    "send_sync",
+    "send_async",
+    "send_oneway",
+    "send_batch",
+    "send_big",
+    "send_too_big",
+    "send_compressed_lz4",
+    "send_compressed_zstd",
+    "send_to_queue",
+    "send_vip_channel",
+    "send_auto_create",
+    "push_concurrent",
+    "push_orderly",
+    "push_orderly_suspend",
+    "push_tags",
+    "push_sql92",
+    "push_broadcast",
+    "push_many",
+    "lite_pull_subscribe",
+    "lite_pull_assign",
+    "old_pull",
+    "old_pull_no_permission",
+    "old_pull_long_polling",
+    "old_pull_offsets",
+    "request_reply",
+    "query_by_key",
+    "query_by_unique_key",
+    "query_by_offset_id",
+    "reset_offset_offline",
+    "consumer_running_info",
+    "consume_directly",
+    "topic_delete",
+)
+
+# Needs a cluster of more than one broker.
+SEVERAL_BROKERS = "several_brokers"
+
+# What penstock refuses so far; a cell is a "limit" only when the refusal itself was seen.
+_REFUSED = re.compile(r"CODE: \d+\s+DESC: .*not supported by this broker yet")
+PENSTOCK_LIMITS = {"transaction": _REFUSED, "timer_message": _REFUSED}
+
+
+def run_scenarios(
+    toolchain: Toolchain,
+    cluster: Cluster,
+    names: Sequence[str],
+    column: str,
+    *,
+    options: tuple[str, ...] = QUICK,
+    limits: dict[str, re.Pattern[str]] | None = None,
+) -> Iterator[Cell]:
+    """Run ``names`` in one JVM; yields a cell as each ends, a failure for each that never did."""
+    if not names:
+        return
+    log = BUILD / "logs" / f"scenarios-{column.replace(' ', '-')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    suffix = f"{int(time.time()):x}"
+    command = toolchain.command(
+        "Scenarios",
+        cluster.namesrv,
+        cluster.broker,
+        suffix,
+        str(PARALLEL),
+        *names,
+        heap="512m",
+        options=options,
+    )
+    open_names = dict.fromkeys(names)
+    for line in _lines(command, log):
+        found = json.loads(line)
+        name, status, evidence = found["scenario"], found["status"], found["evidence"]
+        open_names.pop(name, None)
+        refusal = (limits or {}).get(name)
+        if status == FAIL and refusal is not None and refusal.search(evidence):
+            status = LIMIT
+        yield Cell(SECTION, name, column, status, evidence, found["ms"])
+    for name in open_names:
+        yield Cell(SECTION, name, column, FAIL, f"the JVM ended without a result; see {log}")
+
+
+def _lines(command: list[str], log: Path) -> Iterator[str]:
+    with log.open("w") as errors:
+        jvm = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    try:
+        assert jvm.stdout is not None
+        for line in jvm.stdout:
+            if line.startswith("{"):
+                yield line
+        jvm.wait(RUN_SECONDS)
+    finally:
+        jvm.kill()
+        jvm.wait()

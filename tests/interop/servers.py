@@ -1,0 +1,269 @@
+"""The servers a run talks to: Apache's or ours, as processes on loopback, stopped with the block.
+
+A `Cluster` is what the scenarios see: two addresses and two names. Who stands behind each address
+is the target's choice, so a name server of one kind can hold a broker of the other.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop.toolchain import PROJECT, QUICK, Toolchain
+
+READY_SECONDS = 120
+CLUSTER_NAME = "DefaultCluster"
+BROKER_NAME = "broker-a"
+# Short transaction checks so that a scenario sees one, no flow control while a cold JVM warms up;
+# the rest is what the scenarios presume.
+BROKER_SETTINGS = {
+    "autoCreateTopicEnable": "true",
+    "enablePropertyFilter": "true",
+    "transactionCheckInterval": "4000",
+    "transactionTimeOut": "6000",
+    "waitTimeMillsInSendQueue": "10000",
+    "diskMaxUsedSpaceRatio": "99",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A name server and a broker that are ready."""
+
+    namesrv: str
+    broker: str
+    cluster_name: str
+    broker_name: str
+    store: Path
+
+
+def free_port() -> int:
+    """A port free together with the one two below (VIP) and the one above it (replication)."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if all(_is_free(port + step) for step in (-2, 0, 1)):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+@contextmanager
+def process(
+    command: list[str],
+    log: Path,
+    ready: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    kill: bool = False,
+) -> Iterator[str]:
+    """Run a server until the block ends; yields the line that said it was ready.
+
+    With ``kill`` it gets no chance to stop cleanly.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            cwd=PROJECT,
+        )
+    try:
+        yield _wait_for(server, log, ready)
+    finally:
+        if kill:
+            server.kill()
+        server.terminate()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _wait_for(server: subprocess.Popen[bytes], log: Path, ready: str) -> str:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        for line in log.read_text(errors="replace").splitlines():
+            if ready in line:
+                return line
+        if server.poll() is not None:
+            tail = log.read_text(errors="replace")[-2000:]
+            raise RuntimeError(
+                f"{log.stem} ended with {server.returncode} before it was ready:\n{tail}"
+            )
+        time.sleep(0.05)
+    raise RuntimeError(f"{log.stem} was not ready after {READY_SECONDS} s; its output is in {log}")
+
+
+def apache_home(directory: Path) -> dict[str, str]:
+    """The environment Apache's programs start in."""
+    # 4.9 does not start without its log configuration files; empty ones silence it.
+    conf = directory / "home" / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in ("namesrv", "broker", "tools"):
+        (conf / f"logback_{name}.xml").write_text("<configuration/>\n")
+    return {"ROCKETMQ_HOME": str(directory / "home"), "NAMESRV_ADDR": ""}
+
+
+def write_properties(path: Path, settings: Mapping[str, str]) -> Path:
+    """Write a file in the format of broker.conf."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+@contextmanager
+def apache_namesrv(
+    toolchain: Toolchain, directory: Path, *, options: tuple[str, ...] = QUICK
+) -> Iterator[str]:
+    """Apache's name server; yields its address."""
+    port = free_port()
+    conf = write_properties(directory / "namesrv.conf", {"listenPort": str(port)})
+    command = toolchain.command(
+        "org.apache.rocketmq.namesrv.NamesrvStartup",
+        "-c",
+        str(conf),
+        heap="256m",
+        options=options,
+    )
+    with process(command, directory / "namesrv.log", "boot success", apache_home(directory)):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def apache_broker(
+    toolchain: Toolchain,
+    directory: Path,
+    namesrv: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    heap: str = "768m",
+    options: tuple[str, ...] = QUICK,
+    kill: bool = False,
+) -> Iterator[Cluster]:
+    """Apache's broker on ``directory/store``, registered with ``namesrv``."""
+    port = free_port()
+    store = directory / "store"
+    conf = write_properties(
+        directory / "broker.conf",
+        {
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerName": BROKER_NAME,
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "namesrvAddr": namesrv,
+            "listenPort": str(port),
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            **BROKER_SETTINGS,
+            **(settings or {}),
+        },
+    )
+    command = toolchain.command(
+        "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), heap=heap, options=options
+    )
+    env = apache_home(directory)
+    with process(command, directory / "broker.log", "boot success", env, kill=kill):
+        yield Cluster(namesrv, f"127.0.0.1:{port}", CLUSTER_NAME, BROKER_NAME, store)
+
+
+@contextmanager
+def apache(
+    toolchain: Toolchain,
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    heap: str = "768m",
+    options: tuple[str, ...] = QUICK,
+) -> Iterator[Cluster]:
+    """Apache's name server and broker."""
+    with (
+        apache_namesrv(toolchain, directory) as namesrv,
+        apache_broker(
+            toolchain, directory, namesrv, settings, heap=heap, options=options
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def penstock_command() -> str:
+    """Our command line tool, from the environment this runs in."""
+    return str(Path(sys.executable).with_name("penstock"))
+
+
+def _ready_fields(line: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
+@contextmanager
+def penstock_nameserver(directory: Path) -> Iterator[str]:
+    """``penstock nameserver``; yields its address."""
+    command = [
+        penstock_command(),
+        "nameserver",
+        f"--data={directory / 'data'}",
+        f"--nameserver-port={free_port()}",
+    ]
+    with process(command, directory / "penstock-nameserver.log", "ready namesrv=") as line:
+        yield _ready_fields(line)["namesrv"]
+
+
+@contextmanager
+def penstock_broker(directory: Path, namesrv: str) -> Iterator[Cluster]:
+    """``penstock broker``, registered with ``namesrv``."""
+    command = [
+        penstock_command(),
+        "broker",
+        f"--namesrv={namesrv}",
+        f"--data={directory / 'data'}",
+        f"--broker-port={free_port()}",
+        f"--broker-name={BROKER_NAME}",
+        f"--cluster={CLUSTER_NAME}",
+    ]
+    with process(command, directory / "penstock-broker.log", "ready broker=") as line:
+        fields = _ready_fields(line)
+        store = Path(fields["data"])
+        yield Cluster(namesrv, fields["broker"], CLUSTER_NAME, BROKER_NAME, store)
+
+
+@contextmanager
+def penstock_up(
+    directory: Path, settings: Mapping[str, str] | None = None, *arguments: str
+) -> Iterator[Cluster]:
+    """``penstock up``: our name server and broker in one process."""
+    conf = write_properties(directory / "broker.conf", settings or {})
+    command = [
+        penstock_command(),
+        "up",
+        f"--data={directory / 'data'}",
+        f"--nameserver-port={free_port()}",
+        f"--broker-port={free_port()}",
+        f"--broker-name={BROKER_NAME}",
+        f"--cluster={CLUSTER_NAME}",
+        *([f"--config={conf}"] if settings else []),
+        *arguments,
+    ]
+    with process(command, directory / "penstock.log", "ready namesrv=") as line:
+        fields = _ready_fields(line)
+        yield Cluster(
+            fields["namesrv"], fields["broker"], CLUSTER_NAME, BROKER_NAME, Path(fields["data"])
+        )

@@ -1,0 +1,141 @@
+"""The pure parts of the interop harness; the rest is what ``make interop`` runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.interop.mqadmin import COMMANDS, Row, judge
+from tests.interop.page import page
+from tests.interop.results import FAIL, LIMIT, NOT_APPLICABLE, PASS, Cell, matrix, save, summary
+from tests.interop.run import documented
+from tests.interop.scenarios import PENSTOCK_LIMITS, SCENARIOS, SEVERAL_BROKERS
+from tests.interop.servers import write_properties
+from tests.interop.store_swap import CONFIG, TOPICS, difference, keys_of, read_store, write_store
+from tests.interop.toolchain import HERE, Unavailable, prepare
+
+from penstock.store import MessageStore
+
+FIELDS = {"topic": "t-1", "broker": "127.0.0.1:1", "ns": "127.0.0.1:2"}
+
+
+def cell(status: str, row: str = "send_sync", evidence: str = "seen") -> Cell:
+    return Cell("official Java client", row, "java 5.5.0", status, evidence, 1200)
+
+
+def test_the_matrix_has_a_line_per_row_and_the_evidence_of_what_did_not_pass() -> None:
+    text = matrix([cell(PASS), cell(FAIL, "send_async", "3 of\n4 stored")])
+    assert "send_sync   " in text
+    assert "pass 1.2s" in text
+    assert "fail: send_async [java 5.5.0]: 3 of 4 stored" in text
+
+
+def test_the_summary_counts_what_is_there() -> None:
+    cells = [cell(PASS), cell(PASS), cell(LIMIT), cell(NOT_APPLICABLE)]
+    assert summary(cells) == "2 pass, 1 limit, 1 n/a"
+
+
+def test_results_are_kept_as_json(tmp_path: Path) -> None:
+    save(tmp_path / "deep" / "results.json", "penstock", [cell(PASS)])
+    content = json.loads((tmp_path / "deep" / "results.json").read_text())
+    assert content["target"] == "penstock"
+    assert content["cells"][0]["evidence"] == "seen"
+
+
+def test_an_output_is_judged_by_what_it_must_and_must_not_show() -> None:
+    row = Row("topicStatus", "topicStatus -t {topic}", r"{topic}\s+\d+")
+    assert judge(row, FIELDS, True, "t-1   7") is None
+    assert "nothing matches" in str(judge(row, FIELDS, True, "t-2   7"))
+    assert "not finished" in str(judge(row, FIELDS, False, "t-1   7"))
+    trace = "t-1 7\njava.lang.IllegalStateException: no\n\tat org.apache.Some.where(Some.java:1)\n"
+    assert "the output has" in str(judge(row, FIELDS, True, trace))
+
+
+def test_a_command_that_repeats_is_judged_by_what_it_printed_so_far() -> None:
+    row = Row("clusterRT", "clusterRT", r"{broker}", repeats=True)
+    assert judge(row, FIELDS, False, "at 127.0.0.1:1") is None
+
+
+def test_no_two_rows_have_one_name() -> None:
+    names = [row.row for row in COMMANDS]
+    assert len(set(names)) == len(names)
+    assert len(set(SCENARIOS)) == len(SCENARIOS)
+
+
+def test_every_scenario_is_registered_on_the_java_side() -> None:
+    sources = "".join(path.read_text() for path in (HERE / "java").glob("*.java"))
+    names = {*SCENARIOS, SEVERAL_BROKERS}
+    assert {name for name in names if f'all.put("{name}"' not in sources} == set()
+    assert sources.count("all.put(") == len(names)
+
+
+def test_a_limit_must_show_its_refusal() -> None:
+    refusal = "MQBrokerException: CODE: 16 DESC: these are not supported by this broker yet; try"
+    assert PENSTOCK_LIMITS["transaction"].search(refusal)
+    assert not PENSTOCK_LIMITS["transaction"].search("MQBrokerException: CODE: 1 DESC: oops")
+    assert not PENSTOCK_LIMITS["transaction"].search("after 60 s: the producer was never asked")
+
+
+@pytest.mark.parametrize(
+    ("target", "client", "evidence", "status"),
+    [
+        ("apache-4.9.7", "5.5.0", "CODE: 3 DESC: request type 351 not supported", NOT_APPLICABLE),
+        ("apache-4.9.7", "4.9.7", "CODE: 3 DESC: request type 351 not supported", FAIL),
+        ("penstock", "5.5.0", "CODE: 3 DESC: request type 351 not supported", FAIL),
+        ("apache-4.9.7", "5.5.0", "something else", FAIL),
+    ],
+)
+def test_only_what_a_new_client_asks_of_an_old_broker_is_excused(
+    target: str, client: str, evidence: str, status: str
+) -> None:
+    assert documented(cell(FAIL, evidence=evidence), target, client).status == status
+
+
+def test_the_page_has_a_table_per_section_and_the_broker_s_own_reason_for_a_refusal() -> None:
+    said = (
+        "MQBrokerException: CODE: 13 DESC: no timers yet BROKER: 127.0.0.1:1 For more information"
+    )
+    text = page([cell(PASS), cell(LIMIT, "timer_message", said)])
+    assert "## official Java client" in text
+    assert "| `send_sync` | yes |" in text
+    assert "| `timer_message` | refused |" in text
+    assert "- `timer_message`: no timers yet\n" in text
+
+
+def test_a_difference_names_the_place_and_the_field() -> None:
+    one = {"topic": "t", "queue_id": 0, "queue_offset": 5, "flag": 1}
+    assert difference([one], [one]) is None
+    assert difference([one], []) == "1 of 1 messages are missing, first ('t', 0, 5)"
+    assert difference([], [one]) == "1 messages too many, first ('t', 0, 5)"
+    assert difference([one], [one | {"flag": 2}]) == "('t', 0, 5): flag was 1, is 2"
+
+
+def test_the_store_to_be_swapped_has_rolled_everywhere_and_reads_back_alike(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = write_store(root)
+    told, keys = read_store(store), keys_of(store)
+    store.close()
+    assert len(told) == 1_000 + 640 + 40
+    assert {one["topic"] for one in told} == set(TOPICS)
+    assert len(keys["shared-7"]) == 20
+    assert keys["no-such-key"] == set()
+    assert len(list((root / "commitlog").iterdir())) > 3
+    assert len(list((root / "index").iterdir())) > 3
+    assert len(list((root / "consumequeue" / "swap-batch-swap" / "0").iterdir())) > 1
+    with MessageStore(root, CONFIG) as again:
+        assert difference(told, read_store(again)) is None
+        assert keys_of(again) == keys
+
+
+def test_settings_are_written_as_a_broker_conf(tmp_path: Path) -> None:
+    path = write_properties(
+        tmp_path / "conf" / "broker.conf", {"brokerName": "a", "listenPort": "1"}
+    )
+    assert path.read_text() == "brokerName=a\nlistenPort=1\n"
+
+
+def test_without_java_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Unavailable, match="java is not on PATH"):
+        prepare("5.5.0")

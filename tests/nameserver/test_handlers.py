@@ -1,0 +1,409 @@
+"""What a name server answers, over a socket."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.nameserver import NameServer
+from penstock.protocol.bodies import (
+    BrokerMemberGroup,
+    ClusterInfo,
+    ConfigText,
+    DataVersion,
+    KvTable,
+    RegisterBroker,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicRouteData,
+    body_crc32,
+    decode_body,
+    encode_body,
+    encode_registration,
+)
+from penstock.protocol.codes import REQUEST_NAMES, RequestCode
+from penstock.protocol.commands import Command, Language
+from penstock.protocol.headers import HeaderField, header_fields
+from penstock.protocol.headers import nameserver as asks
+from penstock.protocol.headers.registry import REQUESTS
+from penstock.testing.wire import Wire, body_of, json_body
+
+StartServer = Callable[..., Awaitable[NameServer]]
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+BROKER = asks.RegisterBroker(
+    broker_name="broker-a",
+    broker_addr="10.0.0.5:10911",
+    cluster_name="DefaultCluster",
+    ha_server_addr="10.0.0.5:10912",
+    broker_id=0,
+)
+
+
+def table(*names: str, counter: int = 1, queues: int = 4) -> RegisterBroker:
+    configs = {name: TopicConfig(name, queues, queues) for name in names}
+    return RegisterBroker(TopicConfigTable(configs, DataVersion(counter, 1_700_000_000_000, 0)))
+
+
+async def register(
+    wire: Wire,
+    *names: str,
+    broker: asks.RegisterBroker = BROKER,
+    counter: int = 1,
+    queues: int = 4,
+) -> Command:
+    body = table(*(names or ("T", "U")), counter=counter, queues=queues)
+    return await wire.ok(RequestCode.REGISTER_BROKER, broker, body)
+
+
+def another(**changes: object) -> asks.RegisterBroker:
+    return dataclasses.replace(BROKER, **changes)  # type: ignore[arg-type]
+
+
+async def route(wire: Wire, topic: str = "T") -> TopicRouteData:
+    return json_body(TopicRouteData, await wire.ok(ROUTE, asks.GetRouteInfo(topic)))
+
+
+# Routes
+
+
+@pytest.mark.spec("S11")
+async def test_a_registered_topic_has_a_route(wire: Wire) -> None:
+    await register(wire)
+    found = await route(wire)
+    assert [(q.broker_name, q.read_queue_nums, q.perm) for q in found.queue_datas] == [
+        ("broker-a", 4, 6)
+    ]
+    assert found.broker_datas[0].broker_addrs == {0: "10.0.0.5:10911"}
+
+
+@pytest.mark.parametrize("version", [63, 121, 317, 399, 401, 479, 513])
+async def test_routes_are_compact_standard_json_for_every_client(
+    server: NameServer, version: int
+) -> None:
+    async with await Wire.connect(server.port, version=version) as wire:
+        await register(wire)
+        await register(wire, broker=another(broker_id=1, broker_addr="10.0.0.6:10911"))
+        body = body_of(await wire.ok(ROUTE, asks.GetRouteInfo("T")))
+    # Go splits this by commas and colons: a blank would make broker 1 broker 0.
+    assert b'"brokerAddrs":{"0":"10.0.0.5:10911","1":"10.0.0.6:10911"}' in body
+    assert json.dumps(json.loads(body), separators=(",", ":")).encode() == body
+    assert json.loads(body)["filterServerTable"] == {}
+    assert b"null" not in body
+
+
+async def test_a_topic_nobody_registered_is_17(wire: Wire) -> None:
+    answer = await wire.request(ROUTE, asks.GetRouteInfo("none"))
+    assert answer.code == 17
+    assert answer.remark is not None
+    assert answer.remark.startswith("No topic route info in name server for the topic: none")
+
+
+async def test_two_brokers_share_a_topic(wire: Wire) -> None:
+    await register(wire)
+    await register(wire, broker=another(broker_name="broker-b", broker_addr="10.0.0.7:10911"))
+    found = await route(wire)
+    assert {queue.broker_name for queue in found.queue_datas} == {"broker-a", "broker-b"}
+    assert len(found.broker_datas) == 2
+
+
+async def test_a_route_follows_what_is_registered(wire: Wire) -> None:
+    await register(wire)
+    await route(wire)
+    await register(wire, counter=2, queues=8)
+    assert (await route(wire)).queue_datas[0].read_queue_nums == 8
+    await register(wire, counter=2, queues=16)
+    assert (await route(wire)).queue_datas[0].read_queue_nums == 8, "the version did not change"
+
+
+async def test_the_order_of_a_topic_is_told_only_where_it_is_enabled(
+    start_server: StartServer,
+) -> None:
+    for enabled in (False, True):
+        server = await start_server(settings={"order_message_enable": enabled})
+        async with await Wire.connect(server.port) as wire:
+            await register(wire)
+            put = asks.PutKvConfig("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+            await wire.ok(RequestCode.PUT_KV_CONFIG, put)
+            assert (await route(wire)).order_topic_conf == ("broker-a:4" if enabled else None)
+
+
+# Registration
+
+
+async def test_a_first_registration_of_one_topic_is_refused(wire: Wire) -> None:
+    answer = await wire.request(RequestCode.REGISTER_BROKER, BROKER, table("T"))
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert answer.remark.startswith("register broker failed")
+    await register(wire, "T", "U")
+    await register(wire, "V", counter=2)
+    assert len((await route(wire, "T")).queue_datas) == 1, "an increment adds"
+
+
+async def test_a_slave_is_told_its_master(wire: Wire) -> None:
+    first = await register(wire)
+    assert first.ext == {}
+    slave = another(broker_id=1, broker_addr="10.0.0.6:10911")
+    answer = await register(wire, broker=slave)
+    assert answer.ext == {"haServerAddr": "10.0.0.5:10912", "masterAddr": "10.0.0.5:10911"}
+
+
+async def test_a_compressed_registration_is_read_marked_or_not(server: NameServer) -> None:
+    body = encode_registration(table("T", "U"), compressed=True, version=413)
+    for number, compressed in enumerate((True, False)):
+        async with await Wire.connect(server.port, version=413) as wire:
+            name = f"broker-{number}"
+            ask = another(
+                broker_name=name,
+                broker_addr=f"10.0.0.{number}:1",
+                compressed=compressed,
+                body_crc32=body_crc32(body),
+            )
+            await wire.ok(RequestCode.REGISTER_BROKER, ask, body)
+            assert name in {queue.broker_name for queue in (await route(wire)).queue_datas}
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff" * 20, b"[]", b"\x78\xda" + b"x" * 20])
+async def test_a_registration_that_cannot_be_read_is_refused(wire: Wire, body: bytes) -> None:
+    answer = await wire.request(RequestCode.REGISTER_BROKER, BROKER, body)
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert "RegisterBrokerBody" in answer.remark or "register broker failed" in answer.remark
+
+
+async def test_a_body_with_another_checksum_is_refused(wire: Wire) -> None:
+    ask = another(body_crc32=12345)
+    answer = await wire.request(RequestCode.REGISTER_BROKER, ask, table("T", "U"))
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert "crc32 not match" in answer.remark
+
+
+async def test_brokers_are_told_the_order_topics(wire: Wire) -> None:
+    put = asks.PutKvConfig("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+    await wire.ok(RequestCode.PUT_KV_CONFIG, put)
+    assert json_body(KvTable, await register(wire)).table == {"T": "broker-a:4"}
+
+
+async def test_a_broker_that_leaves_takes_its_routes_along(wire: Wire) -> None:
+    await register(wire)
+    leave = asks.UnregisterBroker("broker-a", "10.0.0.5:10911", "DefaultCluster", 0)
+    await wire.ok(RequestCode.UNREGISTER_BROKER, leave)
+    assert (await wire.request(ROUTE, asks.GetRouteInfo("T"))).code == 17
+    await wire.ok(RequestCode.UNREGISTER_BROKER, leave)
+
+
+async def test_a_broker_can_ask_whether_to_register(wire: Wire) -> None:
+    ask = asks.QueryDataVersion("broker-a", "10.0.0.5:10911", "DefaultCluster", 0)
+    version = DataVersion(1, 1_700_000_000_000, 0)
+    unknown = await wire.ok(RequestCode.QUERY_DATA_VERSION, ask, version)
+    assert unknown.ext == {"changed": "true"}
+    assert body_of(unknown) == b""
+    await register(wire)
+    same = await wire.ok(RequestCode.QUERY_DATA_VERSION, ask, version)
+    assert same.ext == {"changed": "false"}
+    assert json_body(DataVersion, same) == version
+    later = await wire.ok(RequestCode.QUERY_DATA_VERSION, ask, DataVersion(2, 0, 0))
+    assert later.ext == {"changed": "true"}
+
+
+# Lists
+
+
+async def test_clusters_and_members_are_listed(wire: Wire) -> None:
+    await register(wire)
+    await register(wire, broker=another(broker_id=1, broker_addr="10.0.0.6:10911"))
+    info = json_body(ClusterInfo, await wire.ok(RequestCode.GET_BROKER_CLUSTER_INFO))
+    assert info.cluster_addr_table == {"DefaultCluster": ("broker-a",)}
+    assert info.broker_addr_table["broker-a"].broker_addrs[1] == "10.0.0.6:10911"
+    ask = asks.GetBrokerMemberGroup("DefaultCluster", "broker-a")
+    group = await wire.ok(RequestCode.GET_BROKER_MEMBER_GROUP, ask)
+    members = json_body(BrokerMemberGroup, group).broker_member_group
+    assert members is not None
+    assert set(members.broker_addrs) == {0, 1}
+
+
+async def test_topics_are_listed(wire: Wire) -> None:
+    await register(wire)
+    everything = await wire.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert set(json_body(TopicList, everything).topic_list) == {"T", "U"}
+    by_cluster = RequestCode.GET_TOPICS_BY_CLUSTER
+    for cluster, names in (("DefaultCluster", {"T", "U"}), ("none", set())):
+        answer = await wire.ok(by_cluster, asks.GetTopicsByCluster(cluster))
+        assert set(json_body(TopicList, answer).topic_list) == names
+    system = json_body(TopicList, await wire.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
+    assert {"DefaultCluster", "broker-a"} <= set(system.topic_list)
+    assert system.broker_addr == "10.0.0.5:10911"
+
+
+async def test_lists_of_nothing_are_empty_and_not_missing(wire: Wire) -> None:
+    answer = await wire.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert body_of(answer) == b'{"topicList":[]}'
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        (RequestCode.GET_UNIT_TOPIC_LIST, {"unit", "both"}),
+        (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, {"sub", "both"}),
+        (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {"sub"}),
+    ],
+)
+async def test_topics_of_units_are_listed(wire: Wire, code: int, names: set[str]) -> None:
+    configs = {
+        name: TopicConfig(name, topic_sys_flag=flag)
+        for name, flag in (("plain", 0), ("unit", 1), ("sub", 2), ("both", 3))
+    }
+    body = RegisterBroker(TopicConfigTable(configs, DataVersion(1, 1, 0)))
+    await wire.ok(RequestCode.REGISTER_BROKER, BROKER, body)
+    assert set(json_body(TopicList, await wire.ok(code)).topic_list) == names
+
+
+async def test_a_topic_can_be_deleted_and_registered(wire: Wire) -> None:
+    await register(wire)
+    data = await route(wire)
+    await wire.ok(RequestCode.DELETE_TOPIC_IN_NAMESRV, asks.DeleteTopicInNamesrv("T"))
+    assert (await wire.request(ROUTE, asks.GetRouteInfo("T"))).code == 17
+    await wire.ok(RequestCode.REGISTER_TOPIC_IN_NAMESRV, asks.RegisterTopic("T"), data)
+    assert (await route(wire)).queue_datas == data.queue_datas
+
+
+async def test_write_permission_is_taken_and_given_back(wire: Wire) -> None:
+    await register(wire)
+    wiped = await wire.ok(RequestCode.WIPE_WRITE_PERM_OF_BROKER, asks.WipeWritePerm("broker-a"))
+    assert wiped.ext == {"wipeTopicCount": "2"}
+    assert (await route(wire)).queue_datas[0].perm == 4
+    added = await wire.ok(RequestCode.ADD_WRITE_PERM_OF_BROKER, asks.AddWritePerm("broker-a"))
+    assert added.ext == {"addTopicCount": "2"}
+    assert (await route(wire)).queue_datas[0].perm == 6
+
+
+# Texts
+
+
+async def test_texts_are_kept_listed_and_deleted(wire: Wire) -> None:
+    await wire.ok(RequestCode.PUT_KV_CONFIG, asks.PutKvConfig("N", "k", "v"))
+    got = await wire.ok(RequestCode.GET_KV_CONFIG, asks.GetKvConfig("N", "k"))
+    assert got.ext == {"value": "v"}
+    listed = await wire.ok(RequestCode.GET_KVLIST_BY_NAMESPACE, asks.GetKvList("N"))
+    assert json_body(KvTable, listed).table == {"k": "v"}
+    await wire.ok(RequestCode.DELETE_KV_CONFIG, asks.DeleteKvConfig("N", "k"))
+    for code, ask in (
+        (RequestCode.GET_KV_CONFIG, asks.GetKvConfig("N", "k")),
+        (RequestCode.GET_KVLIST_BY_NAMESPACE, asks.GetKvList("N")),
+    ):
+        answer = await wire.request(code, ask)
+        assert answer.code == 22
+        assert answer.remark
+
+
+async def test_texts_survive_a_restart(start_server: StartServer, tmp_path: Path) -> None:
+    first = await start_server(data=tmp_path)
+    async with await Wire.connect(first.port) as wire:
+        await wire.ok(RequestCode.PUT_KV_CONFIG, asks.PutKvConfig("N", "k", "v"))
+    await first.stop()
+    second = await start_server(data=tmp_path)
+    async with await Wire.connect(second.port) as wire:
+        got = await wire.ok(RequestCode.GET_KV_CONFIG, asks.GetKvConfig("N", "k"))
+        assert got.ext == {"value": "v"}
+
+
+async def test_a_text_that_cannot_be_saved_is_an_error(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = await start_server(data=tmp_path / "data")
+    (tmp_path / "data").write_text("not a directory")
+    async with await Wire.connect(server.port) as wire:
+        put = asks.PutKvConfig("N", "k", "v")
+        answer = await wire.request(RequestCode.PUT_KV_CONFIG, put)
+        assert answer.code != 0
+        assert answer.remark
+
+
+# Settings
+
+
+async def test_settings_are_told_and_not_changed(wire: Wire) -> None:
+    answer = await wire.ok(RequestCode.GET_NAMESRV_CONFIG)
+    texts = decode_body(ConfigText, body_of(answer)).settings
+    assert texts["scanNotActiveBrokerInterval"] == "5000"
+    change = await wire.request(
+        RequestCode.UPDATE_NAMESRV_CONFIG, body=b"kvConfigPath=/etc/passwd\n"
+    )
+    assert change.code == 16
+    assert change.remark
+
+
+# Bad input
+
+
+def fields_of(code: int) -> list[HeaderField]:
+    request = REQUESTS.get(code)
+    if request is None or request.header is None or request.has_short_keys:
+        return []
+    return list(header_fields(request.header))
+
+
+HOSTILE = ["", "-1", "NaN", "9" * 30, "\x00", "../..", "x" * 70_000, "\U0001f42b", "a\nb"]
+HOSTILE_BODIES = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\xff\xfe",
+    b"[" * 50_000,
+    b"\x78\xda\x00",
+    b"1" * 999,
+]
+
+
+async def test_every_kind_of_nonsense_is_answered(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for code in REQUEST_NAMES:
+        fields = fields_of(code)
+        plausible = {
+            field.wire: {"str": "name", "bool": "false"}.get(field.kind, "1") for field in fields
+        }
+        cases: list[tuple[dict[str, str] | None, bytes]] = [(None, b""), ({}, b"")]
+        cases += [(dict.fromkeys(plausible, text), b"") for text in HOSTILE]
+        cases += [(plausible, body) for body in HOSTILE_BODIES]
+        for ext, body in cases:
+            answer = await wire.request(code, ext, body)
+            assert answer.code in (0, 1, 3, 14, 16, 17, 22, 29), (code, answer)
+            if answer.code:
+                assert answer.remark, code
+        if any(field.is_required for field in fields):
+            assert (await wire.request(code, {}, b"")).code != 0, REQUEST_NAMES[code]
+    worse = [r for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info]
+    assert worse == []
+    await register(wire, "T", "U", broker=another(broker_name="still-here"))
+    assert await route(wire)
+
+
+async def test_codes_nobody_knows_are_refused(wire: Wire) -> None:
+    answer = await wire.request(9999)
+    assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+
+
+async def test_a_binary_question_gets_a_binary_answer(wire: Wire) -> None:
+    await register(wire)
+    answer = await wire.request(ROUTE, asks.GetRouteInfo("T"), serializer=1)
+    assert answer.serializer == 1
+    assert answer.code == 0
+
+
+async def test_a_cpp_client_gets_json(server: NameServer) -> None:
+    async with await Wire.connect(server.port, language=Language.CPP, version=63) as wire:
+        await register(wire)
+        answer = await wire.ok(ROUTE, asks.GetRouteInfo("T"))
+        assert answer.serializer == 0
+        assert encode_body(decode_body(TopicRouteData, body_of(answer))) == body_of(answer)

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import asyncio
+
+import uvloop
+
+from penstock.remoting.loop import new_event_loop, run
+
+
+def test_the_process_runs_on_uvloop_where_there_is_one() -> None:
+    async def which() -> type:
+        return type(asyncio.get_running_loop())
+
+    assert run(which()) is uvloop.Loop
+    loop = new_event_loop()
+    loop.close()
+    assert isinstance(loop, uvloop.Loop)

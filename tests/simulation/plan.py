@@ -1,0 +1,198 @@
+"""What happens in one simulated cluster: chosen by a seed before anything runs, and printable.
+
+The plan says who is there, what the network is like and which faults come when. What only the run
+can know, such as which connections there are, is picked there with the number in the event.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.testing.network import LAN, Conditions
+
+WIDE = Conditions(latency=(0.002, 0.06), split=0.1)
+ROUGH = Conditions(latency=(0.001, 0.2), split=0.2, refuse=0.05, lose=0.001)
+NETWORKS = {"lan": LAN, "wide": WIDE, "rough": ROUGH}
+
+# A lock lives a minute at the broker and is trusted for half of it by its holder; members that are
+# cut off for longer are the interesting ones.
+LONGEST_CUT = 75.0
+
+
+class Fault(StrEnum):
+    """What may happen to a cluster."""
+
+    JOIN = "a consumer joins"
+    LEAVE = "a consumer leaves"
+    DIE = "a consumer dies"
+    VANISH = "a consumer's machine vanishes"
+    CUT = "a connection is cut"
+    HALF_CUT = "a connection is cut, one end does not notice"
+    ISOLATE_MEMBER = "a consumer is cut off"
+    ISOLATE_PRODUCER = "a producer is cut off"
+    ISOLATE_BROKER = "a broker is cut off"
+    SPLIT = "a consumer and a broker cannot talk"
+    RESTART_BROKER = "a broker is restarted"
+    KILL_BROKER = "a broker is killed"
+    POWER_OFF_BROKER = "a broker's machine vanishes"
+    RESTART_NAME_SERVER = "the name server is restarted"
+    ROUGH = "the network is rough"
+
+
+_WEIGHTS: dict[Fault, int] = {
+    Fault.JOIN: 8,
+    Fault.LEAVE: 4,
+    Fault.DIE: 3,
+    Fault.VANISH: 2,
+    Fault.CUT: 4,
+    Fault.HALF_CUT: 2,
+    Fault.ISOLATE_MEMBER: 3,
+    Fault.ISOLATE_PRODUCER: 1,
+    Fault.ISOLATE_BROKER: 2,
+    Fault.SPLIT: 2,
+    Fault.RESTART_BROKER: 2,
+    Fault.KILL_BROKER: 2,
+    Fault.POWER_OFF_BROKER: 1,
+    Fault.RESTART_NAME_SERVER: 1,
+    Fault.ROUGH: 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fault: when, for how long, and a number that picks whom it hits."""
+
+    at: float
+    fault: Fault
+    lasts: float
+    pick: int
+
+    def __str__(self) -> str:
+        return f"{self.at:7.1f} s  {self.fault} (for {self.lasts:.1f} s, pick {self.pick})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """One consumer group and how its members consume."""
+
+    name: str
+    orderly: bool
+    topics: tuple[str, ...]
+    members: int
+    threads: int
+    batch_size: int
+    queue_limit: int
+    max_span: int
+    pull_batch_size: int
+    max_retries: int
+    is_async: bool
+    """Whether handlers are coroutines that take time; plain ones are over at once."""
+    failing: float
+    """How often a handler fails while faults last."""
+    slowest: float
+    """The longest a handler takes, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run."""
+
+    seed: int
+    brokers: int
+    has_power_cuts: bool
+    """Whether a machine that vanishes loses what was not on its disk; brokers flush first then."""
+    queues: int
+    producers: int
+    messages: int
+    rush: float
+    """The part of the busy time in which they are sent; what is sent faster piles up."""
+    linger: float
+    network: str
+    groups: tuple[GroupPlan, ...]
+    poisoned: float
+    """The part of the messages that every handler fails on."""
+    busy_seconds: float
+    events: tuple[Event, ...]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(sorted({topic for group in self.groups for topic in group.topics}))
+
+    def __str__(self) -> str:
+        lines = [
+            f"seed {self.seed}: {self.brokers} brokers, {self.queues} queues a topic, network "
+            f"{self.network}, busy {self.busy_seconds:.0f} s"
+            + (", power cuts" if self.has_power_cuts else ""),
+            f"  {self.producers} producers send {self.messages} messages in {self.rush:.0%} of it, "
+            f"linger {self.linger} s, {self.poisoned:.0%} poisoned",
+        ]
+        lines += [f"  {group}" for group in self.groups]
+        lines += [f"  {event}" for event in self.events]
+        return "\n".join(lines)
+
+
+def plan(seed: int, *, is_big: bool = False) -> Plan:
+    """The run of a seed; a big one has more of everything."""
+    chance = random.Random(f"plan {seed} {is_big}")
+    scale = 4 if is_big else 1
+    busy = chance.uniform(30, 70) * scale
+    groups = _groups(chance, scale)
+    return Plan(
+        seed=seed,
+        brokers=chance.choice([1, 1, 2] if not is_big else [2, 3, 4]),
+        has_power_cuts=chance.random() < 0.3,
+        queues=chance.choice([1, 2, 3]) if not is_big else chance.choice([4, 8]),
+        producers=chance.randint(1, 2) * scale,
+        messages=chance.randint(60, 250) * scale,
+        rush=chance.choice([0.05, 0.3, 0.6, 1.0]),
+        linger=chance.choice([0.0, 0.0, 0.01]),
+        network=chance.choice(["lan", "lan", "wide"]),
+        groups=groups,
+        poisoned=chance.choice([0.0, 0.02, 0.05]),
+        busy_seconds=busy,
+        events=_events(chance, busy, scale),
+    )
+
+
+def _groups(chance: random.Random, scale: int) -> tuple[GroupPlan, ...]:
+    kinds = chance.choice([(True,), (True,), (False,), (False,), (True, False)])
+    if scale > 1:
+        kinds = chance.choice([(True, False), (True, True, False), (True, False, False)])
+    groups = []
+    for number, orderly in enumerate(kinds):
+        topics = chance.choice([("orders",), ("orders",), ("orders", "events")])
+        groups.append(
+            GroupPlan(
+                name=f"{'ledger' if orderly else 'billing'}-{number}",
+                orderly=orderly,
+                topics=topics,
+                members=chance.randint(1, 2) * scale,
+                threads=chance.choice([1, 3, 20]),
+                batch_size=chance.choice([1, 1, 1, 4]),
+                queue_limit=chance.choice([4, 20, 1000]),
+                max_span=chance.choice([10, 2000]),
+                pull_batch_size=chance.choice([3, 8, 32]),
+                max_retries=chance.choice([1, 2, 3]),
+                is_async=chance.random() < 0.8,
+                failing=chance.choice([0.0, 0.05, 0.2]),
+                # Longer than half a second a queue may be given up under a running handler.
+                slowest=chance.choice([0.05, 0.4, 0.45]) if orderly else chance.choice([0.1, 3.0]),
+            )
+        )
+    return tuple(groups)
+
+
+def _events(chance: random.Random, busy: float, scale: int) -> tuple[Event, ...]:
+    events: list[Event] = []
+    at = 0.0
+    while True:
+        at += chance.uniform(1, 12) / scale
+        if at >= busy:
+            return tuple(events)
+        fault = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        lasts = chance.choice([chance.uniform(0.1, 3), chance.uniform(1, 20)])
+        if chance.random() < 0.15:
+            lasts = chance.uniform(20, LONGEST_CUT)
+        events.append(Event(at, fault, min(lasts, busy * 1.5 - at), chance.randrange(1 << 16)))

@@ -1,0 +1,400 @@
+"""One run: a cluster lives through its plan, then the faults stop and everything must drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import tempfile
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.clients import Member, Scene, Seller
+from tests.simulation.ledger import LOCK_TRUST, Broken, Ledger
+from tests.simulation.plan import NETWORKS, ROUGH, Event, Fault, GroupPlan, Plan, plan
+from tests.simulation.servers import BrokerSlot, NameServerSlot
+
+from penstock.model import MessageQueue
+from penstock.model.names import RETRY_PREFIX
+from penstock.testing.virtual import VirtualLoop, run_virtual
+
+CHECK_SECONDS = 1.0
+DRAIN_STEP = 5.0
+PATIENCE_SECONDS = 1200.0
+MEMBERS_PER_GROUP = 4
+SLOW_THREADS = (0.0, 0.2)
+"""How long a thread takes for a flush or a plain handler, so that deaths come in between."""
+NOTES_KEPT = 80
+TRACE_SHOWN = 20
+MEMORY_DISK = Path("/dev/shm")
+"""Where there is one, stores are kept in memory: a simulated death needs no real disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run came to; equal for equal seeds."""
+
+    seed: int
+    acknowledged: int
+    handled: int
+    dead_letters: int
+    virtual_seconds: float
+    digest: str
+
+
+class SimulationFailed(AssertionError):
+    """A seed broke a promise; the text has what is needed to look into it."""
+
+
+class World:
+    """The cluster, its clients and the ledger."""
+
+    def __init__(self, loop: VirtualLoop, the_plan: Plan, root: Path) -> None:
+        self.loop = loop
+        self.plan = the_plan
+        self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        self.ledger = Ledger()
+        for group in the_plan.groups:
+            self.ledger.add_group(group.name, orderly=group.orderly, max_retries=group.max_retries)
+        self._scene = Scene(
+            loop,
+            self.ledger,
+            random.Random(f"world {the_plan.seed}"),
+            self._locks_are_safe,
+            self.note,
+        )
+        self._name_server = NameServerSlot(loop)
+        self._brokers = [
+            BrokerSlot(loop, n + 1, root, has_power_cuts=the_plan.has_power_cuts)
+            for n in range(the_plan.brokers)
+        ]
+        self._sellers = [Seller(self._scene, the_plan, n) for n in range(the_plan.producers)]
+        self._members: list[Member] = []
+        self._numbers = 0
+
+    def note(self, text: str) -> None:
+        """A line for whoever has to understand a failure."""
+        self.notes.append(f"{self.loop.time():9.3f}  {text}")
+
+    def fail(self, error: Broken) -> None:
+        """Remember a broken promise; the next check raises it."""
+        self._scene.fail(error)
+
+    # --------------------------------------------------------------------------------- the run
+
+    async def run(self) -> Summary:
+        loop = self.loop
+        loop.network.conditions = NETWORKS[self.plan.network]
+        loop.executor_latency = SLOW_THREADS
+        await self._name_server.start()
+        for slot in self._brokers:
+            await slot.start()
+        for group in self.plan.groups:
+            for _ in range(group.members):
+                await self._join(group)
+        watch = loop.create_task(self._watch())
+        begun = loop.time()
+        async with asyncio.TaskGroup() as tasks:
+            for seller in self._sellers:
+                tasks.create_task(seller.sell())
+            for event in self.plan.events:
+                tasks.create_task(self._meet(event, begun))
+        await self._calm_down()
+        await self._drain()
+        self._check()
+        dead = self._check_end()
+        watch.cancel()
+        await asyncio.wait((watch,))
+        await self._go_home()
+        return Summary(
+            self.plan.seed,
+            sum(map(len, self.ledger.acknowledged.values())),
+            sum(sum(group.succeeded.values()) for group in self.ledger.groups.values()),
+            dead,
+            round(loop.time(), 3),
+            loop.trace.digest(),
+        )
+
+    async def _calm_down(self) -> None:
+        """No more faults: whoever is gone is there again, and every group has a member."""
+        self.note("the faults are over")
+        self._scene.is_rough = False
+        self.loop.network.heal()
+        self.loop.network.conditions = NETWORKS[self.plan.network]
+        for group in self.plan.groups:
+            while not any(member.group == group.name for member in self._members):
+                await self._join(group)
+
+    async def _drain(self) -> None:
+        # What was sent into a partition arrives now, and may be more to do.
+        await asyncio.sleep(DRAIN_STEP)
+        waited = 0.0
+        while self._what_is_left() and waited < PATIENCE_SECONDS:
+            self._check()
+            await asyncio.sleep(DRAIN_STEP)
+            waited += DRAIN_STEP
+
+    async def _go_home(self) -> None:
+        for member in self._members:
+            await member.leave()
+        for slot in self._brokers:
+            await slot.stop()
+        await self._name_server.stop()
+        # A connection that was closed just now tells its protocol in the next turn.
+        await asyncio.sleep(1)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            raise Broken("tasks are left:\n" + self.loop.describe_tasks())
+
+    # ------------------------------------------------------------------------------- promises
+
+    def _locks_are_safe(self, broker_name: str) -> bool:
+        slot = next(slot for slot in self._brokers if slot.name == broker_name)
+        return slot.broker is not None and self.loop.time() > slot.forgot_locks_at + LOCK_TRUST
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                self._check()
+            except Broken as error:
+                if error not in self._scene.broken:
+                    self._scene.fail(error)
+                return
+
+    def _check(self) -> None:
+        """What must hold at any time."""
+        if self._scene.broken:
+            raise self._scene.broken[0]
+        for member in self._members:
+            member.check_bounds()
+        for slot in self._brokers:
+            if slot.broker is not None:
+                for topic, group, queue_id, offset in slot.broker.state.offsets.entries():
+                    queue = MessageQueue(topic, slot.name, queue_id)
+                    self.ledger.groups[group].check_commit(queue, offset)
+
+    def _what_is_left(self) -> str:
+        """Why this is not over yet; empty when it is."""
+        for group in self.plan.groups:
+            dead = self._dead_letters(group.name)
+            acknowledged = {b for topic in group.topics for b in self.ledger.acknowledged[topic]}
+            missing = self.ledger.groups[group.name].missing(
+                acknowledged,
+                dead,
+                power_was_cut=any(slot.had_power_cut for slot in self._brokers),
+            )
+            if missing:
+                return f"{group.name} lost {len(missing)} acknowledged messages: {missing[:5]}"
+            behind = self._behind(group)
+            if behind:
+                return f"{group.name} does not reach the end of {behind}"
+        return ""
+
+    def _behind(self, group: GroupPlan) -> str:
+        topics = {*group.topics, RETRY_PREFIX + group.name}
+        for slot in self._brokers:
+            assert slot.broker is not None, "the faults are over"
+            for queue, end in slot.ends().items():
+                if queue.topic in topics and end:
+                    at = slot.broker.state.offsets.committed(
+                        group.name, queue.topic, queue.queue_id
+                    )
+                    if at != end:
+                        return f"{queue}: committed {at}, end {end}"
+        return ""
+
+    def _dead_letters(self, group: str) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        for slot in self._brokers:
+            for message in slot.dead_letters(group):
+                found[message.body] = found.get(message.body, 0) + 1
+        return found
+
+    def _check_end(self) -> int:
+        """What must hold when everything has drained; how many dead letters there are."""
+        if left := self._what_is_left():
+            raise Broken(left)
+        count = 0
+        for name, group in self.ledger.groups.items():
+            dead = self._dead_letters(name)
+            group.check_dead_letters(dead)
+            count += len(dead)
+        return count
+
+    # --------------------------------------------------------------------------------- faults
+
+    async def _join(self, group: GroupPlan) -> None:
+        self._numbers += 1
+        member = Member(self._scene, group, self._numbers)
+        self.note(f"{member.name} joins from {member.host}")
+        # A member counts from the start: what it does before start() returns is watched, too.
+        self._members.append(member)
+        if not await member.start() and member in self._members:
+            self._members.remove(member)
+
+    def _take(self, pick: int) -> Member | None:
+        """A member for the worst, unless it is the last one of its group."""
+        groups = [member.group for member in self._members]
+        spare = [member for member in self._members if groups.count(member.group) > 1]
+        if not spare:
+            return None
+        member = spare[pick % len(spare)]
+        self._members.remove(member)
+        return member
+
+    async def _meet(self, event: Event, begun: float) -> None:
+        await asyncio.sleep(begun + event.at - self.loop.time())
+        self.note(f"{event}")
+        await self._faults[event.fault](self, event)
+
+    async def _on_join(self, event: Event) -> None:
+        group = self.plan.groups[event.pick % len(self.plan.groups)]
+        present = [member for member in self._members if member.group == group.name]
+        if len(present) < MEMBERS_PER_GROUP:
+            await self._join(group)
+
+    async def _on_leave(self, event: Event) -> None:
+        member = self._take(event.pick)
+        if member is not None:
+            self.note(f"{member.name} leaves")
+            await member.leave()
+            self.note(f"{member.name} has left")
+
+    async def _on_death(self, event: Event) -> None:
+        member = self._take(event.pick)
+        if member is not None:
+            self.note(f"{member.name} dies")
+            await member.die(silent=event.fault is Fault.VANISH)
+
+    async def _on_cut(self, event: Event) -> None:
+        connections = sorted(self.loop.network.connections.items())
+        if connections:
+            number, connection = connections[event.pick % len(connections)]
+            self.note(f"{connection} is cut")
+            seen = "both"
+            if event.fault is Fault.HALF_CUT:
+                seen = ("client", "server")[number % 2]
+            connection.cut("both" if seen == "both" else "client" if seen == "client" else "server")
+
+    async def _on_isolation(self, event: Event) -> None:
+        hosts = {
+            Fault.ISOLATE_MEMBER: [member.host for member in self._members],
+            Fault.ISOLATE_PRODUCER: [seller.host for seller in self._sellers],
+            Fault.ISOLATE_BROKER: [slot.host for slot in self._brokers],
+        }[event.fault]
+        if hosts:
+            host = hosts[event.pick % len(hosts)]
+            self.note(f"{host} is cut off")
+            self.loop.network.isolate(host)
+            await asyncio.sleep(event.lasts)
+            self._heal()
+
+    async def _on_split(self, event: Event) -> None:
+        if self._members:
+            member = self._members[event.pick % len(self._members)]
+            slot = self._brokers[event.pick % len(self._brokers)]
+            self.note(f"{member.name} and {slot.name} cannot talk")
+            self.loop.network.partition(member.host, slot.host, one_way=event.pick % 3 == 0)
+            await asyncio.sleep(event.lasts)
+            self._heal()
+
+    def _heal(self) -> None:
+        self.note("the network is whole")
+        self.loop.network.heal()
+
+    async def _on_broker(self, event: Event) -> None:
+        slot = self._brokers[event.pick % len(self._brokers)]
+        if slot.is_changing:
+            return
+        slot.is_changing = True
+        if event.fault is Fault.RESTART_BROKER:
+            await slot.stop()
+        else:
+            await slot.kill(silent=event.fault is Fault.POWER_OFF_BROKER)
+        await asyncio.sleep(event.lasts)
+        await slot.start()
+        slot.is_changing = False
+        self.note(f"{slot.name} is back")
+
+    async def _on_name_server(self, event: Event) -> None:
+        if self._name_server.is_up:
+            await self._name_server.stop()
+            await asyncio.sleep(event.lasts)
+            await self._name_server.start()
+            self.note("the name server is back")
+
+    async def _on_rough(self, event: Event) -> None:
+        self.loop.network.conditions = ROUGH
+        await asyncio.sleep(event.lasts)
+        self.loop.network.conditions = NETWORKS[self.plan.network]
+
+    _faults: dict[Fault, Callable[[World, Event], Coroutine[Any, Any, None]]] = {  # noqa: RUF012
+        Fault.JOIN: _on_join,
+        Fault.LEAVE: _on_leave,
+        Fault.DIE: _on_death,
+        Fault.VANISH: _on_death,
+        Fault.CUT: _on_cut,
+        Fault.HALF_CUT: _on_cut,
+        Fault.ISOLATE_MEMBER: _on_isolation,
+        Fault.ISOLATE_PRODUCER: _on_isolation,
+        Fault.ISOLATE_BROKER: _on_isolation,
+        Fault.SPLIT: _on_split,
+        Fault.RESTART_BROKER: _on_broker,
+        Fault.KILL_BROKER: _on_broker,
+        Fault.POWER_OFF_BROKER: _on_broker,
+        Fault.RESTART_NAME_SERVER: _on_name_server,
+        Fault.ROUGH: _on_rough,
+    }
+
+
+class _ErrorWatch(logging.Handler):
+    """Keeps errors that carry an exception: a task that failed is logged, and nobody else looks."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            error = Broken(f"logged by {record.name}: {self.format(record)}")
+            self._world.fail(error)
+
+
+def run_seed(seed: int, root: Path | None = None, *, is_big: bool = False) -> Summary:
+    """Run one seed; `SimulationFailed` says what broke and how to see it again."""
+    the_plan = plan(seed, is_big=is_big)
+    home = root or (MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None)
+    worlds: list[World] = []
+
+    async def main(loop: VirtualLoop) -> Summary:
+        worlds.append(World(loop, the_plan, Path(directory)))
+        watch = _ErrorWatch(worlds[0])
+        logger = logging.getLogger("penstock")
+        logger.addHandler(watch)
+        try:
+            return await worlds[0].run()
+        finally:
+            logger.removeHandler(watch)
+
+    # Removed when the loop is closed: brokers of a failed run write until then.
+    with tempfile.TemporaryDirectory(dir=home, prefix=f"penstock-seed-{seed}-") as directory:
+        try:
+            return run_virtual(main, seed=seed)
+        except Exception as error:
+            raise SimulationFailed(_report(the_plan, worlds, error, is_big=is_big)) from error
+
+
+def _report(the_plan: Plan, worlds: list[World], error: Exception, *, is_big: bool) -> str:
+    lines = [f"{type(error).__name__}: {error}", "", str(the_plan)]
+    for world in worlds:
+        lines += ["", "The last of what happened:", *world.notes]
+        lines += ["", "The end of the loop's trace:"]
+        lines += [str(event) for event in world.loop.trace.events[-TRACE_SHOWN:]]
+    big = " --big" if is_big else ""
+    lines += ["", f"Again: python -m tools.soak --seed {the_plan.seed}{big}"]
+    return "\n".join(lines)

@@ -1,0 +1,160 @@
+"""Hashes of keys: one by one, many at once, and as they get into the index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.store import OS_FILES
+from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
+from penstock.store.key_index import IndexShape, KeyIndex
+from penstock.store.segments import SegmentMaps
+
+NOW = 1_700_000_000_000
+LATER = NOW + 5_000
+
+
+def java_index_hash(text: str) -> int:
+    """Java's String.hashCode as its specification says it, then IndexFile's absolute value."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + high * 256 + low) & 0xFFFF_FFFF
+    if value >= 1 << 31:
+        value -= 1 << 32
+    value = abs(value)
+    return 0 if value == 1 << 31 else value
+
+
+def keyed(topic: str, *keys: str) -> list[Keyed]:
+    topic_hash = TopicHash(topic.encode())
+    return [(topic_hash, key.encode(), 1000 + at, NOW) for at, key in enumerate(keys)]
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)
+ids = st.text("0123456789ABCDEF", min_size=32, max_size=32)
+
+
+@given(topic=texts, key=st.one_of(texts, ids))
+def test_a_key_has_java_s_hash_of_topic_and_key(topic: str, key: str) -> None:
+    assert TopicHash(topic.encode()).of(key.encode()) == java_index_hash(f"{topic}#{key}")
+
+
+@given(topic=texts, keys=st.lists(st.one_of(ids, st.text("az~", max_size=40)), max_size=200))
+def test_many_keys_have_the_hashes_they_have_alone(topic: str, keys: list[str]) -> None:
+    assert hash_keys(keyed(topic, *keys)) == [
+        (java_index_hash(f"{topic}#{key}"), 1000 + at, NOW) for at, key in enumerate(keys)
+    ]
+
+
+@given(keys=st.lists(texts, max_size=70))
+def test_many_keys_of_any_characters_have_them_too(keys: list[str]) -> None:
+    assert [hashed for hashed, _, _ in hash_keys(keyed("t", *keys))] == [
+        java_index_hash(f"t#{key}") for key in keys
+    ]
+
+
+def test_keys_of_several_topics_are_hashed_together() -> None:
+    keys = keyed("a", "1", "2") + keyed("b", "1")
+    assert [hashed for hashed, _, _ in hash_keys(keys)] == [
+        java_index_hash(text) for text in ("a#1", "a#2", "b#1")
+    ]
+
+
+@pytest.mark.parametrize("character", ["\x01", "~", "\x7f"])
+def test_lanes_hold_the_largest_sums(character: str) -> None:
+    """A lane that overflowed would spill into its neighbour."""
+    keys = [character * 32] * 64
+    assert {hashed for hashed, _, _ in hash_keys(keyed("t", *keys))} == {
+        java_index_hash(f"t#{character * 32}")
+    }
+
+
+def test_the_smallest_number_has_no_absolute_value_and_counts_as_zero() -> None:
+    # Java's hash of this text is -2147483648.
+    topic, key = _text_with_the_smallest_hash()
+    assert TopicHash(topic.encode()).of(key.encode()) == 0
+    assert hash_keys(keyed(topic, key))[0][0] == 0
+
+
+def _text_with_the_smallest_hash() -> tuple[str, str]:
+    """Solve for seven digits of base 31: any remainder below 31^7 has a text of small letters."""
+    topic = "t"
+    start = 0
+    for character in f"{topic}#":
+        start = 31 * start + ord(character)
+    length = 7
+    lowest = ord("A")
+    base = start * 31**length + sum(lowest * 31**power for power in range(length))
+    rest = (0x8000_0000 - base) % (1 << 32)
+    digits = []
+    for _ in range(length):
+        rest, digit = divmod(rest, 31)
+        digits.append(chr(lowest + digit))
+    assert rest == 0
+    return topic, "".join(reversed(digits))
+
+
+# Into the index
+
+
+def make_index(directory: Path, units: int = 40) -> KeyIndex:
+    return KeyIndex(OS_FILES, str(directory), IndexShape(7, units), SegmentMaps(OS_FILES, 4))
+
+
+def content(index: KeyIndex) -> list[bytes]:
+    index.close()
+    return [path.read_bytes() for path in sorted(Path(index.directory).iterdir())]
+
+
+entry_lists = st.lists(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3000)), min_size=1, max_size=12),
+    max_size=12,
+)
+
+
+@given(batches=entry_lists)
+def test_keys_entered_at_once_make_the_same_files_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[int, int]]]
+) -> None:
+    one_by_one = make_index(tmp_path_factory.mktemp("one"))
+    at_once = make_index(tmp_path_factory.mktemp("many"))
+    position, timestamp = 0, NOW
+    for batch in batches:
+        entries = []
+        for hashed, pause_ms in batch:
+            position += 100
+            timestamp += pause_ms
+            entries.append((hashed, position, timestamp))
+            one_by_one.add((hashed,), position, timestamp)
+        at_once.add_many(entries)
+        assert at_once.end_position == one_by_one.end_position
+        assert at_once.end_timestamp == one_by_one.end_timestamp
+    assert content(at_once) == content(one_by_one)
+
+
+def test_keys_of_one_slot_are_found_newest_first(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    index.add((3,), 100, NOW)
+    index.add_many([(3, 200, NOW), (10, 300, NOW), (3, 400, LATER)])
+    assert list(index.find(3, 0, LATER)) == [400, 200, 100]
+    assert list(index.find(10, 0, LATER)) == [300]
+    assert list(index.find(3, LATER, LATER)) == [400]
+    index.close()
+
+
+def test_the_header_of_unfinished_keys_names_the_first_message(tmp_path: Path) -> None:
+    """After the death of the process recovery dispatches from there, so that none is missing."""
+    index = make_index(tmp_path)
+    index.add((1,), 100, NOW)
+    with pytest.raises(TypeError):
+        index.add_many([(2, 200, NOW), (3, 300, NOW), None])  # type: ignore[list-item]
+    found = make_index(tmp_path)
+    found.load(OS_FILES.list_dir(str(tmp_path)))
+    assert found.end_position == 200
+    assert list(found.find(2, 0, LATER)) == [200]
+    assert list(found.find(1, 0, LATER)) == [100]
+    index.close()
