@@ -1,0 +1,149 @@
+"""The official Java client as the load on Apache RocketMQ's broker and on ours, in turn.
+
+    python -m benchmarks.against_apache [--rounds 3] [--seconds 5] [--rows sync-1-128 ...]
+
+Every round starts each broker on an empty directory (one process each, asynchronous flush), runs
+all rows and stops it; the order alternates. Printed is JSON: every figure, the medians, and the
+ratio of ours to Apache's (above 1 is better for rates, below 1 for times and memory).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.interop.servers import Cluster, apache, penstock_up
+from tests.interop.toolchain import BUILD, FAST, Toolchain, Unavailable, prepare
+
+APACHE_VERSION = "5.5.0"
+ROWS = (
+    "sync-1-128",
+    "sync-16-128",
+    "async-256-128",
+    "async-256-1024",
+    "batch-32-128",
+    "drain-300000-128",
+    "latency-1000-128",
+)
+Figures = dict[str, float]
+
+
+@contextmanager
+def started(target: str, toolchain: Toolchain, directory: Path, heap: str) -> Iterator[Cluster]:
+    """One of the two, on an empty directory."""
+    if target == "penstock":
+        with penstock_up(directory) as cluster:
+            yield cluster
+    else:
+        with apache(toolchain, directory, heap=heap, options=FAST) as cluster:
+            yield cluster
+
+
+def measure(toolchain: Toolchain, cluster: Cluster, seconds: int, rows: Sequence[str]) -> Figures:
+    """Run the load generator once; figures by ``row:what``."""
+    command = toolchain.command(
+        "LoadGenerator",
+        cluster.namesrv,
+        cluster.broker,
+        str(seconds),
+        *rows,
+        heap="1g",
+        options=FAST,
+    )
+    log = BUILD / "logs" / "load-generator.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as errors:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, check=False
+        )
+    if done.returncode != 0 or done.stdout.count("{") != len(rows):
+        raise RuntimeError(f"the load generator ended with {done.returncode}; see {log}")
+    figures: Figures = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            found = json.loads(line)
+            row = found.pop("row")
+            figures |= {f"{row}:{what}": value for what, value in found.items()}
+    return figures
+
+
+def resident_bytes(directory: Path) -> int:
+    """Resident memory of the server processes, which have the directory on their command line."""
+    total = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            command = status.with_name("cmdline").read_bytes().decode(errors="replace")
+            if str(directory) in command:
+                lines = status.read_text().splitlines()
+                total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        except OSError:
+            continue  # it ended while we looked
+    return total * 1024
+
+
+def compare(
+    toolchain: Toolchain, rounds: int, seconds: int, rows: Sequence[str], heap: str
+) -> dict[str, dict[str, list[float]]]:
+    """All figures of all rounds, by target and figure."""
+    found: dict[str, dict[str, list[float]]] = {"apache": {}, "penstock": {}}
+    for number in range(rounds):
+        for target in ("apache", "penstock") if number % 2 == 0 else ("penstock", "apache"):
+            with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+                began = time.monotonic()
+                with started(target, toolchain, Path(directory) / target, heap) as cluster:
+                    figures = {"ready:seconds": time.monotonic() - began}
+                    figures |= measure(toolchain, cluster, seconds, rows)
+                    figures["resident:bytes"] = resident_bytes(Path(directory) / target)
+            for figure, value in figures.items():
+                found[target].setdefault(figure, []).append(value)
+            sys.stderr.write(f"round {number + 1} {target}: {figures}\n")
+    return found
+
+
+def report(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, object]]:
+    """Medians and the ratio of ours to Apache's, by figure."""
+    rows: dict[str, dict[str, object]] = {}
+    for figure in found["penstock"]:
+        ours = statistics.median(found["penstock"][figure])
+        theirs = statistics.median(found["apache"][figure])
+        rows[figure] = {
+            "penstock": ours,
+            "apache": theirs,
+            "ratio": round(ours / theirs, 3) if theirs else None,
+            "penstock_runs": found["penstock"][figure],
+            "apache_runs": found["apache"][figure],
+        }
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.against_apache")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW")
+    parser.add_argument("--heap", default="2g", help="heap of Apache's broker")
+    options = parser.parse_args(arguments)
+    try:
+        toolchain = prepare(APACHE_VERSION, Path(__file__).with_name("java"))
+    except Unavailable as missing:
+        print(f"comparison skipped, nothing was measured: {missing}")
+        return 0
+    found = compare(toolchain, options.rounds, options.seconds, options.rows, options.heap)
+    machine = {"system": platform.platform(), "python": platform.python_version()}
+    result = {"apache": APACHE_VERSION, "machine": machine, "rows": report(found)}
+    print(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

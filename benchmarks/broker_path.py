@@ -1,0 +1,279 @@
+"""What one request costs inside the broker, from the bytes of a socket to the bytes of the answer.
+
+A real broker on a real store serves one connection whose transport is a list: chunks of encoded
+requests go into ``data_received``, the end of the loop turn is called by hand, the answers are
+dropped. So frames, headers, handlers, log, queues and index are all in it; system calls of sockets,
+the event loop and a load generator are not. The best of many chunks is told: on a busy machine it
+is the only figure that repeats. The median stands beside it.
+
+    python -m benchmarks.broker_path [--full | --profile]
+
+The baseline is what no broker of these bytes can go without: reading the JSON header of each
+request and writing the one of each answer, with orjson and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import logging
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, cast
+
+import orjson
+from benchmarks.effort import QUICK, Effort, Figures, at_most
+from benchmarks.script import main
+
+from penstock.broker import Broker, BrokerConfig
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command, decode_command, encode_command
+from penstock.protocol.frames import FrameDecoder
+from penstock.protocol.headers import encode_header, encode_send_v2
+from penstock.protocol.headers.pull import PullFlag, PullMessage
+from penstock.protocol.headers.send import SendMessage
+from penstock.remoting import Peer
+from penstock.remoting.loop import run as run_loop
+from penstock.store import StoreConfig
+
+TOPIC: Final = "bench-path"
+QUEUES: Final = 4
+LONE_QUEUE: Final = 5
+"""Nothing is sent beside it, so its messages lie side by side in the log; those of the queues below
+`QUEUES` are scattered among one another."""
+ROUNDS: Final = 300
+MESSAGES_PER_PULL: Final = 32
+SENDS: Final = ((32, 128), (256, 128), (32, 1024))
+"""Requests in a chunk, bytes in a body."""
+PULLS: Final = ((LONE_QUEUE, 16), (LONE_QUEUE, 1), (0, 16))
+"""Queue, requests in a chunk."""
+SEND_TARGET_MICROSECONDS: Final = 10.0
+PULL_TARGET_MICROSECONDS: Final = 20.0
+
+
+class DroppingTransport:
+    """Takes everything and keeps only the number of bytes and the last write."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.last = b""
+
+    def write(self, data: bytes) -> None:
+        self.taken += len(data)
+        self.last = data
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
+        # uvloop hands the parts to one writev; joining them copies as the system call would.
+        self.write(b"".join(parts))
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return {"peername": ("127.0.0.1", 50123), "sockname": ("127.0.0.1", 10911)}.get(name)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is ever buffered."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    abort = pause_reading = resume_reading = close
+
+
+class Inside:
+    """A running broker and one connection to it that no socket carries."""
+
+    def __init__(self, broker: Broker) -> None:
+        # The benchmark measures the inside, so it reaches for it: no public name makes a peer
+        # without a socket, and none should.
+        server = cast(Any, broker)._server
+        self._end_turn: Callable[[], None] = server._turn.end
+        self.transport = DroppingTransport()
+        self.peer: Peer = server._make_peer()
+        self.peer.connection_made(cast(asyncio.BaseTransport, self.transport))
+
+    def serve(self, chunk: bytes) -> None:
+        self.peer.data_received(chunk)
+        self._end_turn()
+
+    def leave(self) -> None:
+        self.peer.connection_lost(None)
+
+
+def send_chunk(count: int, body_bytes: int, first: int = 0, queue_id: int | None = None) -> bytes:
+    """Sends as a Java producer pipelines them: to all queues in turn, unless one is given."""
+    code, body = RequestCode.SEND_MESSAGE_V2, b"x" * body_bytes
+    frames = []
+    for number in range(first, first + count):
+        unique_id = f"7F0000013A2218B4AAC2{number:012X}"
+        header = SendMessage(
+            *("bench-producers", TOPIC, "TBW102", 8),
+            number % QUEUES if queue_id is None else queue_id,
+            *(0, 1_700_000_000_000, 0),
+            properties=f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02TAGS\x01created\x02",
+            broker_name="broker-a",
+        )
+        frames.append(
+            encode_command(Command(code, number + 1, ext=encode_send_v2(header), body=body))
+        )
+    return b"".join(frames)
+
+
+def pull_chunk(count: int, queue_id: int, queue_offset: int) -> bytes:
+    """Pulls of 32 messages from one place of a queue, as Java's push consumer sends them."""
+    header = PullMessage(
+        *("bench-consumers", TOPIC, queue_id, queue_offset, MESSAGES_PER_PULL),
+        sys_flag=PullFlag.COMMIT_OFFSET | PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
+        commit_offset=queue_offset,
+        suspend_timeout_millis=15_000,
+        sub_version=1_700_000_000_000,
+        subscription="*",
+        expression_type="TAG",
+    )
+    ext = encode_header(header)
+    return b"".join(
+        encode_command(Command(RequestCode.PULL_MESSAGE, number, ext=ext))
+        for number in range(1, count + 1)
+    )
+
+
+class Cost:
+    """Microseconds per request, of many chunks."""
+
+    def __init__(self) -> None:
+        self._chunks: list[float] = []
+
+    def measure(self, work: Callable[[], object], requests: int) -> None:
+        started = time.perf_counter_ns()
+        work()
+        self._chunks.append((time.perf_counter_ns() - started) / requests / 1000)
+
+    def summary(self) -> dict[str, float]:
+        return {
+            "best": round(min(self._chunks), 2),
+            "median": round(statistics.median(self._chunks), 2),
+        }
+
+
+def bare_json(chunk: bytes, answer: bytes) -> Callable[[], None]:
+    """The baseline: read the header of each request, write that of each answer."""
+    headers = [frame.header for frame in FrameDecoder().feed(chunk)]
+    head = orjson.loads(FrameDecoder().feed(answer)[0].header)
+
+    def work() -> None:
+        for header in headers:
+            orjson.loads(header)
+            orjson.dumps(head)
+
+    return work
+
+
+async def measure_sends(
+    inside: Inside, in_flight: int, body_bytes: int, rounds: int
+) -> dict[str, object]:
+    path, bare = Cost(), Cost()
+    chunk = send_chunk(in_flight, body_bytes)
+    inside.serve(chunk)
+    expect_success(inside.transport.last)
+    baseline = bare_json(chunk, inside.transport.last)
+    for number in range(rounds):
+        chunk = send_chunk(in_flight, body_bytes, first=number * in_flight)
+        path.measure(lambda chunk=chunk: inside.serve(chunk), in_flight)  # type: ignore[misc]
+        bare.measure(baseline, in_flight)
+        await asyncio.sleep(0)
+    return figures({"body_bytes": body_bytes, "in_flight": in_flight}, path, bare)
+
+
+async def measure_pulls(
+    inside: Inside, queue_id: int, in_flight: int, rounds: int
+) -> dict[str, object]:
+    path, bare = Cost(), Cost()
+    chunk = pull_chunk(in_flight, queue_id, 0)
+    inside.serve(chunk)
+    expect_success(inside.transport.last)
+    size = len(inside.transport.last) // in_flight
+    baseline = bare_json(chunk, inside.transport.last)
+    for _ in range(rounds):
+        path.measure(lambda: inside.serve(chunk), in_flight)
+        bare.measure(baseline, in_flight)
+        await asyncio.sleep(0)
+    layout = "side by side" if queue_id == LONE_QUEUE else "scattered"
+    scenario = {"messages_are": layout, "bytes_per_pull": size, "in_flight": in_flight}
+    return figures(scenario, path, bare)
+
+
+def expect_success(answers: bytes) -> None:
+    """A benchmark of refusals would look splendid."""
+    for frame in FrameDecoder().feed(answers):
+        answer = decode_command(frame)
+        if answer.code != 0:
+            raise RuntimeError(f"the broker refused: {answer}")
+
+
+def figures(scenario: dict[str, object], path: Cost, bare: Cost) -> dict[str, object]:
+    ours, theirs = path.summary(), bare.summary()
+    return {
+        **scenario,
+        "microseconds": ours,
+        "bare_json_microseconds": theirs,
+        "ratio_to_bare_json": round(theirs["best"] / ours["best"], 3),
+    }
+
+
+async def measure(root: Path, rounds: int) -> dict[str, object]:
+    # Index and log as in production, but a log that fits a small disk.
+    store = StoreConfig(mapped_file_size_commit_log=256 << 20)
+    async with Broker(BrokerConfig(listen_port=0), root, store_config=store) as broker:
+        inside = Inside(broker)
+        sends = [
+            await measure_sends(inside, in_flight, body_bytes, rounds)
+            for in_flight, body_bytes in SENDS
+        ]
+        inside.serve(send_chunk(MESSAGES_PER_PULL, 128, queue_id=LONE_QUEUE))
+        pulls = [
+            await measure_pulls(inside, queue_id, in_flight, rounds)
+            for queue_id, in_flight in PULLS
+        ]
+        inside.leave()
+    return {"sends": sends, "pulls": pulls}
+
+
+def run(effort: Effort = QUICK) -> Figures:
+    """Microseconds per request, the best and the median of many chunks."""
+    rounds = effort.scaled(ROUNDS)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as root:
+        results = run_loop(measure(Path(root), rounds))
+    send = cast(Any, results)["sends"][0]["microseconds"]["best"]
+    pull = cast(Any, results)["pulls"][0]["microseconds"]["best"]
+    return {
+        "benchmark": "broker_path",
+        **results,
+        "targets": [
+            at_most("microseconds for a send, best", SEND_TARGET_MICROSECONDS, send),
+            at_most("microseconds for a pull of 32, best", PULL_TARGET_MICROSECONDS, pull),
+        ],
+    }
+
+
+def run_profiled() -> None:
+    """Show on stderr where the time goes."""
+    logging.disable(logging.INFO)
+    with cProfile.Profile() as profile:
+        run()
+    pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(45)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--profile"]:
+        run_profiled()
+    else:
+        main(run)

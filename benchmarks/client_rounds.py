@@ -1,0 +1,61 @@
+"""What one round with a client came to, and how rounds are summed up.
+
+A busy machine slows whoever it likes, so beside rates there is the CPU time of one message on
+either side: its minimum over the rounds hardly depends on who else was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.effort import Figures, median, ratio
+from benchmarks.processes import ServerProcess
+
+
+@dataclass(slots=True)
+class ClientRound:
+    """One round; inside `round_of` only ``messages`` is to be set."""
+
+    messages: int = 0
+    per_second: float = 0.0
+    client_microseconds: float = 0.0
+    """CPU time of this process per message, all its threads."""
+    broker_microseconds: float = 0.0
+
+
+@contextlib.contextmanager
+def round_of(server: ServerProcess) -> Iterator[ClientRound]:
+    """Time what is done inside; it says how many messages that were."""
+    done = ClientRound()
+    broker_cpu, cpu, begin = server.cpu_seconds(), time.process_time(), time.perf_counter()
+    yield done
+    elapsed = time.perf_counter() - begin
+    count = max(1, done.messages)
+    done.per_second = count / elapsed
+    done.client_microseconds = (time.process_time() - cpu) / count * 1e6
+    done.broker_microseconds = (server.cpu_seconds() - broker_cpu) / count * 1e6
+
+
+def summary(clients: Sequence[ClientRound], ceilings: Sequence[ClientRound]) -> Figures:
+    """A client's rounds beside those of the ceiling."""
+    rates = [one.per_second for one in clients]
+    raw = [one.per_second for one in ceilings]
+    compared = ratio(rates, raw)
+    return {
+        "messages_per_second": median(rates),
+        "best_messages_per_second": round(max(rates)),
+        "client_microseconds": round(min(one.client_microseconds for one in clients), 2),
+        "broker_microseconds": round(min(one.broker_microseconds for one in clients), 2),
+        "ceiling_per_second": median(raw),
+        "ceiling_client_microseconds": round(min(one.client_microseconds for one in ceilings), 2),
+        "ratio_to_ceiling": compared["ratio"],
+        "ratio_to_ceiling_range": compared["ratio_range"],
+    }
+
+
+def nameserver(server: ServerProcess) -> str:
+    """The name server of a `penstock up`, as clients take it."""
+    return server.ready_line.partition("namesrv=")[2].split()[0]

@@ -1,0 +1,38 @@
+"""What every benchmark does when it is run by itself."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Callable
+
+from benchmarks.effort import FULL, QUICK, TINY, Effort, Figures
+
+
+def effort_option(parser: argparse.ArgumentParser) -> None:
+    """Let the user choose how long it takes."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--full",
+        dest="effort",
+        action="store_const",
+        const=FULL,
+        default=QUICK,
+        help="minutes instead of seconds, for figures to be quoted",
+    )
+    group.add_argument(
+        "--tiny",
+        dest="effort",
+        action="store_const",
+        const=TINY,
+        help="show that it works, measure nothing",
+    )
+
+
+def main(run: Callable[[Effort], Figures]) -> None:
+    """Run one benchmark and print what it found as JSON."""
+    parser = argparse.ArgumentParser()
+    effort_option(parser)
+    logging.disable(logging.INFO)
+    print(json.dumps(run(parser.parse_args().effort), indent=2))
