@@ -1,0 +1,1 @@
+"""Makes the format ``penstock`` known to Spark on installation; nothing more."""
