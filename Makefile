@@ -34,7 +34,7 @@ layers: install
 	$(BIN)/lint-imports --no-cache
 
 pytest: install
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 spec: install  ## run the tests of the behaviour checklist and print its rows
 	$(BIN)/python -m tools.spec_table
