@@ -1,0 +1,198 @@
+"""Which cluster a command speaks to: flags, a context, the environment, else this machine.
+
+Each command that needs a cluster is decorated with `on_cluster` and gets a `Target`; the flags
+that lead to it are the same everywhere and stand here once:
+
+    @app.command("list")
+    @on_cluster
+    def list_things(target: Target, as_json: JsonFlag = False) -> None:
+        with target.admin() as admin:
+            ...
+        with penstock.Producer("tools", namesrv=target.namesrv, **target.access) as producer:
+            ...
+
+What counts, first to last: ``--namesrv``; ``--context``; ``NAMESRV_ADDR``; the context in use;
+``127.0.0.1:9876``. A context brings its address and its keys together, and an address given by
+hand leaves a context in use aside altogether: the keys of one cluster are not sent to another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from penstock.cli import contexts
+from penstock.cli.contexts import Context
+
+if TYPE_CHECKING:
+    from penstock import Admin
+    from penstock.client.arguments import AccessOptions
+
+_P = ParamSpec("_P")
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+NamesrvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namesrv",
+        "-n",
+        metavar="HOST:PORT",
+        help="Name servers, host:port;host:port; also NAMESRV_ADDR.",
+        show_default=DEFAULT_NAMESRV,
+    ),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="A cluster kept by `penstock context add`.",
+        autocompletion=contexts.complete_names,
+    ),
+]
+# The environment is left to the clients, which all ask it: a context comes before it.
+AccessKeyOption = Annotated[
+    str | None,
+    typer.Option("--access-key", metavar="KEY", help="Who you are; also PENSTOCK_ACCESS_KEY."),
+]
+SecretKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--secret-key",
+        metavar="KEY",
+        help="What proves it; better as PENSTOCK_SECRET_KEY or in a context.",
+    ),
+]
+SecurityTokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--security-token",
+        metavar="TOKEN",
+        help="Goes with temporary keys; also PENSTOCK_SECURITY_TOKEN.",
+    ),
+]
+TlsOption = Annotated[
+    bool | None,
+    typer.Option("--tls/--no-tls", help="Speak TLS; also PENSTOCK_TLS.", show_default=False),
+]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", metavar="FILE", help="Certificates to trust; means --tls."),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="Prefix of topics and groups; also PENSTOCK_NAMESPACE.",
+    ),
+]
+_FLAGS: dict[str, object] = {
+    "namesrv": NamesrvOption,
+    "context": ContextOption,
+    "access_key": AccessKeyOption,
+    "secret_key": SecretKeyOption,
+    "security_token": SecurityTokenOption,
+    "tls": TlsOption,
+    "tls_ca": TlsCaOption,
+    "namespace": NamespaceOption,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The cluster a command is for."""
+
+    context: Context
+    name: str | None = None
+    """The context's own name, if it has one."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        namesrv: str | None = None,
+        context: str | None = None,
+        tls_ca: Path | None = None,
+        **access: Any,
+    ) -> Target:
+        """From flags, where None is one that was not given, to a cluster."""
+        address = namesrv or (None if context else os.environ.get("NAMESRV_ADDR"))
+        base, name = Context(namesrv=address or DEFAULT_NAMESRV), None
+        if context is not None or address is None:
+            known = contexts.load()
+            name = context or known.current
+            if name is not None:
+                base = known.get(name)
+        given: dict[str, Any] = {
+            **access,
+            "namesrv": address,
+            "tls_ca": None if tls_ca is None else str(tls_ca),
+        }
+        changed = {field: value for field, value in given.items() if value is not None}
+        return cls(context=dataclasses.replace(base, **changed), name=name)
+
+    @property
+    def namesrv(self) -> str:
+        """The addresses of the name servers."""
+        return self.context.namesrv
+
+    @property
+    def access(self) -> AccessOptions:
+        """The keywords all clients take, without the address."""
+        kept = self.context
+        options: AccessOptions = {}
+        if kept.access_key is not None:
+            options["access_key"] = kept.access_key
+        if kept.secret_key is not None:
+            options["secret_key"] = kept.secret_key
+        if kept.security_token is not None:
+            options["security_token"] = kept.security_token
+        if kept.namespace is not None:
+            options["namespace"] = kept.namespace
+        if kept.tls_ca is not None and kept.tls is not False:
+            from penstock.remoting.tls import ClientTls
+
+            options["tls"] = ClientTls(ca_file=Path(kept.tls_ca))
+        elif kept.tls is not None:
+            options["tls"] = kept.tls
+        return options
+
+    def admin(self, *, timeout: float = 5) -> Admin:
+        """An administrator of the cluster; use it in a ``with`` block."""
+        from penstock import Admin
+
+        return Admin(namesrv=self.namesrv, timeout=timeout, **self.access)
+
+
+def on_cluster(command: Callable[Concatenate[Target, _P], None]) -> Callable[..., None]:
+    """Give a command the flags that lead to a cluster; its first parameter is the `Target`."""
+    own = inspect.signature(command, eval_str=True)
+    _, *parameters = own.parameters.values()
+    flags = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flag)
+        for name, flag in _FLAGS.items()
+    ]
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        target = Target.of(**{name: kwargs.pop(name, None) for name in _FLAGS})
+        command(target, *args, **kwargs)
+
+    # What typer reads: the command's own parameters, then the flags.
+    signature = own.replace(parameters=[*parameters, *flags])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {
+        **{name: parameter.annotation for name, parameter in signature.parameters.items()},
+        "return": None,
+    }
+    return run

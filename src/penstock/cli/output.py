@@ -1,0 +1,265 @@
+"""How every command shows what it found: a table for people, JSON for programs, a bar, a question.
+
+Results go to stdout, and nothing else does; bars, notes and questions go to stderr. So the output
+of any command can be piped. A command builds a `Table` of plain values and hands it to `show`,
+which prints it either way: the JSON has the values as they are, the table has them formatted.
+
+rich is imported where something is drawn: what prints JSON, help or an error starts without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed in scripts.")]
+
+_NOT_KNOWN = "-"
+# A pipe has no width: what goes into a file must not be folded to that of no terminal.
+_WIDTH_OF_A_PIPE = 100_000
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: the key of its values in each row, its heading, and how a value is written."""
+
+    name: str
+    title: str | None = None
+    align: Literal["left", "right"] = "left"
+    format: Callable[[object], str] | None = None
+    """Value to text; left out, `cell` does it. Not asked for None, which is shown as ``-``."""
+    style: Callable[[object], str] | None = None
+    """Value to a rich style such as ``"red"``; an empty text is none."""
+
+    @property
+    def heading(self) -> str:
+        return self.name.replace("_", " ") if self.title is None else self.title
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of plain values, one for each column at least; more are shown in JSON only."""
+
+    columns: Sequence[Column]
+    rows: Sequence[dict[str, object]]
+    title: str | None = None
+    note: str | None = None
+    """A sentence below the table, on stderr: what the reader may want to do next."""
+    empty: str = "nothing to show"
+    """What is said on stderr instead of a table without rows."""
+
+
+@dataclass(slots=True)
+class Bar:
+    """Progress of something long; `advance` costs next to nothing where nobody would see it."""
+
+    _bar: Progress | None = None
+    _task: TaskID | None = None
+    done: int = field(default=0)
+
+    def advance(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.done += count
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, count)
+
+    def total(self, count: int) -> None:
+        """It is known by now how many there will be."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=count)
+
+
+# ------------------------------------------------------------------------------- tables and JSON
+
+
+def show(table: Table, *, as_json: bool) -> None:
+    """Print a table, or its rows as one JSON list."""
+    if as_json:
+        print_json(list(table.rows))
+        return
+    if table.rows:
+        _draw(table)
+    else:
+        note(table.empty)
+    if table.note:
+        note(table.note)
+
+
+def show_one(
+    columns: Sequence[Column], values: dict[str, object], *, as_json: bool, title: str | None = None
+) -> None:
+    """Print one thing: a line for each of its values, or one JSON object."""
+    if as_json:
+        print_json(values)
+        return
+    width = max(len(column.heading) for column in columns)
+    if title:
+        say(title)
+    for column in columns:
+        say(f"{column.heading:<{width}}  {_text(column, values.get(column.name))}")
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout: indented for a person, a single line for a program."""
+    import orjson
+
+    indent = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
+    say(orjson.dumps(value, default=str, option=indent).decode())
+
+
+def print_json_line(value: object) -> None:
+    """One line of JSON lines, and not kept back: somebody may be following."""
+    import orjson
+
+    say(orjson.dumps(value, default=str).decode())
+
+
+def say(text: str) -> None:
+    """A line of result on stdout."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """A line on stderr: for people, not part of the result."""
+    typer.echo(text, err=True)
+
+
+def _draw(table: Table) -> None:
+    from rich import box
+    from rich.table import Table as Drawing
+    from rich.text import Text
+
+    drawing = Drawing(
+        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
+        pad_edge=False,
+        title=None if table.title is None else Text(table.title),
+        title_justify="left",
+    )
+    for column in table.columns:
+        # Folded and not cut: a name that cannot be read whole cannot be typed again.
+        drawing.add_column(column.heading, justify=column.align, overflow="fold")
+    for row in table.rows:
+        cells = []
+        for column in table.columns:
+            value = row.get(column.name)
+            style = "" if column.style is None or value is None else column.style(value)
+            cells.append(Text(_text(column, value), style=style))
+        drawing.add_row(*cells)
+    console().print(drawing)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console for stdout that neither folds nor colours what goes into a pipe."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        stderr=stderr, width=None if stream.isatty() else _WIDTH_OF_A_PIPE, highlight=False
+    )
+
+
+# ---------------------------------------------------------------------------------- single values
+
+
+def _text(column: Column, value: object) -> str:
+    if value is None:
+        return _NOT_KNOWN
+    return plain(cell(value) if column.format is None else column.format(value))
+
+
+def cell(value: object) -> str:
+    """A value as it stands in a table."""
+    if value is None:
+        return _NOT_KNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(map(cell, value)) or _NOT_KNOWN
+    return str(value) or _NOT_KNOWN
+
+
+def plain(text: str) -> str:
+    """Text that is safe on a terminal: what others wrote may hold escape sequences."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def local_time(milliseconds: object) -> str:
+    """Epoch milliseconds as local time; 0 and less mean that it is not known."""
+    if not isinstance(milliseconds, int) or milliseconds <= 0:
+        return _NOT_KNOWN
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return str(milliseconds)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def byte_count(size: object) -> str:
+    """Bytes as people read them."""
+    if not isinstance(size, int):
+        return cell(size)
+    return f"{size} B" if size < _MEBIBYTE else f"{size / _MEBIBYTE:.1f} MiB"
+
+
+# --------------------------------------------------------------------------- progress, questions
+
+
+@contextlib.contextmanager
+def progress(total: int | None, what: str, *, quiet: bool = False) -> Iterator[Bar]:
+    """A bar on stderr while something takes long; nothing where nobody would see it."""
+    if quiet or not sys.stderr.isatty():
+        yield Bar()
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    drawing = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console(stderr=True),
+        transient=True,
+    )
+    with drawing:
+        yield Bar(drawing, drawing.add_task(what, total=total))
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if somebody says so; ends the command otherwise, with nothing changed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidArgument(
+            f"{question} Nobody is there to say yes, so nothing was changed",
+            hint="add --yes if you mean it",
+        )
+    if not typer.confirm(question, err=True):
+        note("Nothing was changed.")
+        raise typer.Exit(1)
