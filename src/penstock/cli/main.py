@@ -1,4 +1,4 @@
-"""The ``penstock`` command: its verbs, and how an error is printed."""
+"""The ``penstock`` command: its verbs, and how it ends."""
 
 from __future__ import annotations
 
@@ -8,21 +8,58 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import demo, serve, store_tools
-from penstock.errors import PenstockError
+from penstock.cli import failures
+from penstock.cli.verbs import LazyVerbs, Verb
+
+_HERE = "penstock.cli"
+
+# Each line is the first of the command's own help.
+VERBS = {
+    "up": Verb(
+        f"{_HERE}.serve:up",
+        "Run a name server and a broker: all a client needs, in one command.",
+    ),
+    "nameserver": Verb(f"{_HERE}.serve:nameserver", "Run a name server alone."),
+    "broker": Verb(
+        f"{_HERE}.serve:broker", "Run one broker under a name server that runs elsewhere."
+    ),
+    "topic": Verb(f"{_HERE}.topics:app", "Topics: list, create, describe, delete."),
+    "group": Verb(f"{_HERE}.groups:app", "Consumer groups: list, describe, lag, reset, delete."),
+    "cluster": Verb(f"{_HERE}.cluster:app", "The brokers of a cluster and how they do."),
+    "context": Verb(f"{_HERE}.context_tools:app", "Clusters by name: list, use, add, remove."),
+    "send": Verb(f"{_HERE}.sending:send", "Send messages: an argument, lines, or JSON lines."),
+    "tail": Verb(f"{_HERE}.tailing:tail", "Print messages of a topic as they come."),
+    "query": Verb(f"{_HERE}.querying:query", "Find messages by id, key or time."),
+    "dlq": Verb(f"{_HERE}.dead_letters:app", "Dead letters: list, show, redrive, purge."),
+    "doctor": Verb(f"{_HERE}.doctor:doctor", "Why does a group not receive anything?"),
+    "bench": Verb(f"{_HERE}.benching:bench", "Measure sending and receiving."),
+    "spark": Verb(f"{_HERE}.spark_jobs:app", "Spark jobs: archive, replay, dlq, report."),
+    "store": Verb(
+        f"{_HERE}.store_tools:app",
+        "Look at the files of a store: what is there, whether it is whole, all of it as JSON.",
+    ),
+    "demo": Verb(
+        f"{_HERE}.demo:demo",
+        "Place orders, bill and ship them, fail, retry, repair: all on a broker in this process.",
+    ),
+}
+
+
+class Verbs(LazyVerbs):
+    """Everything ``penstock`` can do."""
+
+    verbs = VERBS
+
 
 app = typer.Typer(
     name="penstock",
-    help="RocketMQ for Python and Spark people: a broker that starts in a blink.",
+    cls=Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Help drawn by rich takes as long to load as everything else together.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(serve.up)
-app.command("nameserver")(serve.nameserver)
-app.command("broker")(serve.broker)
-app.add_typer(store_tools.app, name="store")
-app.command("demo")(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:
@@ -31,7 +68,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(epilog="\b\nExample: penstock up & penstock topic create orders")
 def root(
     version: Annotated[
         bool,
@@ -44,11 +81,10 @@ def root(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one sentence and a non-zero exit."""
+    """Run the command line; whatever ends it early is one sentence and an exit code."""
     try:
-        app()
-    except PenstockError as error:
-        typer.echo(f"penstock: {error}", err=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        code = app(prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
+    except failures.EXPECTED as error:
+        code = failures.report(error)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,100 @@
+"""From whatever ends a command early to one sentence with a way out, and an exit code.
+
+=====  =========================================================================================
+code   meaning
+=====  =========================================================================================
+0      done; also when whoever read the output had seen enough, as ``| head`` has
+1      it went wrong: the sentence on stderr says what, and what to do
+2      it was not understood: an unknown option or command, a value of the wrong kind
+130    Ctrl-C, as shells have it
+=====  =========================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+
+from penstock.errors import ConnectFailed, NameserverUnavailable, PenstockError
+
+FAILED = 1
+INTERRUPTED = 130
+
+# typer carries its own copy of click or uses the installed one, depending on its version; this
+# class is public either way, and those above it are what a command line is refused with.
+_UsageError, _ClickException = typer.BadParameter.__mro__[1:3]
+_REFUSALS: tuple[type[BaseException], ...] = (_ClickException, typer.Abort)
+EXPECTED: tuple[type[BaseException], ...] = (
+    PenstockError,
+    OSError,
+    KeyboardInterrupt,
+    *_REFUSALS,
+)
+"""What `report` has a sentence for. Anything else is a mistake of ours: it shows its traceback."""
+
+
+def report(error: BaseException) -> int:
+    """Say on stderr what went wrong; return the exit code."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        _leave_the_pipe()
+        return 0
+    if isinstance(error, PenstockError):
+        _say(_with_way_out(error))
+        return FAILED
+    if isinstance(error, OSError):
+        _say(str(error))
+        return FAILED
+    return _report_usage(error)
+
+
+def _report_usage(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        text = _suggested(error, error.format_message().strip().rstrip("."))
+        context = getattr(error, "ctx", None)
+        if context is not None:
+            join = " Try:" if text.endswith("?") else "; try:"
+            text += f"{join} {context.command_path} --help"
+        _say(text)
+    return int(error.exit_code)
+
+
+def _suggested(error: Any, message: str) -> str:
+    """An unknown option with the one that was meant, if that can be guessed."""
+    near = getattr(error, "possibilities", None)
+    if not near:
+        return message
+    return f"{error.message.rstrip('.')}. Did you mean {' or '.join(sorted(near))}?"
+
+
+def _with_way_out(error: PenstockError) -> str:
+    text = str(error)
+    if isinstance(error, NameserverUnavailable | ConnectFailed) and not error.hint:
+        text += (
+            "; try: `penstock up` starts one on this machine; --namesrv HOST:PORT, NAMESRV_ADDR "
+            "or `penstock context use NAME` choose another"
+        )
+    return text
+
+
+def _say(sentence: str) -> None:
+    try:
+        typer.echo(f"penstock: {sentence}", err=True)
+    except BrokenPipeError:
+        _leave_the_pipe()
+
+
+def _leave_the_pipe() -> None:
+    # Python flushes both streams once more when it ends, and would complain about the pipe again.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())
