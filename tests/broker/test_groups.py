@@ -19,6 +19,7 @@ from penstock.protocol.bodies import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
     TopicList,
+    encode_state,
 )
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Language
@@ -58,6 +59,27 @@ async def test_a_disabled_group_may_not_pull(wire: Wire) -> None:
     await wire.ok(CREATE, body=SubscriptionGroupConfig("cg", consume_enable=False))
     answer = await wire.pull("cg", "T", 0)
     assert (answer.code, answer.ext) == (16, {"forbiddenType": "2"})
+
+
+async def test_the_table_of_another_broker_may_keep_a_group_from_a_topic(
+    make_broker: MakeBroker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("store")
+    (root / "config").mkdir()
+    # Bit 2 is reading; the others forbid nothing here.
+    table = SubscriptionGroupTable(
+        {"cg": SubscriptionGroupConfig("cg")}, forbidden_table={"cg": {"T": 4, "U": 3}}
+    )
+    (root / "config" / "subscriptionGroup.json").write_bytes(encode_state(table))
+    broker = await make_broker(root)
+    async with await Wire.connect(broker.port) as wire:
+        for topic in ("T", "U"):
+            await wire.send(topic)
+        answer = await wire.pull("cg", "T", 0)
+        assert (answer.code, answer.ext) == (16, {"forbiddenType": "5"})
+        assert "cg" in (answer.remark or "")
+        assert (await wire.pull("cg", "U", 0)).code == 0
+        assert (await wire.pull("other", "T", 0)).code == 0
 
 
 async def test_a_group_is_on_the_disk_when_its_creation_is_answered(

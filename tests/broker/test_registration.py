@@ -10,6 +10,7 @@ import pytest
 from penstock.nameserver import NameServer
 from penstock.protocol.bodies import ClusterInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
 from penstock.protocol.headers.nameserver import GetRouteInfo
 from penstock.remoting import Server
 from penstock.testing.asking import put_topic, route
@@ -42,6 +43,35 @@ async def test_a_new_topic_has_a_route_right_after_it_was_made(tmp_path: Path) -
 
 
 @pytest.mark.spec("S11")
+async def test_who_was_told_of_a_first_message_finds_its_topic(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        names = await stage.connect(await stage.name_server())
+        wire = await stage.connect(await stage.broker())
+        # Not eventually: a consumer that is started now asks once, and then a second later.
+        for topic in ("T", "U", "V"):
+            assert (await wire.send(topic)).code == 0
+            assert await has_route(names, topic)
+
+
+@in_virtual_time
+async def test_a_mute_name_server_delays_a_first_message_for_two_seconds(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = Server(lambda peer, command: Command(0), "127.0.0.1", 0)
+        await server.start()
+        broker = await stage.broker(namesrv_addr=f"127.0.0.1:{server.port}")
+        wire = await stage.connect(broker)
+        for peer in server.peers:
+            peer.use_handler(lambda peer, command: None)
+        begin = stage.clock.monotonic()
+        assert (await wire.send("T")).code == 0
+        assert 1 < stage.clock.monotonic() - begin < 3
+        begin = stage.clock.monotonic()
+        assert (await wire.send("T")).code == 0
+        assert stage.clock.monotonic() - begin < 1
+        await server.stop(0)
+
+
+@pytest.mark.spec("S11")
 @in_virtual_time
 async def test_a_new_topic_is_known_long_before_the_next_round(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
@@ -52,6 +82,29 @@ async def test_a_new_topic_is_known_long_before_the_next_round(tmp_path: Path) -
         await eventually(lambda: has_route(names, "T"))
         # Rounds are half a minute apart; clients ask again within a second or so.
         assert stage.clock.monotonic() - begin < 1
+
+
+async def test_servers_bound_to_a_name_are_reached(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server(bind_host="localhost")
+        names = await stage.connect(server)
+        broker = await stage.broker(bind_host="localhost", namesrv_addr=server.address)
+        wire = await stage.connect(broker)
+        assert (await wire.send("T")).code == 0
+        found = await route(names, "T")
+        assert found is not None
+        assert found.brokers[0].addresses == {0: broker.address}
+        assert broker.address in (f"127.0.0.1:{broker.port}", f"[::1]:{broker.port}")
+
+
+async def test_clients_are_told_a_name_as_it_was_given(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(broker_ip1="localhost")
+        wire = await stage.connect(broker)
+        assert broker.address == f"localhost:{broker.port}"
+        answer = await wire.send("T")
+        # The id of a message has room for an address only.
+        assert (answer.ext or {})["msgId"].startswith("7F000001")
 
 
 @pytest.mark.spec("S11")

@@ -10,7 +10,12 @@ import pytest
 from penstock.broker.hooks import SentBack
 from penstock.model.hosts import offset_message_id
 from penstock.model.names import SCHEDULE_TOPIC
-from penstock.protocol.bodies import SubscriptionGroupConfig
+from penstock.protocol.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    encode_state,
+)
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers import encode_header
@@ -350,6 +355,24 @@ async def test_a_retry_topic_that_may_not_be_written_to_refuses(tmp_path: Path) 
         answer = await send_back(wire, "g", position)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert RETRY_TOPIC in (answer.remark or "")
+
+
+@pytest.mark.spec("S106")
+async def test_a_retry_topic_that_cannot_be_made_refuses(tmp_path: Path) -> None:
+    # Longer than a group may be, but a table of an older broker may bring it along.
+    group = "g" * 250
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        table = encode_state(
+            SubscriptionGroupTable({group: SubscriptionGroupConfig(group)}, DataVersion(0, 0, 0))
+        )
+        broker.state.groups.load(table)
+        wire = await stage.connect(broker)
+        position = await failed(wire)
+        answer = await send_back(wire, group, position)
+        assert answer.code == ERROR
+        assert "not exist" in (answer.remark or "")
+        assert f"%RETRY%{group}" not in broker.state.topics
 
 
 @pytest.mark.spec("S107")

@@ -428,4 +428,4 @@ async def test_a_slave_takes_no_message(tmp_path: Path) -> None:
 async def test_sends_are_counted_by_topic(wire: Wire, broker: Broker) -> None:
     await wire.send("T")
     await send_batch(wire, "T", [BatchItem(b"a", b"", 0), BatchItem(b"b", b"", 0)])
-    await eventually(lambda: broker.state.stats.puts["T"].count == 3)
+    await eventually(lambda: broker.state.stats.puts_of("T").count == 3)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.broker import Broker
+from penstock.broker import Broker, sampling
 from penstock.broker.handlers.runtime_info import version_text
 from penstock.broker.sampling import Sampling
 from penstock.broker.stats import BrokerStats as Counters
@@ -235,6 +235,68 @@ async def test_deleted_topics_and_groups_are_forgotten(make_broker: MakeBroker) 
             assert answer.code == 1
 
 
+@pytest.mark.spec("S117")
+async def test_single_queues_are_counted(make_broker: MakeBroker) -> None:
+    clock = FakeClock()
+    broker = await make_broker(clock=clock)
+    async with await Wire.connect(broker.port) as wire:
+        await send(wire, 4)
+        await send(wire, 2, queue_id=3)
+        await wire.pull("cg", "T", 0)
+        await clock.advance(10)
+        assert (await view(wire, "QUEUE_PUT_NUMS", "T@0")).stats_minute.sum == 4
+        assert (await view(wire, "QUEUE_PUT_NUMS", "T@3")).stats_minute.sum == 2
+        assert (await view(wire, "TOPIC_PUT_NUMS", "T")).stats_minute.sum == 6
+        assert (await view(wire, "QUEUE_PUT_SIZE", "T@3")).stats_minute.sum > 100
+        assert (await view(wire, "QUEUE_GET_NUMS", "T@0@cg")).stats_minute.sum == 4
+        assert (await view(wire, "QUEUE_GET_SIZE", "T@0@cg")).stats_minute.sum > 100
+
+
+async def test_latencies_are_the_time_between_taking_in_and_answering(
+    make_broker: MakeBroker,
+) -> None:
+    clock = FakeClock()
+    broker = await make_broker(clock=clock)
+    stats = broker.state.stats
+    async with await Wire.connect(broker.port) as wire:
+        await send(wire, 1)
+        stats.put_took("T", 0, 0.002)
+        stats.put_took("T", 0, 0.004)
+        stats.get("cg", "T", 0, 1, 100, 0.010)
+        await clock.advance(10)
+        # Three were timed: the one that was sent, while this clock stood still, and two more.
+        assert (await view(wire, "TOPIC_PUT_LATENCY", "0@T")).stats_minute.average_time == 2.0
+        assert (await view(wire, "GROUP_GET_LATENCY", "0@T@cg")).stats_minute.average_time == 10.0
+
+
+async def test_no_more_queues_are_sampled_than_fit(
+    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "MAX_QUEUES", 2)
+    clock = FakeClock()
+    broker = await make_broker(clock=clock)
+    for queue_id in range(3):
+        broker.state.stats.put("T", queue_id, 10)
+    await clock.advance(10)
+    sums = [
+        item.minute().sum
+        for queue_id in range(3)
+        if (item := broker.state.sampling.find("QUEUE_PUT_NUMS", f"T@{queue_id}")) is not None
+    ]
+    assert sums == [1, 1, 0]
+    assert broker.state.stats.puts_of("T").count == 3
+
+
+async def test_what_went_through_deleted_topics_stays_in_the_total() -> None:
+    stats = Counters()
+    stats.put("T", 0, 10, 3)
+    stats.put("U", 0, 10)
+    stats.get("g", "T", 0, 2, 20, 0.0)
+    stats.forget_topic("T")
+    assert (stats.put_total.count, stats.get_total.count) == (4, 2)
+    assert stats.puts_of("T").count == 0
+
+
 # Runtime info
 
 # What mqadmin of 4.9.7 and 5.5.0, and the dashboard, read.
@@ -300,10 +362,10 @@ async def test_totals_are_noted_at_midnight(make_broker: MakeBroker) -> None:
     async with Sampling(
         stats, broker.state.storage.store, clock, cluster="C", day_of=lambda seconds: day
     ) as sampling:
-        stats.put("T", 100, 5)
+        stats.put("T", 0, 100, 5)
         day = 2
         await clock.advance(1)
-        stats.put("T", 100, 2)
+        stats.put("T", 1, 100, 2)
         assert sampling.day_totals("put") == (7, 5, 0)
         day = 3
         await clock.advance(1)
@@ -315,7 +377,7 @@ async def test_sampling_thousands_of_topics_lets_others_run(make_broker: MakeBro
     clock = FakeClock()
     broker = await make_broker(clock=clock)
     for number in range(2000):
-        broker.state.stats.put(f"T{number}", 10)
+        broker.state.stats.put(f"T{number}", 0, 10)
     await clock.advance(10)
     assert broker.state.sampling.find("TOPIC_PUT_NUMS", "T1999") is not None
     assert broker.state.sampling.topic_put_tps("T1999") == 0.1

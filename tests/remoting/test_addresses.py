@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
 from penstock.remoting import format_address, parse_address
+from penstock.remoting.addresses import resolve_host
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,17 @@ def test_formatted_addresses_can_be_parsed_again(host: str, port: int) -> None:
     again = parse_address(format_address((host, port)))
     assert again[1] == port
     assert again[0] == host or host.startswith("::ffff:")
+
+
+@pytest.mark.parametrize("text", ["10.0.0.5", "::1", "2001:db8::1"])
+async def test_an_address_is_its_own_address(text: str) -> None:
+    assert await resolve_host(text) == text
+
+
+async def test_a_name_is_looked_up() -> None:
+    assert await resolve_host("localhost") in ("127.0.0.1", "::1")
+
+
+async def test_a_name_nobody_knows_is_refused_with_the_name() -> None:
+    with pytest.raises(InvalidArgument, match="no-such-host"):
+        await resolve_host("no-such-host.invalid")

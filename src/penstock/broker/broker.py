@@ -37,6 +37,7 @@ from penstock.protocol.delays import DelayLevels
 from penstock.protocol.message_ids import UniqueIds
 from penstock.protocol.records import pack_host
 from penstock.remoting import Limits, Peer, Server, ServerTls, go_away
+from penstock.remoting.addresses import format_address, resolve_host
 from penstock.remoting.dispatch import Dispatcher
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.service import Service, wait_any
@@ -122,15 +123,18 @@ class Broker(Service):
             )
             store.open()
             stack.callback(store.close)
+            stats = BrokerStats()
             storage = Storage(
                 store,
                 self._clock,
                 flush_interval=self._store_config.flush_interval_commit_log_ms / 1000,
                 sync_timeout=self._config.sync_flush_timeout_ms / 1000,
+                put_took=stats.put_took,
             )
             server = self._server = await self._listen(storage)
             stack.push_async_callback(self._stop_server, server)
-            state = self._state = self._build(server, storage)
+            ip = await resolve_host(self._config.broker_ip1 or self._config.bind_host)
+            state = self._state = self._build(server, storage, stats, ip)
             state.settings.on_change(state.apply_settings)
             delays = Delays(
                 storage, state.delay_levels, self._clock, lambda: state.tables.changed(DELAYS_FILE)
@@ -178,12 +182,12 @@ class Broker(Service):
 
     # Building
 
-    def _build(self, server: Server, storage: Storage) -> BrokerState:
+    def _build(self, server: Server, storage: Storage, stats: BrokerStats, ip: str) -> BrokerState:
         config, clock = self._config, self._clock
-        host = config.broker_ip1 or config.bind_host
-        ids = UniqueIds(pack_host(host, 0)[:-4], os.getpid(), self._random.getrandbits(32))
+        # A name that clients are told stays a name: it may mean another address to them.
+        host = config.broker_ip1 or ip
+        ids = UniqueIds(pack_host(ip, 0)[:-4], os.getpid(), self._random.getrandbits(32))
         tables = Tables(clock, self._root / "config")
-        stats = BrokerStats()
 
         def topics_changed(topic: str) -> None:
             tables.changed(TOPICS_FILE)
@@ -226,8 +230,8 @@ class Broker(Service):
                 new_unique_id=lambda: ids.next(clock.time_ms()),
             ),
             delay_levels=self._delay_levels,
-            address=f"{host}:{server.port}",
-            store_host=pack_host(host, server.port),
+            address=format_address((host, server.port)),
+            store_host=pack_host(ip, server.port),
             started_ms=clock.time_ms(),
             when_topics_known=self._when_topics_known,
             random_below=self._random.randrange,

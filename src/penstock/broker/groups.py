@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from penstock.errors import GroupNotFound, IllegalName
-from penstock.model.names import SYSTEM_GROUP_PREFIX
+from penstock.model.names import READ, SYSTEM_GROUP_PREFIX
 from penstock.protocol.bodies import (
     DataVersion,
     SubscriptionGroupConfig,
@@ -67,6 +67,10 @@ class Groups:
                 hint="create it, or set autoCreateSubscriptionGroup=true on the broker",
             )
         return config
+
+    def may_not_read(self, group: str, topic: str) -> bool:
+        """Whether the table keeps a group from reading a topic; it comes from another broker."""
+        return bool(self._forbidden) and bool(self._forbidden.get(group, {}).get(topic, 0) & READ)
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
         return iter(self._table.values())

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 6.0
 _UNREGISTER_SECONDS = 2.0
-# A burst of new topics is one registration; clients ask for a route again after a second anyway.
+# A burst of new topics is one registration more, not one each.
 _BURST_SECONDS = 0.02
 # How long the creation of a topic waits for name servers; they are told again anyway.
 _KNOWN_SECONDS = 2.0
@@ -110,13 +110,16 @@ class Registration(Service):
 
     async def _keep_registered(self, pool: Pool, name_server: str, changed: asyncio.Event) -> None:
         period = self._config.register_period_seconds
+        earliest = 0.0
         while True:
             timer = self._clock.call_later(period, changed.set)
             try:
                 await changed.wait()
             finally:
                 timer.cancel()
-            await self._clock.sleep(_BURST_SECONDS)
+            # A first change is told at once: a send that made a topic waits for it.
+            await self._clock.sleep(max(0.0, earliest - self._clock.monotonic()))
+            earliest = self._clock.monotonic() + _BURST_SECONDS
             changed.clear()
             waiting, self._waiting[name_server] = self._waiting[name_server], []
             try:

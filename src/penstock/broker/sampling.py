@@ -8,12 +8,13 @@ at midnight      what went in and out      the totals of today and yesterday
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.broker.stats import BrokerStats, Counter
+from penstock.broker.stats import BrokerStats, Counter, QueueCounter
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 from penstock.runtime.statistics import SAMPLE_SECONDS, StatsItem
@@ -24,7 +25,12 @@ _PER_TURN: Final = 500
 _HOUR_TICKS: Final = 60
 _DAY_TICKS: Final = 360
 
+MAX_QUEUES: Final = 4000
+"""Single queues whose samples are kept, a kilobyte each; more are counted, but show no rates."""
+
 _NUMS, _SIZE = "_NUMS", "_SIZE"
+# Times are asked for with the queue in front, messages with the topic in front.
+_LATENCIES: Final = {"TOPIC_PUT_LATENCY": "QUEUE_PUT", "GROUP_GET_LATENCY": "QUEUE_GET"}
 
 
 class Totals(NamedTuple):
@@ -46,20 +52,25 @@ class DayTotals(NamedTuple):
 
 
 class _Series:
-    """A counter's samples: of its messages, and of their bytes."""
+    """A counter's samples: of its messages, of their bytes and, of a queue, of the time."""
 
-    __slots__ = ("counter", "nums", "size")
+    __slots__ = ("counter", "latency", "nums", "size")
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
         self.nums = StatsItem()
         self.size = StatsItem()
+        self.latency = StatsItem() if isinstance(counter, QueueCounter) else None
 
     def sample(self, now: float, ticks: int) -> None:
         counter = self.counter
         self.nums.sum, self.nums.times = counter.count, counter.calls
         self.size.sum, self.size.times = counter.size, counter.calls
-        for item in (self.nums, self.size):
+        items = [self.nums, self.size]
+        if self.latency is not None and isinstance(counter, QueueCounter):
+            self.latency.sum, self.latency.times = round(counter.seconds * 1000), counter.timed
+            items.append(self.latency)
+        for item in items:
             item.sample_minute(now)
             if ticks % _HOUR_TICKS == 0:
                 item.sample_hour(now)
@@ -95,13 +106,19 @@ class Sampling(Service):
     def find(self, name: str, key: str) -> StatsItem | None:
         """A statistic by RocketMQ's name (TOPIC_PUT_NUMS) and key; None: never counted."""
         base, suffix = name[: -len(_NUMS)], name[-len(_NUMS) :]
-        if suffix not in (_NUMS, _SIZE):
+        if name in _LATENCIES:
+            queue_id, _, rest = key.partition("@")
+            topic, *group = rest.split("@", 1)
+            base, key = _LATENCIES[name], "@".join((topic, queue_id, *group))
+        elif suffix not in (_NUMS, _SIZE):
             return None
         series = self._series.get((base, key))
         if series is None:
             # Counted, but not sampled yet, is known; and is no long walk: somebody asked.
-            known = ((name, key) for name, key, _ in self._stats.named(self._cluster))
-            return StatsItem() if (base, key) in known else None
+            counted = itertools.chain(self._stats.named(self._cluster), self._stats.named_queues())
+            return StatsItem() if (base, key) in ((one, of) for one, of, _ in counted) else None
+        if name in _LATENCIES:
+            return series.latency
         return series.nums if suffix == _NUMS else series.size
 
     def group_get_tps(self, group: str, topic: str) -> float:
@@ -177,7 +194,9 @@ class Sampling(Service):
     async def _sample_counters(self, ticks: int) -> None:
         now = self._clock.monotonic()
         live: dict[tuple[str, str], _Series] = {}
-        for number, (name, key, counter) in enumerate(list(self._stats.named(self._cluster)), 1):
+        queues = itertools.islice(self._stats.named_queues(), MAX_QUEUES)
+        counters = [*self._stats.named(self._cluster), *queues]
+        for number, (name, key, counter) in enumerate(counters, 1):
             series = self._series.get((name, key))
             if series is None or series.counter is not counter:
                 series = _Series(counter)

@@ -56,6 +56,14 @@ class _Waiting(NamedTuple):
     answer: Command
 
 
+class _Probe(NamedTuple):
+    """One message whose way to its acknowledgement is timed."""
+
+    topic: str
+    queue_id: int
+    begun: float
+
+
 class Storage(Service):
     """The one user of a broker's store."""
 
@@ -66,7 +74,9 @@ class Storage(Service):
         *,
         flush_interval: float = 0.5,
         sync_timeout: float = 5.0,
+        put_took: Callable[[str, int, float], None] = lambda topic, queue_id, seconds: None,
     ) -> None:
+        """``put_took`` is told topic, queue and seconds of one message a write: a sample."""
         self.store = store
         self._clock = clock
         self._flush_interval = flush_interval
@@ -77,6 +87,8 @@ class Storage(Service):
         self._written = asyncio.Event()
         self._unwritten: list[tuple[Answered, Command]] = []
         self._waiting: deque[_Waiting] = deque()
+        self._put_took = put_took
+        self._probe: _Probe | None = None
         self.is_sync_flush = store.config.is_sync_flush
         self.max_message_size = store.config.max_message_size
         self.corrects_in_slave = store.config.offset_check_in_slave
@@ -96,7 +108,7 @@ class Storage(Service):
             self._note_failed_append(error)
             raise
         if not self._is_write_scheduled:
-            self._schedule_write()
+            self._schedule_write(draft)
         return appended
 
     def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> Sequence[Appended]:
@@ -107,7 +119,7 @@ class Storage(Service):
             self._note_failed_append(error)
             raise
         if not self._is_write_scheduled:
-            self._schedule_write()
+            self._schedule_write(draft)
         return appended
 
     def write(self) -> None:
@@ -120,6 +132,8 @@ class Storage(Service):
                 self._note_loss(error)
             else:
                 self._written.set()
+                if not self.is_sync_flush:
+                    self._end_probe()
                 self._answer_written()
         if self._loss is not None:
             raise self._loss
@@ -156,10 +170,17 @@ class Storage(Service):
         deadline = self._clock.monotonic() + self._sync_timeout
         self._waiting.append(_Waiting(end, deadline, promise, answer))
 
-    def _schedule_write(self) -> None:
+    def _schedule_write(self, draft: Draft) -> None:
         self._is_write_scheduled = True
+        if self._probe is None:
+            self._probe = _Probe(draft.topic, draft.queue_id, self._clock.monotonic())
         assert self._loop is not None, "the storage was started"
         self._loop.call_soon(self._write_unasked)
+
+    def _end_probe(self) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            self._put_took(probe.topic, probe.queue_id, self._clock.monotonic() - probe.begun)
 
     def _write_unasked(self) -> None:
         try:
@@ -197,6 +218,8 @@ class Storage(Service):
             finally:
                 overdue.cancel()
             self.store.mark_flushed(flushed)
+            if self.is_sync_flush:
+                self._end_probe()
             self._answer_flushed(flushed)
 
     def _answer_written(self) -> None:

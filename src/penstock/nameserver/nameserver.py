@@ -15,6 +15,7 @@ from penstock.nameserver.handlers import NameServerState
 from penstock.nameserver.kv import KvConfig
 from penstock.nameserver.routes import RouteTable
 from penstock.remoting import Limits, Peer, Server, ServerTls
+from penstock.remoting.addresses import format_address
 from penstock.remoting.dispatch import Dispatcher
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.service import Service
@@ -70,7 +71,7 @@ class NameServer(Service):
     @property
     def address(self) -> str:
         """``host:port`` for clients and brokers of this machine."""
-        return f"{self._config.bind_host}:{self.port}"
+        return format_address((self._config.bind_host, self.port))
 
     @property
     def routes(self) -> RouteTable:

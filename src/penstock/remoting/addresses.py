@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import socket
+
 from penstock.errors import InvalidArgument
 
 _MAPPED_IPV4 = "::ffff:"
@@ -35,3 +39,23 @@ def format_address(name: object) -> str:
     if host.startswith(_MAPPED_IPV4) and "." in host:
         host = host.removeprefix(_MAPPED_IPV4)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def resolve_host(host: str) -> str:
+    """The IP address of a host name; an IP address stays what it is.
+
+    IPv4 is preferred, since that is what older RocketMQ clients can read in a message id.
+    """
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        pass
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidArgument(
+            f"host {host!r} has no address: {error}",
+            expected="an IP address, or a name that this machine can look up",
+        ) from error
+    ordered = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return str(ordered[0][4][0])

@@ -68,6 +68,7 @@ class Forbidden(NoPermission):
     GROUP = 2
     TOPIC = 3
     BROADCASTING = 4
+    SUBSCRIPTION = 5
 
     def __init__(self, what: str, who: int) -> None:
         super().__init__(what)
@@ -82,6 +83,7 @@ class Pulling:
         self._read = broker.storage.read
         self._offsets = broker.offsets
         self._stats = broker.stats
+        self._monotonic = broker.clock.monotonic
 
     def pull(self, peer: Peer, command: Command) -> Command | Promise:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
@@ -160,6 +162,11 @@ class Pulling:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
                 expected=f"0 to {topic.read_queue_nums - 1}",
             )
+        if broker.groups.may_not_read(ask.consumer_group, ask.topic):
+            raise Forbidden(
+                f"the consumer group[{ask.consumer_group}] is forbidden for topic[{ask.topic}]",
+                Forbidden.SUBSCRIPTION,
+            )
         return group, self._filter_of(ask, group)
 
     def _filter_of(self, ask: PullMessage, group: SubscriptionGroupConfig) -> Filter:
@@ -202,6 +209,7 @@ class Pulling:
         if reset is not None:
             return self._reset_answer(ask, reset)
         wanted = command.ext and command.ext.get(PULL_BYTES)
+        begun = self._monotonic()
         result = self._read(
             ask.topic,
             ask.queue_id,
@@ -217,7 +225,14 @@ class Pulling:
         if status is _STATUS_FOUND:
             # An enum's hash and name take their time; this is the status that is always there.
             code, remark = _FOUND, "FOUND"
-            self._stats.get(ask.consumer_group, ask.topic, result.count, result.size)
+            self._stats.get(
+                ask.consumer_group,
+                ask.topic,
+                ask.queue_id,
+                result.count,
+                result.size,
+                self._monotonic() - begun,
+            )
             self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, result.next_offset)
         else:
             code, remark = self._code_of(status, ask), status.name

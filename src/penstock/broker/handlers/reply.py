@@ -184,7 +184,7 @@ class Replying:
             # The requester has its reply; the copy is for whoever looks later.
             log.warning("reply not stored topic=%s error=%s", draft.topic, error)
             return None
-        self._broker.stats.put(draft.topic, appended.size)
+        self._broker.stats.put(draft.topic, draft.queue_id, appended.size)
         return appended
 
 

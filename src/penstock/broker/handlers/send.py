@@ -140,7 +140,7 @@ class Sending:
                 draft = self._with_special(draft, asked_topic, special)
             appended = self._append(draft)
             log_position, queue_offset, size, _ = appended
-            self._count(topic, size)
+            self._count(topic, queue_id, size)
             if not (self._has_made_topic or self._storage.is_sync_flush or command.serializer):
                 return self._answer_frame(
                     command.request_id, log_position, queue_id, queue_offset, unique_id
@@ -183,7 +183,7 @@ class Sending:
             ),
             items,
         )
-        self._stats.put(ask.topic, sum(one.size for one in appended), len(appended))
+        self._stats.put(ask.topic, queue_id, sum(one.size for one in appended), len(appended))
         prefix = self._answers.id_prefix
         answer = Command(
             0,
@@ -205,6 +205,7 @@ class Sending:
         if self._has_made_topic:
             made = target = _TopicMade(promise)
             self._broker.tables.when_saved(TOPICS_FILE, made.saved)
+            self._broker.when_topics_known(made.known)
         if waits:
             self._storage.when_on_disk(appended.log_position + appended.size, target, answer)
         else:
@@ -286,30 +287,39 @@ class Sending:
 
 
 class _TopicMade:
-    """Holds an answer until the topic that the message made is saved.
+    """Holds an answer until the topic that the message made is saved, and has a route.
 
-    Without it a broker that dies right now would come back with the message, but with no more
-    queues of the topic than it finds messages in.
+    Not saved, a broker that dies right now would come back with the message, but with no more
+    queues of the topic than it finds messages in. And whoever has seen the answer may start a
+    consumer, which must find the topic at the name servers (as far as they can be reached).
     """
 
-    __slots__ = ("_answer", "_is_saved", "_promise")
+    __slots__ = ("_answer", "_is_known", "_is_saved", "_promise")
 
     def __init__(self, promise: Promise) -> None:
         self._promise = promise
         self._answer: Command | None = None
         self._is_saved = False
+        self._is_known = False
 
     def resolve(self, answer: Command) -> bool:
         self._answer = answer
-        return self._is_saved and self._promise.resolve(answer)
+        return self._is_saved and self._is_known and self._promise.resolve(answer)
 
     def fail(self, error: PenstockError) -> bool:
         return self._promise.fail(error)
 
     def saved(self) -> None:
         self._is_saved = True
+        self._go_on()
+
+    def known(self) -> None:
+        self._is_known = True
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._answer is not None:
-            self._promise.resolve(self._answer)
+            self.resolve(self._answer)
 
 
 def _slave_refusal(broker_name: str) -> SystemBusy:

@@ -15,6 +15,7 @@ from penstock.broker.state import BrokerState
 from penstock.broker.topics import READ_WRITE, UNIT_SUB_FLAG
 from penstock.errors import (
     IllegalMessage,
+    IllegalName,
     NoPermission,
     ProtocolError,
     RequestRefused,
@@ -23,10 +24,12 @@ from penstock.errors import (
 from penstock.model.hosts import offset_message_id
 from penstock.model.names import WRITE, Property, retry_topic
 from penstock.model.properties import encode_properties, parse_properties
+from penstock.protocol.bodies import TopicConfig
 from penstock.protocol.codes import RequestCode, response_name
 from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers.send import SendBack
 from penstock.protocol.records import Record, decode_record
+from penstock.protocol.validation import check_topic
 from penstock.remoting.dispatch import Call, handles
 from penstock.store import Draft
 
@@ -50,12 +53,7 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         # RocketMQ answers success and drops the message; a group set up like this asked for it.
         log.warning("message dropped, its group has no retry queues group=%s", ask.group)
         return
-    topic = broker.topics.ensure(
-        retry_topic(ask.group),
-        group.retry_queue_nums,
-        READ_WRITE,
-        UNIT_SUB_FLAG if ask.unit_mode else 0,
-    )
+    topic = _retry_topic(broker, ask, group.retry_queue_nums)
     if not topic.perm & WRITE:
         raise NoPermission(f"the topic[{topic.topic_name}] sending message is forbidden")
     record = _original(broker, ask)
@@ -100,6 +98,19 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
             properties.get(Property.UNIQUE_KEY),
         )
     call_hooks(broker.send_back_hooks, SentBack(ask.group, record.topic, True, target.is_dead))
+
+
+def _retry_topic(broker: BrokerState, ask: SendBack, queues: int) -> TopicConfig:
+    """The group's retry topic, made if need be."""
+    name = retry_topic(ask.group)
+    if name not in broker.topics:
+        try:
+            check_topic(name)
+        except IllegalName as error:
+            # A group that another broker's table brought along, with a longer name than ours have.
+            raise RequestRefused(f"topic[{name}] not exist: {error}") from error
+    flag = UNIT_SUB_FLAG if ask.unit_mode else 0
+    return broker.topics.ensure(name, queues, READ_WRITE, flag)
 
 
 def _original(broker: BrokerState, ask: SendBack) -> Record:
