@@ -1,0 +1,61 @@
+"""Binary Arrow arrays as numpy sees them: their offsets, lengths and bytes; pure.
+
+Everything here looks at the buffers of an array, none of it at a value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+CONTROLS: Final = 3
+"""0x01 and 0x02 separate properties, and stores refuse 0x00."""
+
+Numbers = np.ndarray[Any, Any]
+
+
+def as_binary(values: pa.Array) -> pa.Array:
+    """Texts as their bytes, in the form with 32-bit offsets."""
+    return values if values.type == pa.binary() else values.cast(pa.binary())
+
+
+def fixed(data: bytes, count: int, width: int) -> pa.Array:
+    """``count`` values of ``width`` bytes each, without a copy."""
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def offsets_of(values: pa.Array) -> Numbers:
+    """Where the values of a binary array begin, and where the last one ends."""
+    if not len(values):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
+
+
+def lengths_of(values: pa.Array) -> Numbers:
+    return np.diff(offsets_of(values))
+
+
+def has_controls(values: pa.Array) -> bool:
+    """Whether any byte of the values separates properties; looks at all of them at once."""
+    data = values.buffers()[2]
+    if data is None or not len(values):
+        return False
+    offsets = offsets_of(values)
+    used = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return bool((used < CONTROLS).any())
+
+
+def controls_in(values: pa.Array) -> Numbers:
+    """Which values have such a byte."""
+    found = [
+        pc.match_substring(values, bytes([control])).fill_null(False).to_numpy(zero_copy_only=False)
+        for control in range(CONTROLS)
+    ]
+    answer: Numbers = np.logical_or.reduce(found)
+    return answer
