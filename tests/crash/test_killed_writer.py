@@ -114,8 +114,5 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(
     assert again.count == checker.count
     result = verify("store", str(root))
     assert (result.is_clean, result.records) == (True, checker.count)
-    if IS_LONG:
-        # Every key of every message, where the checks above look one key of each up. One kill in
-        # some 150 still costs a message one of its further keys, which the short form is too
-        # short to tell from luck.
-        assert result.damages == []
+    # Every key of every message, where the checks above look one key of each up.
+    assert result.damages == []

@@ -30,7 +30,7 @@ def test_the_next_process_adds_the_keys_again_and_that_is_no_damage(
     for number in range(3):
         store.append(draft(number))
         store.write()
-    pack, calls = key_index._pack_number, iter(range(100))
+    pack, calls = key_index._pack_unit, iter(range(100))
 
     def pack_until_killed(*arguments: Any) -> None:
         if next(calls) == 4:
@@ -40,7 +40,7 @@ def test_the_next_process_adds_the_keys_again_and_that_is_no_damage(
     for number in range(3, 9):
         store.append(draft(number))
     with monkeypatch.context() as patched:
-        patched.setattr(key_index, "_pack_number", pack_until_killed)
+        patched.setattr(key_index, "_pack_unit", pack_until_killed)
         with pytest.raises(Killed):
             store.write()
     store.abandon()

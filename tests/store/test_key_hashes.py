@@ -139,10 +139,12 @@ def test_keys_entered_at_once_make_the_same_files_as_one_by_one(
 def test_keys_of_one_slot_are_found_newest_first(tmp_path: Path) -> None:
     index = make_index(tmp_path)
     index.add((3,), 100, NOW)
-    index.add_many([(3, 200, NOW), (10, 300, NOW), (3, 400, LATER)])
-    assert list(index.find(3, 0, LATER)) == [400, 200, 100]
-    assert list(index.find(10, 0, LATER)) == [300]
-    assert list(index.find(3, LATER, LATER)) == [400]
+    much_later = NOW + 600_000
+    index.add_many([(3, 200, NOW), (10, 300, NOW), (3, 400, much_later)])
+    assert list(index.find(3, 0, much_later)) == [400, 200, 100]
+    assert list(index.find(10, 0, much_later)) == [300]
+    assert list(index.find(3, much_later, much_later)) == [400]
+    assert list(index.find(3, NOW, NOW)) == [200, 100]
     index.close()
 
 

@@ -15,11 +15,16 @@ page's room on the disk, or fails with an error, where a store to a hole would k
 Order within one message, or many: header, then for each key its unit before its slot. A process
 killed in between leaves units that no slot knows, never a slot that points to nothing; the header
 names the message, or the first of them, and recovery dispatches again from there.
+
+A process may be killed between any two instructions, so what is already in use, header and slots,
+is never changed with ``pack_into``: that clears its bytes before it fills them.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -44,11 +49,12 @@ NAME_DIGITS: Final = 17
 _HEADER = struct.Struct(">qqqqii")
 _NUMBER = struct.Struct(">i")
 _UNIT = struct.Struct(">iqii")
-_pack_header = _HEADER.pack_into
 _pack_unit = _UNIT.pack_into
-_pack_number = _NUMBER.pack_into
 _unpack_number = _NUMBER.unpack_from
 _MAX_INT = 0x7FFF_FFFF
+_FIRST_SLOT = HEADER_BYTES // SLOT_BYTES
+_CLOCK_SLACK_MS = 60_000
+"""How far the clock may go back without hiding messages from a search by time."""
 
 
 class IndexHeader(NamedTuple):
@@ -97,6 +103,8 @@ class KeyIndex:
         self._map: WritableMap | None = None
         self._name = ""
         self._view = memoryview(b"")
+        self._words = self._view
+        """The same bytes as numbers of four: a slot is stored to with one instruction."""
         self._descriptor = -1
         self._taken = bytearray()
         self._count = 1
@@ -186,30 +194,23 @@ class KeyIndex:
             seconds = _MAX_INT
         places: list[tuple[int, int]] = []
         for hashed in hashes:
-            slot_at = HEADER_BYTES + hashed % slots * SLOT_BYTES
-            if not taken[slot_at // PAGE_BYTES]:
-                self._take_pages(slot_at // PAGE_BYTES, slot_at // PAGE_BYTES)
-            places.append((hashed, slot_at))
+            slot = _FIRST_SLOT + hashed % slots
+            page = slot * SLOT_BYTES // PAGE_BYTES
+            if not taken[page]:
+                self._take_pages(page, page)
+            places.append((hashed, slot))
         self._end_timestamp = timestamp
         self.end_position = position
         self._count = count + total
-        _pack_header(
-            view,
-            0,
-            self._begin_timestamp,
-            timestamp,
-            self._begin_position,
-            position,
-            self._slots_used,
-            count + total,
-        )
-        for hashed, slot_at in places:
-            (previous,) = _unpack_number(view, slot_at)
+        self.finish()
+        words, numbers = self._words, _as_stored(range(count, count + total))
+        for (hashed, slot), number in zip(places, numbers, strict=True):
+            (previous,) = _unpack_number(view, slot * SLOT_BYTES)
             if not 0 < previous < count:
                 previous = 0
                 self._slots_used += 1
             _pack_unit(view, unit_at, hashed, position, seconds, previous)
-            _pack_number(view, slot_at, count)
+            words[slot] = number
             unit_at += UNIT_BYTES
             count += 1
 
@@ -233,17 +234,19 @@ class KeyIndex:
             self._take_pages(unit_at // PAGE_BYTES, last_page)
         self.end_position = entries[0][1]
         self._count = count + total
-        _pack_header(view, 0, *self._header())
+        self.finish()
         begin = self._begin_timestamp
         previous_timestamp, seconds = begin, 0
         new_slots = 0
-        for hashed, position, timestamp in entries:
+        words, numbers = self._words, _as_stored(range(count, count + total))
+        for (hashed, position, timestamp), number in zip(entries, numbers, strict=True):
             if timestamp != previous_timestamp:
                 previous_timestamp = timestamp
                 seconds = (timestamp - begin) // 1000 if 0 < begin <= timestamp else 0
                 if seconds > _MAX_INT:
                     seconds = _MAX_INT
-            slot_at = HEADER_BYTES + hashed % slots * SLOT_BYTES
+            slot = _FIRST_SLOT + hashed % slots
+            slot_at = slot * SLOT_BYTES
             if not taken[slot_at // PAGE_BYTES]:
                 self._take_pages(slot_at // PAGE_BYTES, slot_at // PAGE_BYTES)
             (previous,) = _unpack_number(view, slot_at)
@@ -251,12 +254,12 @@ class KeyIndex:
                 previous = 0
                 new_slots += 1
             _pack_unit(view, unit_at, hashed, position, seconds, previous)
-            _pack_number(view, slot_at, count)
+            words[slot] = number
             unit_at += UNIT_BYTES
             count += 1
         self._slots_used += new_slots
         _, self.end_position, self._end_timestamp = entries[-1]
-        _pack_header(view, 0, *self._header())
+        self.finish()
 
     def _add_at_the_end(self, hashes: Sequence[int], position: int, timestamp: int) -> None:
         """Enter keys one by one: they may need the rest of one file and the start of another."""
@@ -268,9 +271,16 @@ class KeyIndex:
             self.add(hashes, position, timestamp)
 
     def finish(self) -> None:
-        """Write the header as it is after the last key."""
+        """Write the header as it is; every field at once, so that none is ever seen half done."""
         if self._map is not None:
-            _pack_header(self._view, 0, *self._header())
+            self._view[:HEADER_BYTES] = _HEADER.pack(
+                self._begin_timestamp,
+                self._end_timestamp,
+                self._begin_position,
+                self.end_position,
+                self._slots_used,
+                self._count,
+            )
 
     def _header(self) -> IndexHeader:
         return IndexHeader(
@@ -310,6 +320,7 @@ class KeyIndex:
         self._descriptor = descriptor
         self._map = self._files.map_writable(descriptor, size)
         self._view = self._map.view
+        self._words = self._view.cast("i")
         self._taken = bytearray((size + PAGE_BYTES - 1) // PAGE_BYTES)
         self._take_pages(0, 0)
         self.headers[self._name] = self._header()
@@ -321,7 +332,8 @@ class KeyIndex:
         self.finish()
         self.headers[self._name] = self._header()
         self._full_maps.append(self._map)
-        self._map, self._view, self._descriptor = None, memoryview(b""), -1
+        self._map, self._descriptor = None, -1
+        self._view = self._words = memoryview(b"")
 
     def _new_name(self, timestamp: int) -> str:
         """The creation time as RocketMQ writes it; names go up even if the clock goes back."""
@@ -348,6 +360,8 @@ class KeyIndex:
             self.headers[self._name] = self._header()
         if self._memory is not None:
             yield from reversed(self._memory.get(hashed, ()))
+        # Clocks are set back at times: look a little further than asked, the reader compares.
+        begin_ms, end_ms = begin_ms - _CLOCK_SLACK_MS, end_ms + _CLOCK_SLACK_MS
         for name, header in reversed(list(self.headers.items())):
             if header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp:
                 yield from self._find_in_file(name, header, hashed, begin_ms, end_ms)
@@ -371,7 +385,8 @@ class KeyIndex:
                 view, self._units_at + number * UNIT_BYTES
             )
             # Whole seconds are all a unit has: take those that may match, the reader compares.
-            earliest = header.begin_timestamp + seconds * 1000
+            # Those of the first unit count from the end of the file before.
+            earliest = header.begin_timestamp + (seconds * 1000 if number > 1 else 0)
             if unit_hash == hashed and earliest <= end_ms and begin_ms < earliest + 1000:
                 yield position
             last, number = number, following
@@ -451,9 +466,17 @@ class KeyIndex:
         if self._map is not None:
             self.finish()
             self.headers[self._name] = self._header()
-            self._view = memoryview(b"")
+            self._view = self._words = memoryview(b"")
             self._map.close()
             self._map = None
+
+
+def _as_stored(numbers: range) -> array[int]:
+    """Numbers with their bytes in the order of the file."""
+    words = array("i", numbers)
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words
 
 
 def find_index_files(files: FileLayer, directory: str) -> tuple[list[FileEntry], list[str]]:

@@ -243,8 +243,11 @@ def _distrust_queues(parts: Parts, start: int) -> None:
 def _distrust_index(parts: Parts, start: int) -> int:
     """Delete index files that a crash may have torn; return from where to index again."""
     index, state = parts.index, parts.state
-    if index is None or parts.read_only:
+    if index is None:
         return start
+    if parts.read_only:
+        # Nothing is deleted; what the index does not have yet is held in memory.
+        return min(start, index.end_position) if index.headers else start
     if not parts.is_intact:
         for name, header in list(index.headers.items()):
             if state is not None:

@@ -1,0 +1,89 @@
+"""What others see of an index file at any instant, and what a kill at that instant leaves of it.
+
+A writer adds keys in a process of its own; the test looks at the same bytes all the time. What it
+sees in between is what a SIGKILL at that instant would leave behind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.store import OS_FILES
+from penstock.store.key_index import HEADER_BYTES, IndexShape, KeyIndex
+from penstock.store.segments import SegmentMaps
+
+SLOTS, UNITS = 8, 400_000
+NOW = 1_700_000_000_000
+LOOKS = 60_000
+WRITER = f"""
+import sys
+from penstock.store import OS_FILES
+from penstock.store.key_index import IndexShape, KeyIndex
+from penstock.store.segments import SegmentMaps
+
+index = KeyIndex(OS_FILES, sys.argv[1], IndexShape({SLOTS}, {UNITS}), SegmentMaps(OS_FILES, 4))
+index.add((1,), 1, {NOW})
+print("ready", flush=True)
+is_many = sys.argv[2] == "many"
+for number in range(2, {UNITS} - 8, 4):
+    entries = [(key, key, {NOW}) for key in range(number, number + 4)]
+    if is_many:
+        index.add_many(entries)
+    else:
+        for hashed, position, timestamp in entries:
+            index.add((hashed,), position, timestamp)
+"""
+
+
+@pytest.fixture(params=["one by one", "many"])
+def live_file(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[mmap.mmap]:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path), str(request.param)], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        (path,) = tmp_path.iterdir()
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            yield mapped
+        writer.kill()
+
+
+def test_header_and_slots_are_whole_at_every_instant(live_file: mmap.mmap) -> None:
+    count_at, slots = HEADER_BYTES - 4, struct.Struct(f">{SLOTS}i")
+    last_count, last_slots = 2, (0,) * SLOTS
+    for _ in range(LOOKS):
+        count = int.from_bytes(live_file[count_at:HEADER_BYTES], "big")
+        assert last_count <= count <= UNITS, "a count was cleared while it was changed"
+        now = slots.unpack(live_file[HEADER_BYTES : HEADER_BYTES + slots.size])
+        for before, after in zip(last_slots, now, strict=True):
+            assert before <= after < UNITS, "a slot lost its chain while it was changed"
+        last_count, last_slots = count, now
+    assert last_count > 2, "the writer was not seen at work"
+
+
+def test_the_first_key_of_a_file_is_found_by_its_time(tmp_path: Path) -> None:
+    """Its seconds count from the end of the file before, which may be long ago."""
+    index = KeyIndex(OS_FILES, str(tmp_path), IndexShape(8, 3), SegmentMaps(OS_FILES, 4))
+    a_day_later = NOW + 86_400_000
+    index.add((1,), 100, NOW)
+    index.add((2,), 200, NOW)
+    index.add((3,), 300, a_day_later)
+    assert list(index.find(3, a_day_later, a_day_later)) == [300]
+    index.close()
+
+
+def test_messages_are_found_although_the_clock_went_back(tmp_path: Path) -> None:
+    index = KeyIndex(OS_FILES, str(tmp_path), IndexShape(8, 3), SegmentMaps(OS_FILES, 4))
+    for number, seconds in enumerate((0, 40, 20, 5), 1):
+        index.add((number,), number * 100, NOW + seconds * 1000)
+    for number, seconds in enumerate((0, 40, 20, 5), 1):
+        stored_ms = NOW + seconds * 1000
+        assert list(index.find(number, stored_ms, stored_ms)) == [number * 100]
+    index.close()
