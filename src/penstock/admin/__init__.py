@@ -4,9 +4,18 @@ from penstock.admin.reports import (
     BrokerAddress,
     Client,
     DeadLetter,
+    DeadLetterQueue,
     QueueLag,
     QueueRange,
     QueueSlice,
 )
 
-__all__ = ["BrokerAddress", "Client", "DeadLetter", "QueueLag", "QueueRange", "QueueSlice"]
+__all__ = [
+    "BrokerAddress",
+    "Client",
+    "DeadLetter",
+    "DeadLetterQueue",
+    "QueueLag",
+    "QueueRange",
+    "QueueSlice",
+]

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from penstock.admin.brokers import BrokerActions
-from penstock.admin.messages import MessageActions
+from penstock.admin.dead_letters import DeadLetterActions
 
 
-class Admin(MessageActions, BrokerActions):
+class Admin(DeadLetterActions, BrokerActions):
     """Looks at a cluster and changes it; connects on the first call.
 
     ``namesrv`` as for all clients; ``timeout`` for one request. `close`, or leaving an ``async

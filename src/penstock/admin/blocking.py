@@ -11,11 +11,13 @@ from penstock.admin.reports import (
     BrokerAddress,
     Client,
     DeadLetter,
+    DeadLetterQueue,
     QueueLag,
     QueueRange,
     QueueSlice,
 )
 from penstock.client.arguments import AccessOptions, Time
+from penstock.client.receipts import Receipt
 from penstock.model import MessageQueue, StoredMessage, Subscription, TopicRoute
 from penstock.model.names import READ, WRITE
 from penstock.protocol.bodies import (
@@ -209,6 +211,14 @@ class Admin:
         """
         return self._run(self._actions.group_lag(group, topic=topic))
 
+    def offsets_at(self, topic: str, time: Time) -> dict[MessageQueue, int]:
+        """Where each queue of a topic has its first message stored at ``time`` or later.
+
+        ``"first"`` and ``"last"`` are the ends. Brokers of 4.9 search for the nearest message,
+        which may be the one before: look at its timestamp where that matters.
+        """
+        return self._run(self._actions.offsets_at(topic, time))
+
     def reset_offsets(
         self,
         group: str,
@@ -251,15 +261,66 @@ class Admin:
         """Read a queue from an offset on, without a group and without a trace."""
         return self._run(self._actions.messages(queue, offset, count=count))
 
-    def dead_letters(self, group: str, *, count: int = 100) -> list[DeadLetter]:
-        """The newest messages that a group gave up on, oldest first, with the reason if known."""
-        return self._run(self._actions.dead_letters(group, count=count))
-
     def consume_directly(
         self, group: str, client_id: str, msg_id: str, *, topic: str | None = None
     ) -> ConsumeDirectlyResult:
         """Have a connected consumer handle one stored message now, and tell how that went."""
         return self._run(self._actions.consume_directly(group, client_id, msg_id, topic=topic))
+
+    # ------------------------------------------------------------------------- dead letters
+
+    def dead_letter_groups(self) -> list[str]:
+        """The groups that have ever given a message up."""
+        return self._run(self._actions.dead_letter_groups())
+
+    def dead_letter_queues(self, group: str) -> list[DeadLetterQueue]:
+        """Where a group's dead letters are, and which of them nobody has dealt with."""
+        return self._run(self._actions.dead_letter_queues(group))
+
+    def dead_letters(
+        self, group: str, *, count: int = 100, settled: bool = False
+    ) -> list[DeadLetter]:
+        """The newest messages that a group gave up on, oldest first, with the reason if known.
+
+        ``settled`` adds those that were purged, and those before which all were redriven.
+        """
+        return self._run(self._actions.dead_letters(group, count=count, settled=settled))
+
+    def redriven(
+        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+    ) -> set[str]:
+        """The offset ids of those letters that were redriven already, to the group or to ``to``.
+
+        Copies are found by the key index, which a broker may be configured to do without.
+        """
+        return self._run(self._actions.redriven(group, letters, to=to))
+
+    def redrive(
+        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+    ) -> list[Receipt]:
+        """Give dead letters to their group again, as if they had never been tried.
+
+        Nobody else sees them. With ``to`` they are sent to that topic instead, where every group
+        that reads it does. A letter that fails again becomes a new dead letter. What was redriven
+        stays pending until `settle_dead_letters` says otherwise.
+        """
+        return self._run(self._actions.redrive(group, letters, to=to))
+
+    def settle_dead_letters(
+        self, group: str, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> dict[MessageQueue, int]:
+        """Say that all dead letters before these offsets are dealt with; return the marks.
+
+        Without ``offsets`` that is all there are. A mark may be moved back, too.
+        """
+        return self._run(self._actions.settle_dead_letters(group, offsets))
+
+    def delete_dead_letters(self, group: str) -> None:
+        """Delete a group's dead-letter topic, with its mark; the next dead letter makes it anew.
+
+        Nobody can read the letters afterwards. One that comes in meanwhile is gone as well.
+        """
+        self._run(self._actions.delete_dead_letters(group))
 
     # ------------------------------------------------------------------------------ brokers
 

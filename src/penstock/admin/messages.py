@@ -6,13 +6,13 @@ import asyncio
 
 from penstock.admin.access import on_host, received
 from penstock.admin.offsets import OffsetActions
-from penstock.admin.reports import DeadLetter, QueueSlice
+from penstock.admin.reports import QueueSlice
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.client.calls import refusal
 from penstock.errors import InvalidArgument, NotFound, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
-from penstock.model.names import Property, dead_letter_topic
+from penstock.model.names import Property
 from penstock.protocol.bodies import ConsumeDirectlyResult
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.clients import ConsumeMessageDirectly
@@ -209,31 +209,6 @@ class MessageActions(OffsetActions):
             offset = ends.next_begin_offset
             if len(messages) >= count or not is_moving or offset >= ends.max_offset:
                 return QueueSlice(tuple(messages), offset, ends.min_offset, ends.max_offset)
-
-    @on_host
-    async def dead_letters(self, group: str, *, count: int = 100) -> list[DeadLetter]:
-        """The newest messages that a group gave up on, oldest first, with the reason if known."""
-        topic = dead_letter_topic(self.long_name(group))
-        if await self.find_route(topic) is None:
-            return []
-        masters = await self.topic_masters(topic)
-        parts = await asyncio.gather(
-            *(
-                self._read(
-                    masters[ends.broker_name],
-                    MessageQueue(topic, ends.broker_name, ends.queue_id),
-                    max(ends.min_offset, ends.max_offset - count),
-                    count,
-                )
-                for ends in await self._ranges(topic)
-                if ends.count
-            )
-        )
-        found = sorted(
-            (message for part in parts for message in part.messages),
-            key=lambda m: (m.store_timestamp, m.queue, m.queue_offset),
-        )
-        return [DeadLetter.of(message) for message in self.shown(found[-count:])]
 
     @on_host
     async def consume_directly(

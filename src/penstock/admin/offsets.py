@@ -7,7 +7,7 @@ import re
 
 from penstock.admin.access import on_host
 from penstock.admin.groups import GroupActions
-from penstock.admin.reports import QueueLag
+from penstock.admin.reports import QueueLag, QueueRange
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.errors import (
     ConsumerNotOnline,
@@ -65,6 +65,32 @@ class OffsetActions(GroupActions):
         if not rows and not await self._group_config(name):
             raise self._no_group(group)
         return sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id))
+
+    @on_host
+    async def offsets_at(self, topic: str, time: Time) -> dict[MessageQueue, int]:
+        """Where each queue of a topic has its first message stored at ``time`` or later.
+
+        ``"first"`` and ``"last"`` are the ends. Brokers of 4.9 search for the nearest message,
+        which may be the one before: look at its timestamp where that matters.
+        """
+        name = self.long_name(topic)
+        masters = await self.topic_masters(name)
+        ends = await self._ranges(name)
+        if time == "first":
+            return {_of(row): row.min_offset for row in ends}
+        if time == "last":
+            return {_of(row): row.max_offset for row in ends}
+        wanted = timestamp_ms(time)
+
+        async def at(row: QueueRange) -> int:
+            if wanted > row.last_timestamp:
+                return row.max_offset
+            queue = MessageQueue(name, row.broker_name, row.queue_id)
+            found = await self.session.calls.offset_at(masters[row.broker_name], queue, wanted)
+            return min(max(found, row.min_offset), row.max_offset)
+
+        offsets = await asyncio.gather(*map(at, ends))
+        return {_of(row): offset for row, offset in zip(ends, offsets, strict=True)}
 
     @on_host
     async def reset_offsets(
@@ -190,6 +216,10 @@ class OffsetActions(GroupActions):
             return False
         version = _VERSION.match(info.table.get("brokerVersionDesc", ""))
         return version is not None and (int(version[1]), int(version[2])) >= _RESETS_BY_QUEUE
+
+
+def _of(row: QueueRange) -> MessageQueue:
+    return MessageQueue(row.topic, row.broker_name, row.queue_id)
 
 
 def _timestamp(to: Time) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model import StoredMessage
-from penstock.model.names import Failure, Property
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import Failure, Property, Redrive
 
 _ORIGIN_TOPIC_5 = "DLQ_ORIGIN_TOPIC"
 _ORIGIN_ID_5 = "DLQ_ORIGIN_MESSAGE_ID"
@@ -89,7 +89,6 @@ class DeadLetter:
     def of(cls, message: StoredMessage) -> DeadLetter:
         """What the properties of a message in a dead-letter topic tell."""
         said = message.properties
-        attempt = said.get(Failure.ATTEMPT, "")
         return cls(
             message,
             said.get(Property.RETRY_TOPIC) or said.get(_ORIGIN_TOPIC_5),
@@ -97,5 +96,44 @@ class DeadLetter:
             said.get(Failure.TYPE),
             said.get(Failure.MESSAGE),
             said.get(Failure.HOST),
-            int(attempt) if attempt.isascii() and attempt.isdecimal() else None,
+            _number(said.get(Failure.ATTEMPT)),
         )
+
+    @property
+    def attempts(self) -> int:
+        """How often the group has tried it: what was recorded, else what the broker counted."""
+        return self.message.reconsume_times if self.attempt is None else self.attempt
+
+    @property
+    def redrives(self) -> int:
+        """How often it was redriven before it died once more."""
+        return _number(self.message.properties.get(Redrive.TIMES)) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterQueue:
+    """The dead letters of a group on one broker.
+
+    ``settled`` is where the ones begin that nobody has redriven or purged yet.
+    """
+
+    queue: MessageQueue
+    min_offset: int
+    settled: int
+    max_offset: int
+    last_timestamp: int
+    """When the last one was stored, in ms; 0 when there is none."""
+
+    @property
+    def count(self) -> int:
+        """All that are still stored."""
+        return self.max_offset - self.min_offset
+
+    @property
+    def pending(self) -> int:
+        """Those that wait for somebody to deal with them."""
+        return self.max_offset - self.settled
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and len(text) < 10 and text.isascii() and text.isdecimal() else None

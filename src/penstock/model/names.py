@@ -86,3 +86,12 @@ class Failure:
     MESSAGE: Final = "PENSTOCK_REASON_MESSAGE"
     HOST: Final = "PENSTOCK_REASON_HOST"
     ATTEMPT: Final = "PENSTOCK_REASON_ATTEMPT"
+
+
+class Redrive:
+    """What is written into the copy of a dead letter that its group is given again."""
+
+    FROM: Final = "PENSTOCK_REDRIVEN_FROM"
+    """The offset id of the dead letter."""
+    TIMES: Final = "PENSTOCK_REDRIVES"
+    """How often the message was redriven, this time included."""

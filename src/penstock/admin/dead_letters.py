@@ -1,0 +1,323 @@
+"""Dead letters: found, given to their group again, put aside.
+
+RocketMQ has no request for any of this, so it is made of what every broker knows. Nothing is ever
+taken out of a dead-letter topic; instead it has a mark, one for each queue:
+
+    min_offset             settled                max_offset
+        |  redriven, purged   |  pending              |
+
+The mark is the offset that RocketMQ's group for tools, ``TOOLS_CONSUMER``, has committed in
+``%DLQ%group``. Brokers keep it as they keep all offsets, and the lag of the group itself stays what
+it was. *Purging* moves the mark; the messages stay readable until their files expire, which is when
+RocketMQ gives any space back. *Redriving* sends a copy to ``%RETRY%group``, which nobody but the
+group reads, under the message's first id and with the property ``PENSTOCK_REDRIVEN_FROM``: by it a
+letter beyond the mark is known to be redriven already, so stopping half-way and starting again, or
+redriving some and then all, sends nothing twice.
+
+A mark beyond the end is left over from a topic that was deleted and made anew; it counts for
+nothing. (`Admin.delete_topic` takes the mark away; 4.9's own tools do not.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from penstock.admin.access import on_host
+from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
+from penstock.admin.reports import DeadLetter, DeadLetterQueue
+from penstock.client.producer import ProducerCore
+from penstock.client.receipts import Receipt
+from penstock.client.session import INNER_PRODUCER
+from penstock.client.settings import ProducerSettings
+from penstock.errors import InvalidArgument, PenstockError, ServiceNotAvailable
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import (
+    DLQ_PREFIX,
+    Failure,
+    Property,
+    Redrive,
+    dead_letter_topic,
+    retry_topic,
+)
+from penstock.protocol.bodies.running import RunningProperty
+from penstock.protocol.sys_flags import SysFlag
+from penstock.protocol.validation import check_sendable, check_topic
+
+_END_OF_TIME = 2**63 - 1
+_FRESH_RETRIES = 16
+"""What the broker is told as maxReconsumeTimes; the copy itself has not been tried yet."""
+
+_NOT_COPIED = frozenset(
+    {
+        # Why it died. Should it die again where nobody records a reason, this would be a lie.
+        Failure.TYPE,
+        Failure.MESSAGE,
+        Failure.HOST,
+        Failure.ATTEMPT,
+        # What brokers and clients set on the way.
+        Property.DELAY,
+        Property.REAL_TOPIC,
+        Property.REAL_QUEUE_ID,
+        Property.MIN_OFFSET,
+        Property.MAX_OFFSET,
+        Property.CONSUME_START_TIME,
+        Property.RECONSUME_TIME,
+        Property.MAX_RECONSUME_TIMES,
+        Property.TRANSACTION_PREPARED,
+        Property.POP_RECEIPT,
+        "1ST_POP_TIME",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "__CRC32#",
+    }
+)
+
+
+def redriven_properties(letter: DeadLetter, *, to_group: bool) -> dict[str, str]:
+    """The properties of the copy that is sent.
+
+    A copy for the group's retry topic says where it comes from, so that the group's consumers hand
+    it to the handler of that topic; a copy for any other topic belongs there.
+    """
+    said = letter.message.properties
+    properties = {key: value for key, value in said.items() if key not in _NOT_COPIED}
+    properties.pop(Property.RETRY_TOPIC, None)
+    if to_group:
+        if letter.origin_topic is None:
+            raise InvalidArgument(
+                f"dead letter {letter.message.msg_id} does not say which topic it comes from",
+                expected="a letter with RETRY_TOPIC or DLQ_ORIGIN_TOPIC",
+                hint="say which topic to send it to",
+            )
+        properties[Property.RETRY_TOPIC] = letter.origin_topic
+    properties[Property.ORIGIN_MESSAGE_ID] = letter.origin_msg_id or letter.message.msg_id
+    properties[Redrive.FROM] = letter.message.offset_msg_id
+    properties[Redrive.TIMES] = str(letter.redrives + 1)
+    return properties
+
+
+class DeadLetterActions(MessageActions):
+    """What can be done with dead letters."""
+
+    @on_host
+    async def dead_letter_groups(self) -> list[str]:
+        """The groups that have ever given a message up."""
+        topics = await self.topics(internal=True)
+        return sorted(t.removeprefix(DLQ_PREFIX) for t in topics if t.startswith(DLQ_PREFIX))
+
+    @on_host
+    async def dead_letter_queues(self, group: str) -> list[DeadLetterQueue]:
+        """Where a group's dead letters are, and which of them nobody has dealt with."""
+        return await self._dead_letter_queues(dead_letter_topic(self.long_name(group)))
+
+    async def _dead_letter_queues(self, topic: str) -> list[DeadLetterQueue]:
+        if await self.find_route(topic) is None:
+            return []
+        masters = await self.topic_masters(topic)
+        ends = await self._ranges(topic)
+        queues = [MessageQueue(topic, row.broker_name, row.queue_id) for row in ends]
+        marks = await asyncio.gather(
+            *(
+                self.session.calls.committed(masters[queue.broker_name], TOOLS_GROUP, queue)
+                for queue in queues
+            )
+        )
+        return [
+            DeadLetterQueue(
+                queue,
+                row.min_offset,
+                _settled(mark, row.min_offset, row.max_offset),
+                row.max_offset,
+                row.last_timestamp,
+            )
+            for queue, row, mark in zip(queues, ends, marks, strict=True)
+        ]
+
+    @on_host
+    async def dead_letters(
+        self, group: str, *, count: int = 100, settled: bool = False
+    ) -> list[DeadLetter]:
+        """The newest messages that a group gave up on, oldest first, with the reason if known.
+
+        ``settled`` adds those that were purged, and those before which all were redriven.
+        """
+        topic = dead_letter_topic(self.long_name(group))
+        queues = await self._dead_letter_queues(topic)
+        if not queues:
+            return []
+        masters = await self.topic_masters(topic)
+        parts = await asyncio.gather(
+            *(
+                self._read(
+                    masters[place.queue.broker_name],
+                    place.queue,
+                    max(place.min_offset if settled else place.settled, place.max_offset - count),
+                    count,
+                )
+                for place in queues
+                if (place.count if settled else place.pending)
+            )
+        )
+        found = sorted(
+            (message for part in parts for message in part.messages),
+            key=lambda m: (m.store_timestamp, m.queue, m.queue_offset),
+        )
+        return [DeadLetter.of(message) for message in self.shown(found[-count:])]
+
+    @on_host
+    async def redriven(
+        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+    ) -> set[str]:
+        """The offset ids of those letters that were redriven already, to the group or to ``to``.
+
+        Copies are found by the key index, which a broker may be configured to do without.
+        """
+        topic = self._redrive_topic(group, to)
+        if await self.find_route(topic) is None:
+            return set()
+        wanted = list(letters)
+        found: set[str] = set()
+        for first in range(0, len(wanted), TOPICS_AT_ONCE):
+            part = wanted[first : first + TOPICS_AT_ONCE]
+            answers = await asyncio.gather(
+                *(
+                    self._query(topic, one.message.msg_id, MAX_QUERY, 0, _END_OF_TIME, unique=True)
+                    for one in part
+                )
+            )
+            found.update(
+                one.message.offset_msg_id
+                for one, copies in zip(part, answers, strict=True)
+                if any(_is_copy(copy, one) for copy in copies)
+            )
+        return found
+
+    @on_host
+    async def redrive(
+        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+    ) -> list[Receipt]:
+        """Give dead letters to their group again, as if they had never been tried.
+
+        Nobody else sees them. With ``to`` they are sent to that topic instead, where every group
+        that reads it does. A letter that fails again becomes a new dead letter. What was redriven
+        stays pending until `settle_dead_letters` says otherwise.
+        """
+        topic = self._redrive_topic(group, to)
+        chosen = list(letters)
+        # All of them are looked at before the first is sent.
+        ready = [(one, redriven_properties(one, to_group=to is None)) for one in chosen]
+        for one in chosen:
+            if one.message.sys_flag & SysFlag.COMPRESSED:
+                raise InvalidArgument(
+                    f"dead letter {one.message.msg_id} has a body that does not inflate",
+                    expected="a body that can be read, since it is compressed anew",
+                )
+        if to is None and ready:
+            await self._refuse_orderly(group)
+        producer = ProducerCore(self.session, ProducerSettings(group=INNER_PRODUCER))
+        producer.join_quietly()
+        receipts: list[Receipt] = []
+        for letter, properties in ready:
+            receipt = await producer.resend(
+                topic,
+                letter.message,
+                properties,
+                reconsume_times=0,
+                max_reconsume_times=_FRESH_RETRIES,
+            )
+            if not receipts and to is None:
+                await self._refuse_burial(group, receipt)
+            receipts.append(receipt)
+        return receipts
+
+    def _redrive_topic(self, group: str, to: str | None) -> str:
+        if to is None:
+            return retry_topic(self.long_name(group))
+        return check_sendable(check_topic(self.long_name(to)))
+
+    async def _refuse_orderly(self, group: str) -> None:
+        """A broker buries what is sent to the retry topic of a group that locks its queues."""
+        for client in await self.clients(group):
+            try:
+                info = await self.running_info(group, client.client_id)
+            except PenstockError:
+                continue  # It went away, or is of a kind that does not tell.
+            if info.properties.get(RunningProperty.ORDERLY, "").lower() == "true":
+                raise InvalidArgument(
+                    f"group {group!r} consumes in order (client {client.client_id}), so brokers "
+                    f"take whatever is sent to its retry topic for dead",
+                    expected="a topic to send to, or a group whose consumers have stopped",
+                    hint="redrive to the topic the messages came from",
+                )
+
+    async def _refuse_burial(self, group: str, receipt: Receipt) -> None:
+        """See where the first copy went: locks outlive the consumers that held them."""
+        stored = await self._at_offset_id(receipt.offset_msg_id)
+        if stored is not None and stored.topic.startswith(DLQ_PREFIX):
+            raise ServiceNotAvailable(
+                f"the broker put the copy of {receipt.msg_id} to the dead letters of {group!r} at "
+                f"once: the group holds locks of an orderly consumer",
+                hint="wait a minute until they expire, or redrive to the topic it came from",
+            )
+
+    @on_host
+    async def settle_dead_letters(
+        self, group: str, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> dict[MessageQueue, int]:
+        """Say that all dead letters before these offsets are dealt with; return the marks.
+
+        Without ``offsets`` that is all there are. A mark may be moved back, too.
+        """
+        topic = dead_letter_topic(self.long_name(group))
+        places = {
+            (place.queue.broker_name, place.queue.queue_id): place
+            for place in await self._dead_letter_queues(topic)
+        }
+        if offsets is None:
+            wanted = {key: place.max_offset for key, place in places.items()}
+        else:
+            wanted = {(q.broker_name, q.queue_id): offset for q, offset in offsets.items()}
+        for key, offset in wanted.items():
+            here = places.get(key)
+            if here is None or not 0 <= offset <= here.max_offset:
+                raise InvalidArgument(
+                    f"offset {offset} in queue {key[1]} of the dead letters of {group!r} on "
+                    f"broker {key[0]!r}",
+                    expected=f"0 to {here.max_offset}" if here else "a queue that there is",
+                )
+        masters = await self.topic_masters(topic) if wanted else {}
+        for key, offset in wanted.items():
+            await self.session.calls.commit(
+                masters[key[0]], TOOLS_GROUP, places[key].queue, offset, oneway=False
+            )
+        return {places[key].queue: offset for key, offset in wanted.items()}
+
+    @on_host
+    async def delete_dead_letters(self, group: str) -> None:
+        """Delete a group's dead-letter topic, with its mark; the next dead letter makes it anew.
+
+        Nobody can read the letters afterwards. One that comes in meanwhile is gone as well.
+        """
+        topic = dead_letter_topic(self.long_name(group))
+        await self.require_route(topic)
+        await self._delete(topic)
+
+    async def _delete(self, name: str) -> None:
+        if name.startswith(DLQ_PREFIX):
+            # 4.9 keeps the offsets of a deleted topic: the next one of that name would begin with
+            # letters that count as settled.
+            masters = await self.topic_masters(name)
+            for place in await self._dead_letter_queues(name):
+                await self.session.calls.commit(
+                    masters[place.queue.broker_name], TOOLS_GROUP, place.queue, 0, oneway=False
+                )
+        await super()._delete(name)
+
+
+def _settled(mark: int | None, low: int, high: int) -> int:
+    return low if mark is None or mark > high else max(mark, low)
+
+
+def _is_copy(copy: StoredMessage, letter: DeadLetter) -> bool:
+    return copy.properties.get(Redrive.FROM) == letter.message.offset_msg_id
