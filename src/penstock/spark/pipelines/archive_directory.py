@@ -1,0 +1,137 @@
+"""An archive on disk: opened, finished where a run died, and committed to."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+from penstock.errors import InvalidArgument, NotFound, StoreDamaged
+from penstock.spark.pipelines.archive_state import (
+    PRIVATE,
+    STAGING,
+    STATES_KEPT,
+    State,
+    from_json,
+    state_name,
+    state_versions,
+    to_json,
+)
+from penstock.spark.pipelines.files import DirectoryBusy, Files
+
+STAGING_KEPT_SECONDS = 24 * 3600.0
+"""Where nothing can be locked, staged rows younger than this may belong to a run at work."""
+
+
+class ArchiveDirectory:
+    """The only writer of one archive; `opened` gives it."""
+
+    def __init__(self, files: Files, state: State) -> None:
+        self.files = files
+        self.state = state
+        self._run = uuid.uuid4().hex[:12]
+        self._staged = 0
+
+    def new_staging(self) -> str:
+        """A directory for rows that do not count yet."""
+        self._staged += 1
+        return f"{STAGING}/{self._run}-{self._staged:06d}"
+
+    def commit(self, state: State) -> None:
+        """From here on ``state`` is the truth; then make the directory look like it."""
+        try:
+            self.files.create(state_name(state.version), to_json(state))
+        except FileExistsError:
+            raise DirectoryBusy(
+                f"another run committed to the archive {self.files.root} meanwhile",
+                expected="one run at a time",
+                hint="nothing is lost: run it again",
+            ) from None
+        self.state = state
+        self.apply()
+
+    def apply(self) -> None:
+        """Move and delete what the state asks for; what was done before is skipped."""
+        for path in self.state.deletes:
+            self.files.delete(path)
+        for source, target in self.state.moves:
+            if self.files.exists(source):
+                self.files.move(source, target)
+            elif not self.files.exists(target):
+                raise StoreDamaged(
+                    f"file {target} of the archive {self.files.root} is missing",
+                    expected="every file that its state names",
+                    hint="restore it from a copy, or archive to a new directory",
+                )
+
+    def discard_refuse(self, *, is_alone: bool) -> None:
+        """Remove staged rows that no state names, and states that nobody needs."""
+        for name in self.files.names(STAGING):
+            path = f"{STAGING}/{name}"
+            if is_alone or self.files.age_seconds(path) > STAGING_KEPT_SECONDS:
+                self.files.delete(path)
+        for version in state_versions(self.files.names(PRIVATE))[:-STATES_KEPT]:
+            self.files.delete(state_name(version))
+
+
+def load(files: Files) -> State | None:
+    """The newest state; None where there is no archive."""
+    versions = state_versions(files.names(PRIVATE))
+    if not versions:
+        return None
+    name = state_name(versions[-1])
+    return from_json(files.read(name), f"{files.root}/{name}")
+
+
+def load_existing(files: Files) -> State:
+    """The newest state of an archive that must be there."""
+    state = load(files)
+    if state is None:
+        raise NotFound(
+            f"there is no archive in {files.root}",
+            expected="a directory that penstock.spark.archive wrote to",
+            hint="penstock spark archive TOPIC DIR",
+        )
+    return state
+
+
+@contextlib.contextmanager
+def opened(files: Files, topic: str) -> Iterator[ArchiveDirectory]:
+    """The archive of ``topic`` in ``files``, made if need be, with a dead run's work finished."""
+    with files.locked(PRIVATE) as is_alone:
+        state = load(files)
+        if state is None:
+            _refuse_foreign(files)
+            state = State(topic)
+        elif state.topic != topic:
+            raise InvalidArgument(
+                f"the archive {files.root} holds topic {state.topic!r}, not {topic!r}",
+                expected="a directory for each topic",
+            )
+        archive = ArchiveDirectory(files, state)
+        archive.apply()
+        archive.discard_refuse(is_alone=is_alone)
+        try:
+            yield archive
+        finally:
+            archive.discard_refuse(is_alone=is_alone)
+
+
+def data_paths(files: Files, state: State) -> dict[str, str]:
+    """Where the rows of each file are right now, even if a run died before it moved them."""
+    staged = {target: source for source, target in state.moves}
+    return {
+        file.path: source
+        if (source := staged.get(file.path)) is not None and files.exists(source)
+        else file.path
+        for file in state.files
+    }
+
+
+def _refuse_foreign(files: Files) -> None:
+    strangers = [name for name in files.names("") if not name.startswith(("_", "."))]
+    if strangers:
+        raise InvalidArgument(
+            f"directory {files.root} is not an archive, but holds {strangers[0]!r}",
+            expected="an empty directory, one that does not exist, or an archive",
+        )

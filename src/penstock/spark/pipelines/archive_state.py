@@ -1,0 +1,260 @@
+"""What an archive holds and how far it got, as plain data: no files, no Spark.
+
+    DIR/day=2026-11-16/part-000000000007-000.parquet     the rows, for any reader of Parquet
+    DIR/_penstock/state-000000000007.json                this module's `State`, one file a commit
+    DIR/_penstock/staging/...                            rows that no state names yet
+
+A state is committed by creating its file. It names the files that are to be moved into place and
+those to be deleted; both are done after the commit and done again, harmlessly, by whoever opens
+the archive next. So a run may die anywhere: before the commit nothing of it counts, after it
+everything does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from penstock.admin.reports import QueueRange
+from penstock.errors import InvalidArgument, NotFound, StoreDamaged
+
+FORMAT = 1
+PRIVATE = "_penstock"
+STAGING = f"{PRIVATE}/staging"
+STATES_KEPT = 3
+_STATE_NAME = re.compile(r"state-(\d{12})\.json")
+
+Queue = tuple[str, int]
+"""Broker name and queue id; an archive has one topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Messages of one queue: ``start`` up to, and without, ``end``."""
+
+    broker: str
+    queue_id: int
+    start: int
+    end: int
+
+    @property
+    def queue(self) -> Queue:
+        return self.broker, self.queue_id
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file in place; times are store times of its rows, in ms."""
+
+    path: str
+    day: str
+    rows: int
+    bytes: int
+    from_ms: int
+    to_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """An archive after so many commits."""
+
+    topic: str
+    version: int = 0
+    next_offsets: Mapping[Queue, int] = dataclasses.field(default_factory=dict)
+    gaps: tuple[Span, ...] = ()
+    """What was gone before it could be archived, and allowed to be."""
+    files: tuple[DataFile, ...] = ()
+    moves: tuple[tuple[str, str], ...] = ()
+    """Of the last commit: from where to where its files go."""
+    deletes: tuple[str, ...] = ()
+    """Of the last commit: files whose rows its new ones hold."""
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def after_chunk(
+        self,
+        spans: Iterable[Span],
+        files: Sequence[DataFile],
+        moves: Sequence[tuple[str, str]],
+        gaps: Iterable[Span] = (),
+    ) -> State:
+        """The next state: some more messages of each queue."""
+        reached = dict(self.next_offsets)
+        for span in spans:
+            reached[span.queue] = span.end
+        return dataclasses.replace(
+            self,
+            version=self.version + 1,
+            next_offsets=reached,
+            gaps=(*self.gaps, *gaps),
+            files=(*self.files, *files),
+            moves=tuple(moves),
+            deletes=(),
+        )
+
+    def after_compaction(
+        self, old: Sequence[DataFile], new: Sequence[DataFile], moves: Sequence[tuple[str, str]]
+    ) -> State:
+        """The next state: the same rows in fewer files."""
+        gone = {file.path for file in old}
+        kept = tuple(file for file in self.files if file.path not in gone)
+        return dataclasses.replace(
+            self,
+            version=self.version + 1,
+            files=(*kept, *new),
+            moves=tuple(moves),
+            deletes=tuple(sorted(gone)),
+        )
+
+
+def state_name(version: int) -> str:
+    """Where a state is kept."""
+    return f"{PRIVATE}/state-{version:012d}.json"
+
+
+def state_versions(names: Iterable[str]) -> list[int]:
+    """The versions among the names of a directory, oldest first."""
+    return sorted(int(found[1]) for name in names if (found := _STATE_NAME.fullmatch(name)))
+
+
+def to_json(state: State) -> bytes:
+    """A state as the bytes of its file."""
+    offsets: dict[str, dict[str, int]] = {}
+    for (broker, queue_id), offset in sorted(state.next_offsets.items()):
+        offsets.setdefault(broker, {})[str(queue_id)] = offset
+    document = {
+        "format": FORMAT,
+        "topic": state.topic,
+        "version": state.version,
+        "next_offsets": offsets,
+        "gaps": [dataclasses.asdict(gap) for gap in state.gaps],
+        "files": [dataclasses.asdict(file) for file in state.files],
+        "moves": state.moves,
+        "deletes": state.deletes,
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2)
+
+
+def from_json(data: bytes, where: str) -> State:
+    """A state from the bytes of its file; ``where`` is named when they mean nothing."""
+    try:
+        document = orjson.loads(data)
+        if document["format"] != FORMAT:
+            raise InvalidArgument(
+                f"the archive {where} has format {document['format']!r}",
+                expected=f"format {FORMAT}",
+                hint="use the release that wrote it",
+            )
+        return State(
+            topic=str(document["topic"]),
+            version=int(document["version"]),
+            next_offsets={
+                (broker, int(queue_id)): int(offset)
+                for broker, queues in document["next_offsets"].items()
+                for queue_id, offset in queues.items()
+            },
+            gaps=tuple(Span(**gap) for gap in document["gaps"]),
+            files=tuple(DataFile(**file) for file in document["files"]),
+            moves=tuple((source, target) for source, target in document["moves"]),
+            deletes=tuple(document["deletes"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise StoreDamaged(
+            f"the archive state {where} cannot be read: {error!r}",
+            expected="a file that penstock wrote",
+            hint="restore it, or the state before it, from a copy",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read, and what can no longer be."""
+
+    spans: tuple[Span, ...]
+    gaps: tuple[Span, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(span.count for span in self.spans)
+
+
+def plan(state: State, ranges: Iterable[QueueRange], *, fail_on_data_loss: bool = True) -> Plan:
+    """What the archive still lacks of what the queues hold."""
+    spans, gaps = [], []
+    for held in sorted(ranges, key=lambda r: (r.broker_name, r.queue_id)):
+        queue = held.broker_name, held.queue_id
+        reached = state.next_offsets.get(queue)
+        where = f"queue {held.queue_id} of topic {state.topic!r} on broker {held.broker_name!r}"
+        start = held.min_offset
+        if reached is not None:
+            if reached > held.max_offset:
+                raise InvalidArgument(
+                    f"the archive holds {where} up to offset {reached}, the queue ends at "
+                    f"{held.max_offset}",
+                    expected="the topic this archive was made from",
+                    hint="the topic was deleted and made again: archive it to a new directory",
+                )
+            if reached < held.min_offset:
+                if fail_on_data_loss:
+                    raise NotFound(
+                        f"{held.min_offset - reached} messages from offset {reached} of {where} "
+                        f"are gone before they were archived",
+                        expected="every message since the last run",
+                        hint="run again with fail_on_data_loss=False (--allow-gaps) to record the "
+                        "gap and go on, and archive more often than the broker deletes",
+                    )
+                gaps.append(Span(*queue, reached, held.min_offset))
+            start = max(reached, held.min_offset)
+        if start < held.max_offset:
+            spans.append(Span(*queue, start, held.max_offset))
+    return Plan(tuple(spans), tuple(gaps))
+
+
+def chunks(spans: Sequence[Span], rows: int) -> list[tuple[Span, ...]]:
+    """Cut a plan into commits of about ``rows`` messages, every queue advancing alike.
+
+    So a commit holds messages of about the same time, whatever their queue.
+    """
+    total = sum(span.count for span in spans)
+    if not total:
+        return []
+    number = -(-total // rows)
+
+    def part(span: Span, index: int) -> Span:
+        low, high = span.count * index // number, span.count * (index + 1) // number
+        return Span(span.broker, span.queue_id, span.start + low, span.start + high)
+
+    cut = [tuple(part(span, index) for span in spans) for index in range(number)]
+    return [kept for chunk in cut if (kept := tuple(span for span in chunk if span.count))]
+
+
+def compactions(
+    files: Iterable[DataFile], *, target_bytes: int, newest_after: int
+) -> list[tuple[DataFile, ...]]:
+    """Which files of a day are worth being written as one.
+
+    A day that is over is left with as few files as its size allows. The newest day still grows:
+    it waits until ``newest_after`` small files are there, so that no row is written every run.
+    """
+    days: dict[str, list[DataFile]] = {}
+    for file in files:
+        days.setdefault(file.day, []).append(file)
+    newest = max(days, default="")
+    chosen = []
+    for day in sorted(days):
+        small = [file for file in days[day] if file.bytes < target_bytes // 2]
+        if len(small) >= (newest_after if day == newest else 2):
+            chosen.append(tuple(small))
+    return chosen

@@ -1,0 +1,56 @@
+"""Which cluster a pipeline talks to, in the words of Spark options and of `Admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from penstock.admin.blocking import Admin
+from penstock.client.settings import nameservers
+
+
+class Access(TypedDict, total=False):
+    """Keywords every pipeline takes; without them the environment is asked."""
+
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
+    tls: bool | None
+    namespace: str | None
+
+
+_OPTION_NAMES = {
+    "access_key": "accessKey",
+    "secret_key": "secretKey",
+    "security_token": "securityToken",
+    "tls": "tls",
+    "namespace": "namespace",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster and the right to use it; secrets are not shown."""
+
+    namesrv: str
+    access: Access = field(repr=False, default_factory=Access)
+
+    @classmethod
+    def of(cls, namesrv: str | Iterable[str] | None, access: Access) -> Cluster:
+        """Settled on the driver: executors may have another environment."""
+        return cls(";".join(nameservers(namesrv)), access)
+
+    def options(self) -> dict[str, str]:
+        """What ``format("penstock")`` is told."""
+        told = {"namesrv": self.namesrv}
+        for key, value in self.access.items():
+            if value is not None:
+                told[_OPTION_NAMES[key]] = (
+                    str(value).lower() if isinstance(value, bool) else str(value)
+                )
+        return told
+
+    def admin(self) -> Admin:
+        """A connection for the driver's own questions."""
+        return Admin(namesrv=self.namesrv, **self.access)

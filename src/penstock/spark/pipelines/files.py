@@ -1,0 +1,262 @@
+"""Directories a pipeline keeps its own records in: on this machine, or wherever Hadoop reaches.
+
+Both kinds give what the pipelines' promises rest on: a file that is created appears whole or not
+at all, and only one of two writers that create the same file succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+from penstock.errors import InvalidArgument, PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCK_NAME = "lock"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
+
+class DirectoryBusy(PenstockError):
+    """Another run works in the same directory."""
+
+
+class Files(Protocol):
+    """One directory; every path is relative to it and uses slashes."""
+
+    @property
+    def root(self) -> str:
+        """The directory, as Spark takes it."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def names(self, path: str) -> list[str]:
+        """What is in a directory, sorted; one that does not exist is empty."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Make a file with all of ``data``; `FileExistsError` if there is one already."""
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file; the directories of ``target`` are made."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file or a whole directory; one that does not exist is fine."""
+
+    def age_seconds(self, path: str) -> float: ...
+
+    def locked(self, path: str) -> contextlib.AbstractContextManager[bool]:
+        """Keep others out of ``path`` for a while; says whether that is really so."""
+
+
+def open_files(directory: str | os.PathLike[str], spark: SparkSession | None = None) -> Files:
+    """The directory a user named: a path of this machine, or a URL that Spark's Hadoop knows."""
+    text = os.fspath(directory)
+    if not text.strip():
+        raise InvalidArgument("the directory's name is empty", expected="a path or a URL")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return LocalFiles(Path(text))
+    if scheme[1].lower() == "file":
+        return LocalFiles(Path(unquote(re.sub(r"^file:(//[^/]*)?", "", text))))
+    if spark is None:
+        raise InvalidArgument(
+            f"directory {text!r} is not on this machine",
+            expected="a Spark session that knows how to reach it",
+        )
+    return HadoopFiles(text, spark)
+
+
+class LocalFiles:
+    """A directory of this machine, or one mounted on all machines of a cluster."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    @property
+    def root(self) -> str:
+        # As a URI: Hadoop may be set up with another default file system, and a bare path may
+        # hold characters that it reads as a pattern.
+        return self._root.as_uri()
+
+    def exists(self, path: str) -> bool:
+        return (self._root / path).exists()
+
+    def size(self, path: str) -> int:
+        return (self._root / path).stat().st_size
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(entry.name for entry in (self._root / path).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # A link refuses an existing name; a rename would replace what another run committed.
+            os.link(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(target.parent)
+
+    def move(self, source: str, target: str) -> None:
+        old, new = self._root / source, self._root / target
+        new.parent.mkdir(parents=True, exist_ok=True)
+        _sync(old)
+        old.rename(new)
+        _sync(new.parent)
+        # Hadoop keeps a checksum beside a file it wrote; left behind it would be refuse.
+        (old.parent / f".{old.name}.crc").unlink(missing_ok=True)
+
+    def delete(self, path: str) -> None:
+        target = self._root / path
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def age_seconds(self, path: str) -> float:
+        return time.time() - (self._root / path).stat().st_mtime
+
+    @contextlib.contextmanager
+    def locked(self, path: str) -> Iterator[bool]:
+        """The system gives the lock back when its holder dies, however it dies."""
+        where = self._root / path
+        where.mkdir(parents=True, exist_ok=True)
+        with (where / LOCK_NAME).open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DirectoryBusy(
+                    f"another run works in {self._root}",
+                    expected="one run at a time",
+                    hint="wait until it has ended, or name another directory",
+                ) from None
+            yield True
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class HadoopFiles:
+    """A directory of any file system that the session's Hadoop is set up for."""
+
+    def __init__(self, root: str, spark: SparkSession) -> None:
+        self._root = root.rstrip("/")
+        # The JVM's own classes: what the session's executors use, credentials included.
+        jvm: Any = getattr(spark, "_jvm", None)
+        if jvm is None:
+            raise InvalidArgument(
+                f"directory {root!r} cannot be reached through Spark Connect",
+                expected="a classic Spark session, or a directory of this machine",
+            )
+        configuration = spark._jsc.hadoopConfiguration()
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._options = jvm.org.apache.hadoop.fs.Options
+        self._gateway: Any = spark.sparkContext._gateway
+        try:
+            self._fs = self._path(self._root).getFileSystem(configuration)
+            self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+                self._path(self._root).toUri(), configuration
+            )
+        except Exception as error:
+            raise InvalidArgument(
+                f"directory {root!r} cannot be opened: {_first_line(error)}",
+                expected="a URL of a file system that this Spark is set up for",
+            ) from error
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def _at(self, path: str) -> Any:
+        return self._path(f"{self._root}/{path}") if path else self._path(self._root)
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(self._at(path)))
+
+    def size(self, path: str) -> int:
+        return int(self._fs.getFileStatus(self._at(path)).getLen())
+
+    def names(self, path: str) -> list[str]:
+        if not self.exists(path):
+            return []
+        return sorted(str(s.getPath().getName()) for s in self._fs.listStatus(self._at(path)))
+
+    def read(self, path: str) -> bytes:
+        stream = self._fs.open(self._at(path))
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._at(path)
+        if self.exists(path):
+            raise FileExistsError(path)
+        draft = self._path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}")
+        stream = self._fs.create(draft, False)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
+        none = self._gateway.new_array(self._options.Rename, 1)
+        none[0] = self._options.Rename.NONE
+        try:
+            # Without the option to replace, this rename refuses an existing name.
+            self._context.rename(draft, target, none)
+        except Exception as error:
+            self._fs.delete(draft, False)
+            if self.exists(path):
+                raise FileExistsError(path) from error
+            raise
+
+    def move(self, source: str, target: str) -> None:
+        new = self._at(target)
+        self._fs.mkdirs(new.getParent())
+        if not self._fs.rename(self._at(source), new):
+            raise PenstockError(f"{source} of {self._root} could not be renamed to {target}")
+
+    def delete(self, path: str) -> None:
+        self._fs.delete(self._at(path), True)
+
+    def age_seconds(self, path: str) -> float:
+        changed_ms = int(self._fs.getFileStatus(self._at(path)).getModificationTime())
+        return time.time() - changed_ms / 1000
+
+    @contextlib.contextmanager
+    def locked(self, path: str) -> Iterator[bool]:
+        """No lock outlives a machine here; two runs meet when both want to create a file."""
+        yield False
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

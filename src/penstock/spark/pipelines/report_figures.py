@@ -1,0 +1,305 @@
+"""The plots of a report: numbers in, SVG text out.
+
+matplotlib draws in placeholder colours, which are then replaced by CSS variables. So one drawing
+follows the page into light and dark, and its text uses the page's font.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.errors import PenstockError
+from penstock.spark.pipelines.report_data import Point, ReasonCount, Spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SERIES = 8
+"""Colours for series; more series than this are added up as "others"."""
+
+_INK, _FAINT, _GRID, _PAPER = "#010101", "#010102", "#010103", "#010104"
+_COLOURS = tuple(f"#0102{number:02x}" for number in range(1, SERIES + 1))
+_VARIABLES = {
+    _INK: "var(--ink)",
+    _FAINT: "var(--faint)",
+    _GRID: "var(--grid)",
+    _PAPER: "var(--paper)",
+    **{colour: f"var(--s{number})" for number, colour in enumerate(_COLOURS, 1)},
+}
+_OTHERS = "others"
+_LABEL_CHARACTERS = 40
+_BARS = 10
+_DOTS_BELOW = 3
+"""A line needs two ends; fewer points are drawn as dots as well."""
+_WIDE, _HALF = (11.6, 3.3), (5.6, 2.9)
+_DAY_MS = 86_400_000
+_SETTINGS: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # what failed says "$" as it likes
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": _INK,
+    "axes.labelcolor": _FAINT,
+    "axes.edgecolor": _GRID,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "path.simplify": True,
+}
+
+
+def throughput(series: Mapping[str, Sequence[Point]], bucket_ms: int) -> str:
+    """Messages a second by topic, one upon the other."""
+    kept = _foremost(series)
+    moments = sorted({point.at_ms for points in kept.values() for point in points})
+    rates = []
+    for points in kept.values():
+        found = {point.at_ms: point.value * 1000 / bucket_ms for point in points}
+        rates.append([found.get(moment, 0.0) for moment in moments])
+    with _Drawing("throughput", _WIDE) as drawing:
+        if moments:
+            drawing.axes.stackplot(
+                # A bucket is a step, and the last step needs an end.
+                _days([*moments, moments[-1] + bucket_ms]),
+                *[[*values, values[-1]] for values in rates],
+                labels=_labels(kept),
+                colors=_COLOURS,
+                step="post",
+                alpha=0.85,
+            )
+        drawing.axes.set_ylabel("messages / s")
+        return drawing.over_time()
+
+
+def lag(series: Mapping[str, Sequence[Point]]) -> str:
+    """Messages behind by group, over the time somebody watched."""
+    kept = _foremost(series)
+    with _Drawing("lag") as drawing:
+        for label, points, colour in zip(_labels(kept), kept.values(), _COLOURS, strict=False):
+            drawing.axes.plot(
+                _days([point.at_ms for point in points]),
+                [point.value for point in points],
+                label=label,
+                color=colour,
+                linewidth=1.8,
+            )
+        drawing.axes.set_ylabel("messages behind")
+        return drawing.over_time()
+
+
+def lag_now(groups: Mapping[str, int]) -> str:
+    """Messages behind by group, at one moment."""
+    largest = sorted(groups.items(), key=lambda item: (-item[1], item[0]))[:_BARS]
+    return _bars("lag-now", dict(largest), _COLOURS[0])
+
+
+def latency(series: Sequence[Spread], name: str) -> str:
+    """Median, 95th and 99th percentile over time."""
+    times = _days([spread.at_ms for spread in series])
+    median, slow, slowest = ([spread[i] for spread in series] for i in (1, 2, 3))
+    unit, factor = _unit(max(slowest, default=0.0))
+    with _Drawing(name) as drawing:
+        from matplotlib.ticker import FuncFormatter
+
+        axes = drawing.axes
+        axes.fill_between(times, median, slowest, color=_COLOURS[0], alpha=0.1, linewidth=0)
+        for values, label, colour in (
+            (slowest, "99 %", _COLOURS[1]),
+            (slow, "95 %", _COLOURS[2]),
+            (median, "median", _COLOURS[0]),
+        ):
+            marker = "o" if len(series) < _DOTS_BELOW else None
+            axes.plot(times, values, label=label, color=colour, linewidth=1.8, marker=marker)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:,g}"))
+        axes.set_ylabel(unit)
+        return drawing.over_time()
+
+
+def retries(series: Mapping[str, Sequence[Point]], bucket_ms: int) -> str:
+    """Deliveries from retry topics by group, one upon the other."""
+    kept = _foremost(series)
+    below: dict[int, float] = {}
+    with _Drawing("retries") as drawing:
+        for label, points, colour in zip(_labels(kept), kept.values(), _COLOURS, strict=False):
+            drawing.axes.bar(
+                _days([point.at_ms + bucket_ms // 2 for point in points]),
+                [point.value for point in points],
+                bottom=[below.get(point.at_ms, 0.0) for point in points],
+                width=bucket_ms / _DAY_MS * 0.86,
+                label=label,
+                color=colour,
+                linewidth=0,
+            )
+            for point in points:
+                below[point.at_ms] = below.get(point.at_ms, 0.0) + point.value
+        drawing.axes.set_ylabel("retries")
+        return drawing.over_time()
+
+
+def dead_letters(reasons: Sequence[ReasonCount]) -> str:
+    """Dead letters by reason, the most frequent first."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason.reason] = counts.get(reason.reason, 0) + reason.count
+    first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = dict(first[:_BARS])
+    rest = sum(count for _, count in first[_BARS:])
+    if rest:
+        shown[f"{len(first) - _BARS} other reasons"] = rest
+    return _bars("dead-letters", shown, _COLOURS[1])
+
+
+def _bars(name: str, values: Mapping[str, int], colour: str) -> str:
+    height = 0.3 + 0.36 * max(2, len(values))
+    with _Drawing(name, (_HALF[0], height)) as drawing:
+        axes = drawing.axes
+        places = list(range(len(values)))
+        drawn = axes.barh(places, list(values.values()), height=0.6, color=colour, linewidth=0)
+        axes.set_yticks(places, _labels(values), color=_INK)
+        axes.bar_label(drawn, labels=[f"{count:,}" for count in values.values()], padding=5)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="both")
+        axes.spines["bottom"].set_visible(False)
+        axes.set_xticks([])
+        axes.set_xlim(0, max(1, *values.values(), 0) * 1.15)
+        return drawing.svg()
+
+
+# ----------------------------------------------------------------------------------- the drawing
+
+
+class _Drawing:
+    """One picture in the making; inside a ``with`` block, `_SETTINGS` hold."""
+
+    def __init__(self, name: str, inches: tuple[float, float] = _HALF) -> None:
+        matplotlib = _matplotlib()
+        self.name = name
+        self._inches = inches
+        self._settings = matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name})
+
+    def __enter__(self) -> Self:
+        from matplotlib.figure import Figure
+
+        self._settings.__enter__()
+        self.figure: Figure = Figure(figsize=self._inches, layout="constrained")
+        self.axes: Axes = self.figure.add_subplot()
+        self.axes.grid(axis="y", color=_GRID, linewidth=0.8)
+        self.axes.set_axisbelow(True)
+        self.axes.tick_params(length=0)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._settings.__exit__(None, None, None)
+
+    def over_time(self) -> str:
+        """Finish a picture whose horizontal axis is time."""
+        from matplotlib import dates
+        from matplotlib.ticker import FuncFormatter
+
+        axes = self.axes
+        untyped: Any = dates
+        locator = untyped.AutoDateLocator(tz=UTC, maxticks=8)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(
+            untyped.ConciseDateFormatter(locator, tz=UTC, show_offset=False)
+        )
+        axes.margins(x=0.01)
+        top = axes.get_ylim()[1]
+        axes.set_ylim(0, top if top > 0 else 1)
+        if not isinstance(axes.yaxis.get_major_formatter(), FuncFormatter):
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            self.figure.legend(
+                handles,
+                labels,
+                loc="outside upper left",
+                ncols=min(4, len(handles)),
+                handlelength=1.1,
+                handleheight=1.0,
+                columnspacing=1.6,
+                borderaxespad=0.0,
+            )
+        return self.svg()
+
+    def svg(self) -> str:
+        """The picture as a part of a page."""
+        out = io.StringIO()
+        self.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+        return inline(out.getvalue(), self.name)
+
+
+def inline(svg: str, name: str) -> str:
+    """An SVG file as a part of a page: no prologue, ids of its own, colours of the page."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    # The page decides the size; the picture keeps its proportions.
+    svg = re.sub(r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg)
+    svg = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", svg)
+    for placeholder, variable in _VARIABLES.items():
+        svg = svg.replace(placeholder, variable)
+    return svg
+
+
+def _foremost(series: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point]]:
+    """The largest series, largest first, and the sum of the others."""
+    ranked = sorted(series.items(), key=lambda item: (-sum(p.value for p in item[1]), item[0]))
+    if len(ranked) <= SERIES:
+        return dict(ranked)
+    sums: dict[int, float] = {}
+    for _, points in ranked[SERIES - 1 :]:
+        for point in points:
+            sums[point.at_ms] = sums.get(point.at_ms, 0.0) + point.value
+    kept = dict(ranked[: SERIES - 1])
+    kept[_OTHERS] = [Point(moment, sums[moment]) for moment in sorted(sums)]
+    return kept
+
+
+def _days(moments: Sequence[int]) -> list[float]:
+    """Days since the epoch, which is how matplotlib counts time."""
+    return [moment / _DAY_MS for moment in moments]
+
+
+def _unit(largest_ms: float) -> tuple[str, float]:
+    if largest_ms >= 120_000:
+        return "minutes", 60_000.0
+    return ("seconds", 1000.0) if largest_ms >= 2000 else ("ms", 1.0)
+
+
+def _labels(names: Iterable[str]) -> list[str]:
+    return [_short(name) for name in names]
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split()) or "-"
+    if one_line.startswith("_"):
+        # matplotlib leaves such names out of a legend; an invisible space keeps them.
+        one_line = "\u200b" + one_line
+    if len(one_line) <= _LABEL_CHARACTERS:
+        return one_line
+    return one_line[: _LABEL_CHARACTERS - 1] + "…"
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise PenstockError(
+            "a report needs matplotlib, which is not installed",
+            hint="pip install 'penstock[report]'",
+        ) from error
+    return matplotlib
