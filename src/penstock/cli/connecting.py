@@ -21,8 +21,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
@@ -141,6 +142,11 @@ class Target:
         changed = {field: value for field, value in given.items() if value is not None}
         return cls(context=dataclasses.replace(base, **changed), name=name)
 
+    @classmethod
+    def of_flags(cls, flags: Mapping[str, Any]) -> Target:
+        """From the parameters of a command, of which some are flags, to a cluster."""
+        return cls.of(**{name: flags.get(name) for name in _FLAGS})
+
     @property
     def namesrv(self) -> str:
         """The addresses of the name servers."""
@@ -185,7 +191,9 @@ def on_cluster(command: Callable[Concatenate[Target, _P], None]) -> Callable[...
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        target = Target.of(**{name: kwargs.pop(name, None) for name in _FLAGS})
+        target = Target.of_flags({name: kwargs.pop(name, None) for name in _FLAGS})
+        # What a client logs while it tries is told once, by the error it ends with.
+        logging.getLogger("penstock").addHandler(logging.NullHandler())
         command(target, *args, **kwargs)
 
     # What typer reads: the command's own parameters, then the flags.

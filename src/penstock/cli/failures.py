@@ -13,15 +13,17 @@ code   meaning
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
 import typer
 
-from penstock.errors import ConnectFailed, NameserverUnavailable, PenstockError
+from penstock.errors import NameserverUnavailable, PenstockError
 
 FAILED = 1
 INTERRUPTED = 130
+_HINT_WITHIN = re.compile(r"; try: [^()]*\)")
 
 # typer carries its own copy of click or uses the installed one, depending on its version; this
 # class is public either way, and those above it are what a command line is refused with.
@@ -74,13 +76,14 @@ def _suggested(error: Any, message: str) -> str:
 
 
 def _with_way_out(error: PenstockError) -> str:
-    text = str(error)
-    if isinstance(error, NameserverUnavailable | ConnectFailed) and not error.hint:
-        text += (
-            "; try: `penstock up` starts one on this machine; --namesrv HOST:PORT, NAMESRV_ADDR "
-            "or `penstock context use NAME` choose another"
+    if isinstance(error, NameserverUnavailable):
+        # What it found out about each address has a hint of its own; one is enough.
+        what = _HINT_WITHIN.sub(")", error.what)
+        return (
+            f"{what}; try: `penstock up` to start one on this machine, or another address: "
+            "--namesrv HOST:PORT, NAMESRV_ADDR, `penstock context use NAME`"
         )
-    return text
+    return str(error)
 
 
 def _say(sentence: str) -> None:

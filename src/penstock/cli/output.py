@@ -99,6 +99,14 @@ def show(table: Table, *, as_json: bool) -> None:
         note(table.note)
 
 
+def show_all(*tables: Table) -> None:
+    """Print several tables of one thing, for people, with a line between them."""
+    for number, table in enumerate(tables):
+        if number and table.rows:
+            say("")
+        show(table, as_json=False)
+
+
 def show_one(
     columns: Sequence[Column], values: dict[str, object], *, as_json: bool, title: str | None = None
 ) -> None:

@@ -1,0 +1,136 @@
+"""``penstock cluster overview``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.connecting import Target, on_cluster
+from penstock.cli.output import Column, JsonFlag, Table
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock import Admin
+    from penstock.admin.reports import BrokerAddress
+
+app = typer.Typer(
+    help="The brokers of a cluster and how they do.\n\nExample: penstock cluster overview",
+    no_args_is_help=True,
+)
+
+_NEARLY_FULL = 0.85
+
+
+@app.callback()
+def cluster() -> None:
+    """The brokers of a cluster and how they do.
+
+    Example: penstock cluster overview
+    """
+
+
+def _percent(ratio: object) -> str:
+    return f"{ratio:.0%}" if isinstance(ratio, float) else output.cell(ratio)
+
+
+_COLUMNS = (
+    Column("cluster"),
+    Column("broker"),
+    Column("role"),
+    Column("address"),
+    Column("version"),
+    Column("in_per_second", "in/s", align="right"),
+    Column("out_per_second", "out/s", align="right"),
+    Column("in_today", "in today", align="right"),
+    Column("out_today", "out today", align="right"),
+    Column(
+        "disk_used",
+        "disk used",
+        align="right",
+        format=_percent,
+        style=lambda used: "red" if isinstance(used, float) and used > _NEARLY_FULL else "",
+    ),
+    Column("started_ms", "started", format=output.local_time),
+    Column("problem", style=lambda _: "red"),
+)
+
+
+@app.command("overview")
+@on_cluster
+def overview(target: Target, as_json: JsonFlag = False) -> None:
+    """Every broker: its address, version, rates, totals of today and disk.
+
+    Ends with code 1 if a broker is registered but does not answer.
+
+    Example: penstock cluster overview --namesrv 127.0.0.1:9876
+    """
+    with target.admin() as admin:
+        rows = [_row(admin, broker) for broker in admin.cluster()]
+    columns = [c for c in _COLUMNS if c.name != "problem" or any(row["problem"] for row in rows)]
+    output.show(
+        Table(
+            columns,
+            rows,
+            empty=f"No broker is registered at {target.namesrv}; "
+            f"start one: penstock broker --namesrv {target.namesrv}",
+        ),
+        as_json=as_json,
+    )
+    if not rows or any(row["problem"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _row(admin: Admin, broker: BrokerAddress) -> dict[str, object]:
+    info: Mapping[str, str] = {}
+    problem = None
+    try:
+        info = admin.broker_info(broker.address)
+    except PenstockError as error:
+        problem = error.what
+    return {
+        "cluster": broker.cluster,
+        "broker": broker.broker_name,
+        "broker_id": broker.broker_id,
+        "role": "master" if broker.broker_id == 0 else f"slave {broker.broker_id}",
+        "address": broker.address,
+        "version": _version(info.get("brokerVersionDesc")),
+        "in_per_second": _rate(info.get("putTps")),
+        # RocketMQ has written the word both ways.
+        "out_per_second": _rate(info.get("getTransferredTps") or info.get("getTransferedTps")),
+        "in_today": _since_morning(info, "msgPutTotal"),
+        "out_today": _since_morning(info, "msgGetTotal"),
+        "disk_used": _number(info.get("commitLogDiskRatio")),
+        "started_ms": _whole(info.get("bootTimestamp")),
+        "problem": problem,
+    }
+
+
+def _version(text: str | None) -> str | None:
+    """``V5_3_3`` as people write it."""
+    return None if text is None else text.removeprefix("V").replace("_", ".")
+
+
+def _rate(rates: str | None) -> float | None:
+    """The first of the rates over ten seconds, a minute and ten minutes."""
+    return _number(rates.split()[0]) if rates and rates.split() else None
+
+
+def _since_morning(info: Mapping[str, str], total: str) -> int | None:
+    now, morning = _whole(info.get(f"{total}TodayNow")), _whole(info.get(f"{total}TodayMorning"))
+    return None if now is None or morning is None else now - morning
+
+
+def _number(text: str | None) -> float | None:
+    """What a broker says of itself is text, and a number most of the time."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def _whole(text: str | None) -> int | None:
+    number = _number(text)
+    return None if number is None or number != number // 1 else int(number)

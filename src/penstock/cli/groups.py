@@ -1,0 +1,312 @@
+"""``penstock group list | create | describe | lag | delete``; ``reset`` is in `resetting`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.connecting import Target, on_cluster
+from penstock.cli.guessing import GroupArgument, complete_topics, guessing_group
+from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.resetting import reset_group
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock import Admin
+    from penstock.admin.reports import QueueLag
+
+app = typer.Typer(
+    help="Consumer groups: list, describe, lag, reset, delete.\n\n"
+    "Example: penstock group lag billing",
+    no_args_is_help=True,
+)
+
+_LIST_COLUMNS = (
+    Column("group"),
+    Column("members", align="right"),
+    Column("topics"),
+    Column("lag", align="right"),
+)
+
+
+@app.command("list")
+@on_cluster
+def list_groups(
+    target: Target,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the groups of RocketMQ itself.")
+    ] = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="Names alone, one a line: faster.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """All consumer groups: who is connected, and how far they are behind.
+
+    Example: penstock group list --namesrv 127.0.0.1:9876
+    """
+    with target.admin() as admin:
+        groups = admin.groups(internal=internal)
+        if names:
+            if as_json:
+                output.print_json(groups)
+            else:
+                for group in groups:
+                    output.say(output.plain(group))
+            return
+        rows = []
+        with output.progress(len(groups), "asking brokers", quiet=as_json) as bar:
+            for group in groups:
+                rows.append(_summary(admin, group))
+                bar.advance()
+    output.show(
+        Table(
+            _LIST_COLUMNS,
+            rows,
+            empty="There are no consumer groups yet: a consumer makes its own when it connects.",
+        ),
+        as_json=as_json,
+    )
+
+
+def _summary(admin: Admin, group: str) -> dict[str, object]:
+    """A group in one line; what its brokers do not tell is left open."""
+    row: dict[str, object] = {"group": group, "members": None, "topics": None, "lag": None}
+    try:
+        row["members"] = len(admin.clients(group))
+        queues = admin.group_lag(group)
+    except PenstockError:
+        # Deleted meanwhile, or a broker is away: the others are still worth listing.
+        return row
+    return row | {
+        "topics": sorted({queue.topic for queue in queues}),
+        "lag": sum(queue.lag for queue in queues) if queues else None,
+    }
+
+
+@app.command("create")
+@on_cluster
+def create_group(
+    target: Target,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
+    max_retries: Annotated[
+        int,
+        typer.Option(
+            "--max-retries", min=-1, help="Failures before a message is a dead letter; -1: never."
+        ),
+    ] = 16,
+    orderly: Annotated[
+        bool, typer.Option("--orderly", help="Its consumers take each queue in order.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a consumer group on every broker, or change it.
+
+    Brokers make a group when its first consumer connects, unless they are told not to.
+
+    Example: penstock group create billing --max-retries 5
+    """
+    with target.admin() as admin:
+        admin.create_group(group, retry_max_times=max_retries, consume_message_orderly=orderly)
+        configs = admin.group_config(group)
+    rows: list[dict[str, object]] = [
+        {
+            "group": group,
+            "broker": broker,
+            "max_retries": config.retry_max_times,
+            "orderly": config.consume_message_orderly,
+        }
+        for broker, config in configs.items()
+    ]
+    columns = (
+        Column("group"),
+        Column("broker"),
+        Column("max_retries", align="right"),
+        Column("orderly"),
+    )
+    output.show(Table(columns, rows), as_json=as_json)
+
+
+_MEMBER_COLUMNS = (
+    Column("client_id", "client"),
+    Column("address"),
+    Column("language"),
+    Column("version"),
+    Column("brokers"),
+)
+_SUBSCRIPTION_COLUMNS = (Column("topic"), Column("expression"), Column("type"))
+_LAG_BY_TOPIC_COLUMNS = (
+    Column("topic"),
+    Column("queues", align="right"),
+    Column("lag", align="right"),
+    Column("last_ms", "consumed up to", format=output.local_time),
+)
+_SETTING_COLUMNS = (
+    Column("broker"),
+    Column("may_consume"),
+    Column("broadcasting"),
+    Column("orderly"),
+    Column("retry_queues", align="right"),
+    Column("max_retries", align="right"),
+)
+
+
+@app.command("describe")
+@on_cluster
+def describe_group(target: Target, group: GroupArgument, as_json: JsonFlag = False) -> None:
+    """One group: settings, connected members, what they want, and how far they are.
+
+    Example: penstock group describe billing
+    """
+    with target.admin() as admin, guessing_group(admin, group):
+        settings: list[dict[str, object]] = [
+            {
+                "broker": broker,
+                "may_consume": config.consume_enable,
+                "broadcasting": config.consume_broadcast_enable,
+                "orderly": config.consume_message_orderly,
+                "retry_queues": config.retry_queue_nums,
+                "max_retries": config.retry_max_times,
+            }
+            for broker, config in admin.group_config(group).items()
+        ]
+        members: list[dict[str, object]] = [
+            {
+                "client_id": client.client_id,
+                "address": client.address,
+                "language": client.language,
+                "version": client.version,
+                "brokers": list(client.broker_names),
+            }
+            for client in admin.clients(group)
+        ]
+        subscriptions: list[dict[str, object]] = [
+            {"topic": wanted.topic, "expression": wanted.expression, "type": wanted.expression_type}
+            for wanted in admin.subscriptions(group)
+        ]
+        lag = _by_topic(admin.group_lag(group))
+    if as_json:
+        output.print_json(
+            {
+                "group": group,
+                "settings": settings,
+                "members": members,
+                "subscriptions": subscriptions,
+                "topics": lag,
+            }
+        )
+        return
+    output.show_all(
+        Table(_SETTING_COLUMNS, settings, title=f"Group {group}"),
+        Table(_MEMBER_COLUMNS, members, empty="No member is connected."),
+        Table(_SUBSCRIPTION_COLUMNS, subscriptions, empty="So nothing is subscribed to."),
+        Table(_LAG_BY_TOPIC_COLUMNS, lag, empty="It has committed no offsets."),
+    )
+
+
+def _by_topic(queues: list[QueueLag]) -> list[dict[str, object]]:
+    return [
+        {
+            "topic": topic,
+            "queues": len(own),
+            "lag": sum(queue.lag for queue in own),
+            "last_ms": max(queue.last_timestamp for queue in own) or None,
+        }
+        for topic in sorted({queue.topic for queue in queues})
+        if (own := [queue for queue in queues if queue.topic == topic])
+    ]
+
+
+_LAG_COLUMNS = (
+    Column("topic"),
+    Column("broker"),
+    Column("queue_id", "queue", align="right"),
+    Column("committed", align="right"),
+    Column("latest", align="right"),
+    Column(
+        "lag", align="right", style=lambda lag: "yellow" if isinstance(lag, int) and lag else ""
+    ),
+    Column("last_ms", "consumed up to", format=output.local_time),
+)
+
+
+@app.command("lag")
+@on_cluster
+def show_lag(
+    target: Target,
+    group: GroupArgument,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", help="Only this topic.", autocompletion=complete_topics),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """How far a group is behind, queue by queue, its retries included.
+
+    Example: penstock group lag billing --topic orders
+    """
+    with target.admin() as admin, guessing_group(admin, group):
+        queues = admin.group_lag(group, topic=topic)
+    rows: list[dict[str, object]] = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue_id": queue.queue_id,
+            "committed": queue.committed,
+            "latest": queue.latest,
+            "lag": queue.lag,
+            "last_ms": queue.last_timestamp or None,
+        }
+        for queue in queues
+    ]
+    behind = sum(queue.lag for queue in queues)
+    where = "" if topic is None else f" in {topic}"
+    output.show(
+        Table(
+            _LAG_COLUMNS,
+            rows,
+            note=f"{behind} behind in {len(rows)} queues" if rows else None,
+            empty=f"Group {group} has committed no offsets{where}.",
+        ),
+        as_json=as_json,
+    )
+
+
+app.command("reset")(reset_group)
+
+
+@app.command("delete")
+@on_cluster
+def delete_group(
+    target: Target,
+    group: GroupArgument,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Should it come back, it goes on where it was.")
+    ] = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Forget a group on every broker, with its retries and dead letters.
+
+    A group that is connected comes back with its next heartbeat: stop its consumers first.
+
+    Example: penstock group delete billing --yes
+    """
+    with target.admin() as admin, guessing_group(admin, group):
+        admin.group_config(group)
+        members = len(admin.clients(group))
+        connected = f", of which {members} members are connected," if members else ""
+        output.confirm(
+            f"Delete group {group}{connected} with its retries and dead letters "
+            f"at {target.namesrv}?",
+            yes=yes,
+        )
+        admin.delete_group(group, keep_offsets=keep_offsets)
+    if as_json:
+        output.print_json({"group": group, "deleted": True, "members": members})
+        return
+    output.say(f"Deleted {output.plain(group)}.")
+    if members:
+        output.note(f"{members} members are connected: they make it again.")

@@ -1,0 +1,298 @@
+"""``penstock topic list | create | describe | delete``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.connecting import Target, on_cluster
+from penstock.cli.guessing import TopicArgument, complete_topics, guessing_topic
+from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.errors import InvalidArgument, PenstockError
+
+if TYPE_CHECKING:
+    from penstock import Admin
+    from penstock.admin.reports import QueueRange
+    from penstock.protocol.bodies import TopicConfig
+
+app = typer.Typer(
+    help="Topics: list, create, describe, delete.\n\nExample: penstock topic list",
+    no_args_is_help=True,
+)
+
+
+class Permission(StrEnum):
+    """What clients may do with a topic."""
+
+    READ_WRITE = "rw"
+    READ = "r"
+    WRITE = "w"
+
+
+_READ, _WRITE = 4, 2
+_PERMISSIONS = {
+    Permission.READ_WRITE: _READ | _WRITE,
+    Permission.READ: _READ,
+    Permission.WRITE: _WRITE,
+}
+
+
+def permission_text(permission: object) -> str:
+    """``rw``, ``r`` or ``w``; ``-`` for a topic that nobody may use."""
+    if not isinstance(permission, int):
+        return str(permission)
+    return (
+        "".join(letter for letter, bit in (("r", _READ), ("w", _WRITE)) if permission & bit) or "-"
+    )
+
+
+_LIST_COLUMNS = (
+    Column("topic"),
+    Column("brokers"),
+    Column("queues", align="right"),
+    Column("messages", align="right"),
+    Column("last_ms", "last message", format=output.local_time),
+)
+
+
+@app.command("list")
+@on_cluster
+def list_topics(
+    target: Target,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also system, retry and dead-letter topics.")
+    ] = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="Names alone, one a line: faster.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """All topics, with what they hold.
+
+    Example: penstock topic list --namesrv 127.0.0.1:9876
+    """
+    with target.admin() as admin:
+        topics = admin.topics(internal=internal)
+        if names:
+            _print_names(topics, as_json=as_json)
+            return
+        rows = []
+        with output.progress(len(topics), "asking brokers", quiet=as_json) as bar:
+            for topic in topics:
+                rows.append(_summary(admin, topic))
+                bar.advance()
+    output.show(
+        Table(
+            _LIST_COLUMNS,
+            rows,
+            empty="There are no topics yet; make one: penstock topic create NAME",
+        ),
+        as_json=as_json,
+    )
+
+
+def _print_names(names: list[str], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(names)
+        return
+    for name in names:
+        output.say(output.plain(name))
+
+
+def _summary(admin: Admin, topic: str) -> dict[str, object]:
+    """A topic in one line; what its brokers do not tell is left open."""
+    try:
+        queues = admin.topic_stats(topic)
+    except PenstockError:
+        # Deleted meanwhile, or a broker is away: the others are still worth listing.
+        return {"topic": topic, "brokers": None, "queues": None, "messages": None, "last_ms": None}
+    return {
+        "topic": topic,
+        "brokers": sorted({queue.broker_name for queue in queues}),
+        "queues": len(queues),
+        "messages": sum(queue.count for queue in queues),
+        "last_ms": max((queue.last_timestamp for queue in queues), default=0) or None,
+    }
+
+
+@app.command("create")
+@on_cluster
+def create_topic(
+    target: Target,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")],
+    queues: Annotated[
+        int, typer.Option("--queues", "-q", min=1, help="Queues on each broker.")
+    ] = 8,
+    read_queues: Annotated[
+        int | None,
+        typer.Option(
+            "--read-queues",
+            min=1,
+            help="When a topic shrinks: still read so many.",
+            show_default="as many",
+        ),
+    ] = None,
+    permission: Annotated[
+        Permission, typer.Option("--permission", help="What clients may do with it.")
+    ] = Permission.READ_WRITE,
+    order: Annotated[
+        bool,
+        typer.Option("--order", help="Producers keep to a queue even while its broker is away."),
+    ] = False,
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="KEY=VALUE",
+            help="RocketMQ 5's, such as message.type=FIFO; may be repeated.",
+        ),
+    ] = None,
+    brokers: Annotated[
+        list[str] | None,
+        typer.Option("--broker", help="Only on this broker; may be repeated.", show_default="all"),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make topics, or change them; done when the name servers show them.
+
+    Example: penstock topic create orders payments --queues 16
+    """
+    settings = dict(_attribute(text) for text in attributes or ())
+    rows: list[dict[str, object]] = []
+    with target.admin() as admin:
+        for topic in topics:
+            route = admin.create_topic(
+                topic,
+                queues,
+                read_queues=read_queues,
+                permission=_PERMISSIONS[permission],
+                order=order,
+                attributes=settings,
+                brokers=brokers,
+            )
+            rows += [
+                {
+                    "topic": topic,
+                    "broker": part.broker_name,
+                    "read_queues": part.read_queues,
+                    "write_queues": part.write_queues,
+                    "permission": permission_text(part.permission),
+                }
+                for part in route.queues
+            ]
+    columns = (
+        Column("topic"),
+        Column("broker"),
+        Column("read_queues", align="right"),
+        Column("write_queues", align="right"),
+        Column("permission"),
+    )
+    output.show(Table(columns, rows), as_json=as_json)
+
+
+def _attribute(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip("+"):
+        raise InvalidArgument(
+            f"--attribute {text!r}", expected="KEY=VALUE, such as message.type=FIFO"
+        )
+    # RocketMQ's own tools want a + before what is set; both spellings mean the same.
+    return key.removeprefix("+"), value
+
+
+_QUEUE_COLUMNS = (
+    Column("broker"),
+    Column("queue_id", "queue", align="right"),
+    Column("min_offset", "first offset", align="right"),
+    Column("max_offset", "next offset", align="right"),
+    Column("messages", align="right"),
+    Column("last_ms", "last message", format=output.local_time),
+)
+_SETTING_COLUMNS = (
+    Column("broker"),
+    Column("read_queues", align="right"),
+    Column("write_queues", align="right"),
+    Column("permission"),
+    Column("order"),
+    Column("attributes"),
+)
+
+
+@app.command("describe")
+@on_cluster
+def describe_topic(target: Target, topic: TopicArgument, as_json: JsonFlag = False) -> None:
+    """One topic: settings, queues with their offsets, and the groups that consume it.
+
+    Example: penstock topic describe orders
+    """
+    with target.admin() as admin, guessing_topic(admin, topic):
+        configs = admin.topic_config(topic)
+        queues = admin.topic_stats(topic)
+        groups = admin.topic_groups(topic)
+    settings = [_setting(broker, config) for broker, config in configs.items()]
+    rows = [_queue(queue) for queue in queues]
+    if as_json:
+        output.print_json({"topic": topic, "settings": settings, "queues": rows, "groups": groups})
+        return
+    output.show_all(
+        Table(_SETTING_COLUMNS, settings, title=f"Topic {topic}"),
+        Table(_QUEUE_COLUMNS, rows, empty="It has no queues."),
+    )
+    output.say(f"\nConsumed by: {output.plain(', '.join(groups)) or 'nobody yet'}")
+
+
+def _setting(broker: str, config: TopicConfig) -> dict[str, object]:
+    return {
+        "broker": broker,
+        "read_queues": config.read_queue_nums,
+        "write_queues": config.write_queue_nums,
+        "permission": permission_text(config.perm),
+        "order": config.order,
+        "attributes": [f"{key}={value}" for key, value in (config.attributes or {}).items()],
+    }
+
+
+def _queue(queue: QueueRange) -> dict[str, object]:
+    return {
+        "broker": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "min_offset": queue.min_offset,
+        "max_offset": queue.max_offset,
+        "messages": queue.count,
+        "last_ms": queue.last_timestamp or None,
+    }
+
+
+@app.command("delete")
+@on_cluster
+def delete_topic(
+    target: Target,
+    topics: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC...", help="Names of topics.", autocompletion=complete_topics),
+    ],
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete topics with their messages, on every broker.
+
+    Example: penstock topic delete orders --yes
+    """
+    with target.admin() as admin:
+        # Looked up first: a typing error in the last name must not cost the first its messages.
+        for topic in topics:
+            with guessing_topic(admin, topic):
+                admin.route(topic)
+        found = [_summary(admin, topic) for topic in topics]
+        known = [count for row in found if isinstance(count := row["messages"], int)]
+        what = ", ".join(topics)
+        output.confirm(f"Delete {what} with {sum(known)} messages at {target.namesrv}?", yes=yes)
+        for topic in topics:
+            admin.delete_topic(topic)
+    if as_json:
+        output.print_json([{**row, "deleted": True} for row in found])
+    else:
+        output.say(f"Deleted {output.plain(what)}.")
