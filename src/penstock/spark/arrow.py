@@ -1,0 +1,374 @@
+"""Stored records to Arrow record batches: no files, no sockets, no Spark.
+
+A batch is built column by column with numpy and pyarrow, never message by message: that is what
+makes a scan from Python as fast as one of Spark's own. Only columns that are wanted are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import ProtocolError
+from penstock.model.hosts import offset_message_id, unpack_host
+from penstock.model.message import StoredMessage
+from penstock.model.names import Property
+from penstock.protocol.compression import decompress
+from penstock.protocol.pulled import messages_from_pull
+from penstock.protocol.sys_flags import SysFlag
+from penstock.spark.columns import ALL, COLUMNS, arrow_schema
+from penstock.spark.property_table import Pieces, PropertyTable, text
+from penstock.spark.record_fields import Numbers, RecordFields, record_sizes, walk
+
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 8 << 20
+_MAX_SPAN: Final = (1 << 31) - 1  # what Arrow's 32-bit offsets reach
+_UNWRAP: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+_ENDLESS: Final = (1 << 63) - 1
+# Outside of these years nobody's timestamps can express a time; such a stamp is a mistake.
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
+_HEX: Final = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), "<u2")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reader asks of the records: which columns, and of which messages.
+
+    ``tags`` and ``keys`` let a message through that has one of them; None lets all through.
+    Without ``include_properties`` the column ``properties`` is null.
+    """
+
+    columns: tuple[str, ...] = ALL
+    tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    include_properties: bool = True
+
+
+def to_batches(
+    records: bytes | memoryview,
+    *,
+    broker: str,
+    wanted: Wanted,
+    positions: npt.NDArray[np.int64] | None = None,
+    lo: int = 0,
+    hi: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages in ``records`` as batches of ``wanted.columns``, in their order.
+
+    ``records`` are stored records back to back (a pull answer), or any buffer with the starts of
+    those to take in ``positions`` (a part of a log). Messages with a queue offset outside
+    ``lo <= offset < hi`` are left out. Bodies are decompressed; one that cannot be is null. Bytes
+    that are no record are a ``ProtocolError``.
+    """
+    buffer = memoryview(records)
+    starts = walk(buffer) if positions is None else np.asarray(positions, np.int64)
+    maker = _BatchMaker(broker, wanted, lo, _ENDLESS if hi is None else hi)
+    while len(starts):
+        head = starts[:BATCH_ROWS]
+        sizes = record_sizes(buffer, head)
+        count = max(1, int(np.searchsorted(np.cumsum(sizes), BATCH_BYTES, side="right")))
+        first, end = _span(head[:count], sizes[:count])
+        while end - first > _MAX_SPAN and count > 1:
+            count //= 2
+            first, end = _span(head[:count], sizes[:count])
+        yield from maker.batches(buffer[first:end], head[:count] - first)
+        starts = starts[count:]
+
+
+def _span(starts: Numbers, sizes: Numbers) -> tuple[int, int]:
+    return int(starts.min()), int((starts + sizes).max())
+
+
+class _BatchMaker:
+    """Makes batches of records that are few enough for one."""
+
+    def __init__(self, broker: str, wanted: Wanted, lo: int, hi: int) -> None:
+        self._broker = broker
+        self._wanted = wanted
+        self._lo, self._hi = lo, hi
+        self._schema = arrow_schema(wanted.columns)
+
+    def batches(self, buffer: memoryview, starts: Numbers) -> Iterator[pa.RecordBatch]:
+        fields = RecordFields(buffer, starts)
+        is_wrapped = (fields.sys_flag & _UNWRAP) == _UNWRAP
+        if not is_wrapped.any():
+            yield from self._plain(buffer, fields)
+            return
+        # Inner batches hold several messages a record; few brokers store them.
+        done = 0
+        for index in np.flatnonzero(is_wrapped).tolist():
+            if index > done:
+                yield from self._plain(buffer, RecordFields(buffer, starts[done:index]))
+            record = bytes(buffer[starts[index] : fields.end[index]])
+            yield from self._unwrapped(record, int(fields.sys_flag[index]))
+            done = index + 1
+        if done < len(starts):
+            yield from self._plain(buffer, RecordFields(buffer, starts[done:]))
+
+    def _plain(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:
+        offsets = fields.queue_offset
+        is_kept = (offsets >= self._lo) & (offsets < self._hi)
+        if not is_kept.all():
+            fields = RecordFields(buffer, fields.starts[is_kept])
+        wanted = self._wanted
+        if len(fields) and (wanted.tags is not None or wanted.keys is not None):
+            is_kept = _passing(_properties(buffer, fields), wanted)
+            if not is_kept.all():
+                fields = RecordFields(buffer, fields.starts[is_kept])
+        while len(fields):
+            bodies, count = self._bodies(buffer, fields)
+            rest = fields.starts[count:]
+            if len(rest):
+                fields = RecordFields(buffer, fields.starts[:count])
+            yield _Columns(buffer, fields, self._broker, wanted, bodies).batch(self._schema)
+            if not len(rest):
+                return
+            fields = RecordFields(buffer, rest)
+
+    def _bodies(self, buffer: memoryview, fields: RecordFields) -> tuple[pa.Array | None, int]:
+        """The bodies, inflated, and how many: inflated they may be too much for one batch."""
+        if "body" not in self._wanted.columns:
+            return None, len(fields)
+        is_compressed = (fields.sys_flag & SysFlag.COMPRESSED) != 0
+        count = len(fields)
+        inflated: list[bytes | None] = []
+        total = 0
+        for index in np.flatnonzero(is_compressed).tolist():
+            body = bytes(buffer[fields.body_start[index] : fields.body_end[index]])
+            opened = _inflated(body, int(fields.sys_flag[index]))
+            inflated.append(opened)
+            total += len(opened or b"")
+            if total >= BATCH_BYTES:
+                count = index + 1
+                break
+        starts, ends = fields.body_start[:count], fields.body_end[:count]
+        stored = Pieces(pa.py_buffer(buffer), starts, ends).all()
+        if not inflated:
+            return stored, count
+        where = np.arange(count)
+        where[is_compressed[:count]] = count + np.arange(len(inflated))
+        both = pa.concat_arrays([stored, pa.array(inflated, pa.binary())])
+        return both.take(pa.array(where)), count
+
+    def _unwrapped(self, record: bytes, sys_flag: int) -> Iterator[pa.RecordBatch]:
+        """The messages of an inner batch, the slow way."""
+        found = messages_from_pull(record, self._broker, keep_unreadable=True)
+        messages = [
+            message
+            for message in found
+            if self._lo <= message.queue_offset < self._hi and _lets_through(self._wanted, message)
+        ]
+        if messages:
+            rows = [_row(message, sys_flag, self._wanted) for message in messages]
+            yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
+
+
+class _Columns:
+    """The columns of one batch, each built when it is asked for."""
+
+    def __init__(
+        self,
+        buffer: memoryview,
+        fields: RecordFields,
+        broker: str,
+        wanted: Wanted,
+        bodies: pa.Array | None,
+    ) -> None:
+        self._buffer = buffer
+        self._fields = fields
+        self._broker = broker
+        self._wanted = wanted
+        self._bodies = bodies
+        self._table: PropertyTable | None = None
+
+    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The batch with the columns of ``schema``."""
+        arrays = [_BUILDERS[name](self) for name in schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    @property
+    def _properties(self) -> PropertyTable:
+        if self._table is None:
+            self._table = _properties(self._buffer, self._fields)
+        return self._table
+
+    def topic(self) -> pa.Array:
+        fields = self._fields
+        data = pa.py_buffer(self._buffer)
+        return text(Pieces(data, fields.topic_start, fields.topic_end).all())
+
+    def broker(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._broker, pa.string()), len(self._fields))
+
+    def queue_id(self) -> pa.Array:
+        return _int32(self._fields.queue_id)
+
+    def offset(self) -> pa.Array:
+        return pa.array(self._fields.queue_offset)
+
+    def msg_id(self) -> pa.Array:
+        given = self._properties.values(Property.UNIQUE_KEY)
+        return pc.coalesce(given, self._offset_ids()) if given.null_count else given
+
+    def _offset_ids(self) -> pa.Array:
+        fields = self._fields
+        if fields.is_wide:
+            hosts = fields.packed_hosts(born=False)
+            places = fields.log_position.tolist()
+            ids = [offset_message_id(*pair) for pair in zip(hosts, places, strict=True)]
+            return pa.array(ids, pa.string())
+        packed = np.stack((fields.store_hosts(), fields.log_position), axis=1).astype(">i8")
+        digits = _HEX[packed.view(np.uint8)]
+        width = 2 * packed.itemsize * 2
+        offsets = np.arange(0, width * len(fields) + 1, width, dtype=np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
+        return pa.Array.from_buffers(pa.string(), len(fields), buffers)
+
+    def keys(self) -> pa.Array:
+        return _key_lists(self._properties)
+
+    def tags(self) -> pa.Array:
+        return self._properties.values(Property.TAGS)
+
+    def body(self) -> pa.Array:
+        return self._bodies
+
+    def properties(self) -> pa.Array:
+        if not self._wanted.include_properties:
+            return pa.nulls(len(self._fields), COLUMNS["properties"].arrow_type)
+        return self._properties.maps()
+
+    def born_timestamp(self) -> pa.Array:
+        return _times(self._fields.born_timestamp)
+
+    def store_timestamp(self) -> pa.Array:
+        return _times(self._fields.store_timestamp)
+
+    def reconsume_times(self) -> pa.Array:
+        return _int32(self._fields.reconsume_times)
+
+    def born_host(self) -> pa.Array:
+        return self._hosts(born=True)
+
+    def store_host(self) -> pa.Array:
+        return self._hosts(born=False)
+
+    def _hosts(self, *, born: bool) -> pa.Array:
+        fields = self._fields
+        if fields.is_wide:
+            return pa.array([unpack_host(host) for host in fields.packed_hosts(born=born)])
+        packed = fields.born_hosts() if born else fields.store_hosts()
+        if (packed == packed[0]).all():
+            return pa.repeat(pa.scalar(_host(int(packed[0])), pa.string()), len(fields))
+        encoded = pc.dictionary_encode(pa.array(packed))
+        names = pa.array([_host(host) for host in encoded.dictionary.to_pylist()], pa.string())
+        return names.take(encoded.indices)
+
+    def sys_flag(self) -> pa.Array:
+        return _int32(self._fields.sys_flag)
+
+
+_BUILDERS: Final[dict[str, Callable[[_Columns], pa.Array]]] = {
+    name: getattr(_Columns, name) for name in ALL
+}
+
+
+def _properties(buffer: memoryview, fields: RecordFields) -> PropertyTable:
+    data = pa.py_buffer(buffer)
+    return PropertyTable(Pieces(data, fields.properties_start, fields.end).all())
+
+
+def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
+    """Which messages have one of the tags, and one of the keys."""
+    passing: npt.NDArray[np.bool_] | None = None
+    if wanted.tags is not None:
+        tags = table.values(Property.TAGS)
+        is_in = pc.is_in(tags, value_set=pa.array(sorted(wanted.tags), pa.string()))
+        passing = np.asarray(is_in)
+    if wanted.keys is not None:
+        lists = _key_lists(table)
+        values = pa.array(sorted(wanted.keys), pa.string())
+        rows = np.asarray(pc.list_parent_indices(lists))
+        has_key = np.zeros(len(lists), np.bool_)
+        has_key[rows[np.asarray(pc.is_in(pc.list_flatten(lists), value_set=values))]] = True
+        passing = has_key if passing is None else passing & has_key
+    assert passing is not None
+    return passing
+
+
+def _key_lists(table: PropertyTable) -> pa.Array:
+    """The keys of each message; null for one without."""
+    joined = table.values(Property.KEYS)
+    kind = COLUMNS["keys"].arrow_type
+    content = np.frombuffer(joined.buffers()[2] or b"", np.uint8)
+    # Any space, of which Unicode has many, may separate two keys; most messages have one.
+    if len(content) and (content.min() <= ord(" ") or content.max() > ord("~")):
+        split = [None if keys is None else keys.split() for keys in joined.to_pylist()]
+        return pa.array(split, kind)
+    ends = np.cumsum(np.asarray(joined.is_valid()))
+    offsets = np.concatenate(([0], ends)).astype(np.int32)
+    valid = joined.buffers()[0] if joined.null_count else None
+    return pa.Array.from_buffers(
+        kind, len(joined), [valid, pa.py_buffer(offsets)], children=[joined.drop_null()]
+    )
+
+
+def _inflated(body: bytes, sys_flag: int) -> bytes | None:
+    try:
+        return decompress(body, sys_flag)
+    except ProtocolError as error:
+        # A body its producer broke is lost anyway; one that only lacks a library here is not.
+        if isinstance(error.__cause__, ImportError):
+            raise
+        return None
+
+
+def _lets_through(wanted: Wanted, message: StoredMessage) -> bool:
+    if wanted.tags is not None and message.tag not in wanted.tags:
+        return False
+    return wanted.keys is None or not wanted.keys.isdisjoint(message.keys)
+
+
+def _row(message: StoredMessage, sys_flag: int, wanted: Wanted) -> dict[str, object]:
+    properties = list(message.properties.items()) if wanted.include_properties else None
+    is_unreadable = message.sys_flag & SysFlag.COMPRESSED
+    return {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue_id": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "msg_id": message.msg_id,
+        "keys": list(message.keys) if Property.KEYS in message.properties else None,
+        "tags": message.tag,
+        "body": None if is_unreadable else message.body,
+        "properties": properties,
+        "born_timestamp": _micros(message.born_timestamp),
+        "store_timestamp": _micros(message.store_timestamp),
+        "reconsume_times": message.reconsume_times,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "sys_flag": sys_flag,
+    }
+
+
+def _host(packed: int) -> str:
+    return unpack_host(packed.to_bytes(8, "big", signed=True))
+
+
+def _int32(numbers: Numbers) -> pa.Array:
+    return pa.array(numbers.astype(np.int32))
+
+
+def _times(millis: Numbers) -> pa.Array:
+    return pa.array(np.clip(millis, _FIRST_MS, _LAST_MS) * 1000).cast(pa.timestamp("us", "UTC"))
+
+
+def _micros(millis: int) -> int:
+    return min(max(millis, _FIRST_MS), _LAST_MS) * 1000

@@ -1,0 +1,57 @@
+"""Directories made of links and small scripts, to stand in for a Java or a Spark home.
+
+They are kept in the user's cache under a name that follows from their content, so they are made
+once, and a changed installation gets another one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def make_home(kind: str, links: Mapping[str, Path], scripts: Mapping[str, str]) -> Path:
+    """A directory with these links and executable scripts (names may have one ``/``)."""
+    content = sorted([*((name, str(path)) for name, path in links.items()), *scripts.items()])
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+    parent = _cache()
+    home = parent / f"{kind}-{digest}"
+    if home.is_dir():
+        return home
+    # Others may make it at the same moment: each fills one of its own, the first rename stays.
+    fresh = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=parent))
+    for name, path in links.items():
+        (fresh / name).symlink_to(path)
+    for name, script in scripts.items():
+        (fresh / name).parent.mkdir(exist_ok=True)
+        (fresh / name).write_text(script, "utf-8")
+        (fresh / name).chmod(0o755)
+    fresh.chmod(0o755)
+    try:
+        fresh.rename(home)
+    except OSError:
+        shutil.rmtree(fresh)
+        if not home.is_dir():
+            raise
+    return home
+
+
+def _cache() -> Path:
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    directory = Path(chosen) if chosen else Path("~/.cache").expanduser()
+    try:
+        directory = directory / "penstock"
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK):
+            return directory
+    except OSError:
+        pass
+    # Without a home, as in some containers, they live as long as this process.
+    temporary = Path(tempfile.mkdtemp(prefix="penstock-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return temporary

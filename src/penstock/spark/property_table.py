@@ -1,0 +1,175 @@
+"""The properties of many messages, parsed for all of them at once.
+
+    key 0x01 value 0x02 key 0x01 value 0x02 ...           (see ``model.properties``)
+
+The property texts are laid end to end; the places of both separators then cut them into keys and
+values. The rules are those of ``parse_properties``: entries without a key, a separator or a value
+are skipped, of a key given twice the last value counts, bytes that are no UTF-8 become U+FFFD.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.properties import parse_properties
+from penstock.spark.columns import COLUMNS
+
+Numbers = npt.NDArray[np.int64]
+
+_VALUE_MARK: Final = 1
+_END_MARK: Final = 2
+_WORD: Final = 8
+_MASKS: Final = np.array(
+    [int.from_bytes(b"\xff" * length, "little") for length in range(_WORD + 1)], np.uint64
+)
+# One bit for each kind of key must fit a signed number.
+_MAX_KINDS: Final = 62
+_MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+class Pieces:
+    """Parts of one buffer, from ``starts`` to ``ends``, to be copied out together.
+
+    They are every other element of an array whose offsets are starts and ends in turn; the
+    elements between them, which may make no sense, are never looked at.
+    """
+
+    def __init__(self, data: pa.Buffer, starts: Numbers, ends: Numbers) -> None:
+        self._count = len(starts)
+        bounds = np.empty(2 * self._count, np.int32)
+        bounds[0::2], bounds[1::2] = starts, ends
+        self._array = pa.Array.from_buffers(
+            pa.binary(), max(0, 2 * self._count - 1), [None, pa.py_buffer(bounds), data]
+        )
+
+    def all(self) -> pa.BinaryArray:
+        """Every part, one behind the other."""
+        return self._array.take(pa.array(np.arange(0, 2 * self._count, 2, dtype=np.int32)))
+
+    def at(self, where: npt.NDArray[np.int32]) -> pa.BinaryArray:
+        """The parts with these numbers; null for -1."""
+        return self._array.take(pa.array(2 * where, mask=where < 0))
+
+
+def text(array: pa.BinaryArray) -> pa.StringArray:
+    """Bytes as text; what is no UTF-8 becomes U+FFFD."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        decoded = [
+            None if item is None else str(item, "utf-8", "replace") for item in array.to_pylist()
+        ]
+        return pa.array(decoded, pa.string())
+
+
+class PropertyTable:
+    """The pairs of all rows, one after the other."""
+
+    def __init__(self, raw: pa.BinaryArray) -> None:
+        """Parse ``raw``, one property text a row; it must start where its buffer does."""
+        self._raw = raw = _ended(raw)
+        row_ends = _bounds(raw)
+        self._data = raw.buffers()[2] or pa.py_buffer(b"")
+        content = np.frombuffer(self._data, np.uint8)[: row_ends[-1]]
+        ends = np.flatnonzero(content == _END_MARK)
+        starts = np.empty_like(ends)
+        starts[:1] = 0
+        starts[1:] = ends[:-1] + 1
+        marks = _value_marks(np.flatnonzero(content == _VALUE_MARK), starts, ends)
+        offsets = np.searchsorted(ends, row_ends)
+        is_pair = (marks > starts) & (ends > marks + 1)
+        if not is_pair.all():
+            kept = np.zeros(len(ends) + 1, np.int64)
+            np.cumsum(is_pair, out=kept[1:])
+            offsets = kept[offsets]
+            starts, marks, ends = starts[is_pair], marks[is_pair], ends[is_pair]
+        self._offsets = offsets
+        self._lengths = marks - starts
+        # The first eight bytes of each key as a number, and its last eight if it has more.
+        padded = np.concatenate((content, np.zeros(_WORD, np.uint8)))
+        words = np.ndarray((len(content) + 1,), "<u8", padded, strides=(1,))
+        self._heads = words[starts] & _MASKS[np.minimum(self._lengths, _WORD)]
+        self._tails = words[np.maximum(marks - _WORD, starts)]
+        self._keys = Pieces(self._data, starts, marks)
+        self._values = Pieces(self._data, marks + 1, ends)
+
+    def values(self, key: str) -> pa.StringArray:
+        """The value of ``key`` (at most 8 ASCII characters) in each row, null where it has none."""
+        name = key.encode()
+        word = np.uint64(int.from_bytes(name, "little"))
+        found = np.flatnonzero((self._heads == word) & (self._lengths == len(name)))
+        where = np.full(len(self._raw), -1, np.int32)
+        # A row that has the key twice is assigned twice; the last one stays.
+        where[np.searchsorted(self._offsets, found, side="right") - 1] = found
+        return text(self._values.at(where))
+
+    def maps(self) -> pa.MapArray:
+        """All pairs of each row as a map."""
+        kind = COLUMNS["properties"].arrow_type
+        if self._may_repeat_keys():
+            return pa.array([list(parse_properties(row).items()) for row in self._raw_rows()], kind)
+        offsets = pa.array(self._offsets.astype(np.int32))
+        keys, values = text(self._keys.all()), text(self._values.all())
+        return pa.MapArray.from_arrays(offsets, keys, values, kind)
+
+    def _raw_rows(self) -> list[bytes]:
+        rows: list[bytes] = self._raw.to_pylist()
+        return rows
+
+    def _may_repeat_keys(self) -> bool:
+        """Whether some row seems to have a key twice; Spark would find the first, not the last.
+
+        Keys that differ in nothing but their middle count as the same here: more rows than needed
+        may take the slow way, but none is missed.
+        """
+        if not len(self._heads):
+            return False
+        is_long = self._lengths > _WORD
+        kinds = self._heads * _MIX + self._lengths.astype(np.uint64)
+        if is_long.any():
+            kinds += np.where(is_long, self._tails * _MIX * _MIX, np.uint64(0))
+        encoded = pc.dictionary_encode(pa.array(kinds))
+        codes = np.asarray(encoded.indices).astype(np.int64)
+        offsets = self._offsets
+        if len(encoded.dictionary) > _MAX_KINDS:
+            rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+            return len(np.unique(rows * len(encoded.dictionary) + codes)) < len(codes)
+        bits = np.int64(1) << codes
+        # Empty rows would make reduceat take an element of the next row.
+        firsts = offsets[:-1][offsets[:-1] < offsets[1:]]
+        return not np.array_equal(
+            np.add.reduceat(bits, firsts), np.bitwise_or.reduceat(bits, firsts)
+        )
+
+
+def _bounds(array: pa.BinaryArray) -> Numbers:
+    return np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1].astype(np.int64)
+
+
+def _ended(raw: pa.BinaryArray) -> pa.BinaryArray:
+    """The texts with an end mark each: releases differ in whether the last pair has one."""
+    bounds = _bounds(raw)
+    ends = bounds[1:][bounds[1:] > bounds[:-1]]
+    if not len(ends):
+        return raw
+    content = np.frombuffer(raw.buffers()[2], np.uint8)
+    if (content[ends - 1] == _END_MARK).all():
+        return raw
+    # A second mark makes an entry without a key, which counts for nothing.
+    return pc.binary_join_element_wise(raw, b"", b"\x02")
+
+
+def _value_marks(marks: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
+    """The first value mark of each entry; its start where it has none, as if it had no key."""
+    if len(marks) == len(ends) and (marks >= starts).all() and (marks < ends).all():
+        return marks
+    if not len(marks):
+        return starts
+    first = np.searchsorted(marks, starts)
+    found = marks[np.minimum(first, len(marks) - 1)]
+    return np.where((first < len(marks)) & (found < ends), found, starts)
