@@ -135,6 +135,16 @@ class EncodedRows(NamedTuple):
             self.bodies.take(index), self.properties.take(index), self.items.take(index), delayed
         )
 
+    def slice(self, first: int, end: int) -> EncodedRows:
+        """A run of the rows."""
+        count = end - first
+        return EncodedRows(
+            self.bodies.slice(first, count),
+            self.properties.slice(first, count),
+            self.items.slice(first, count),
+            None if self.delayed is None else self.delayed[first:end],
+        )
+
 
 def encode_rows(
     rows: pa.RecordBatch, layout: Layout, origin: Origin, first_row: int, ids: RowIds
