@@ -1,0 +1,71 @@
+"""What the pages of the documentation show: programs, commands and what they print."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_VARIABLE = re.compile(r"[0-9A-F]{16,}|\d[\d.,:T-]*|(?<=data=)\S+")
+
+
+class Program(NamedTuple):
+    """A block of Python and the text that follows it, if the page shows one."""
+
+    page: str
+    number: int
+    code: str
+    printed: str | None
+
+
+class Command(NamedTuple):
+    """A line after a dollar sign and what the page says it prints."""
+
+    line: str
+    printed: str
+
+
+def pages() -> list[Path]:
+    """The README and all pages but the records of decisions."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if "decisions" not in page.parts]
+
+
+def programs(page: Path) -> list[Program]:
+    """The Python blocks of a page; each is a whole program."""
+    found: list[Program] = []
+    blocks = _FENCE.findall(page.read_text(encoding="utf-8"))
+    for at, (language, content) in enumerate(blocks):
+        if language == "python":
+            following = blocks[at + 1] if at + 1 < len(blocks) else ("", "")
+            printed = following[1] if following[0] == "text" else None
+            found.append(Program(name_of(page), len(found) + 1, content, printed))
+    return found
+
+
+def commands(page: Path) -> list[Command]:
+    """The commands of a page, in order."""
+    found: list[Command] = []
+    for language, content in _FENCE.findall(page.read_text(encoding="utf-8")):
+        if language != "console":
+            continue
+        for part in re.split(r"^\$ ", content, flags=re.MULTILINE)[1:]:
+            line, _, printed = part.partition("\n")
+            while line.endswith("\\"):
+                rest, _, printed = printed.partition("\n")
+                line = line[:-1] + rest.strip()
+            found.append(Command(line.split("  #")[0].strip(), printed.rstrip("\n")))
+    return found
+
+
+def name_of(page: Path) -> str:
+    """A page's path within the project."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def comparable(text: str) -> list[str]:
+    """Lines without what differs from run to run: numbers, ids, times, directories, spacing."""
+    lines = [" ".join(_VARIABLE.sub("N", line).split()) for line in text.splitlines()]
+    return [line for line in lines if line.strip("─━ ┃│┡┩╇└┘┴├┤┼")]

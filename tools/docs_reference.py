@@ -1,0 +1,72 @@
+"""Pages of the documentation that are made from the code whenever it is built.
+
+mkdocs calls ``on_files``: the command line from its own help, the settings of a broker from their
+dataclasses. Nobody can forget to bring them up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from typer.testing import CliRunner
+
+from penstock.broker.config import BrokerConfig
+from penstock.cli.main import app
+from penstock.store.config import StoreConfig
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made, not written."""
+    pages = {"reference/cli.md": cli_page(), "reference/broker-settings.md": settings_page()}
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def cli_page() -> str:
+    """The help of every command."""
+    lines = [
+        "# Command line",
+        "",
+        "What `--help` prints. `NAMESRV_ADDR` or a context names the cluster; `--json` is for",
+        "machines; commands that destroy something ask, or take `--yes`.",
+    ]
+    runner = CliRunner()
+    for path in _paths(typer.main.get_command(app), ()):
+        printed = runner.invoke(app, [*path, "--help"], prog_name="penstock", terminal_width=96)
+        title = " ".join(("penstock", *path))
+        lines += ["", f"## {title}", "", "```text", printed.stdout.rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _paths(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The command and all below it, as what stands between ``penstock`` and ``--help``."""
+    yield path
+    if hasattr(command, "list_commands"):
+        context = command.context_class(command, info_name="penstock")
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from _paths(below, (*path, name))
+
+
+def settings_page() -> str:
+    """Every key of a broker's configuration file."""
+    lines = [
+        "# Broker settings",
+        "",
+        "Keys for `penstock up --config FILE` and `penstock broker --config FILE`. They are",
+        "RocketMQ's, so an existing `broker.conf` loads; unknown keys are named in a warning.",
+    ]
+    for title, owner in (("Broker", BrokerConfig), ("Store", StoreConfig)):
+        lines += ["", f"## {title}", "", "| Key | Default | What it does |", "|---|---|---|"]
+        for field in fields(owner):
+            key = field.metadata.get("key", field.name)
+            meaning = str(field.metadata.get("doc", "")).replace("|", "\\|")
+            lines.append(f"| `{key}` | `{field.default!r}` | {meaning} |")
+    return "\n".join(lines) + "\n"
