@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint types layers pytest demo bench interop lock clean spec soak
+.PHONY: help install test lint types layers pytest demo docs bench interop lock clean spec soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ soak: install  ## simulate clusters under faults with fresh seeds: make soak MIN
 
 demo: install  ## run the main job end to end
 	$(BIN)/penstock demo
+
+docs: install  ## build the documentation into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: install  ## measure, printing JSON with ratios to a baseline of the same run
 	$(BIN)/python -m benchmarks
