@@ -23,6 +23,7 @@ from penstock.client.facade import (
     PullConsumerFacade,
     PushConsumerFacade,
     decision_of,
+    queue_set,
 )
 from penstock.client.facade import offset_or_time as _place
 from penstock.client.handover import Outbox
@@ -394,6 +395,22 @@ class PullConsumer(PullConsumerFacade):
             self._host.run(self._core.seek_time(queue, time_ms))
         else:
             self._host.run(self._core.seek(queue, offset))
+
+    def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
+        """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.
+
+        Nothing is lost: what was read ahead waits, and the queues are kept. A queue that goes to
+        another member and comes back is not paused any more.
+        """
+        self._host.run(_soon(self._core.pause, queue_set(queues)))
+
+    def resume(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
+        """Have polls bring these queues again, all without ``queues``."""
+        self._host.run(_soon(self._core.resume, queue_set(queues)))
+
+    def paused(self) -> set[MessageQueue]:
+        """The queues that are paused now."""
+        return self._host.run(_soon(self._core.paused))
 
     def commit(self) -> None:
         """Commit everything that was polled, and return when the brokers have it."""

@@ -8,7 +8,9 @@ else, and here a server that is going away (GO_AWAY) is left for a new connectio
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
 
 from penstock.client.settings import Credentials
 from penstock.errors import NotFound, ProtocolError, RequestRefused, TopicNotFound, refused
@@ -26,7 +28,7 @@ from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name, response_name
 from penstock.protocol.commands import Command
-from penstock.protocol.extensions import REASON_FIELDS
+from penstock.protocol.extensions import LOCK_OWNERS, REASON_FIELDS
 from penstock.protocol.headers.clients import GetConsumerList, UnregisterClient
 from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.protocol.headers.nameserver import GetRouteInfo
@@ -48,6 +50,14 @@ if TYPE_CHECKING:
 OFFSET_TIMEOUT = 5.0
 LOCK_TIMEOUT = 1.0
 SEND_BACK_TIMEOUT = 5.0
+
+
+class LockAnswer(NamedTuple):
+    """The answer to a lock request: what this client holds, and who holds other queues."""
+
+    held: frozenset[MessageQueue]
+    owners: dict[str, str]
+    """Client ids by the text of a queue; empty where the broker does not tell."""
 
 
 class Calls:
@@ -245,8 +255,8 @@ class Calls:
 
     async def lock(
         self, address: str, group: str, client_id: str, queues: Iterable[MessageQueue]
-    ) -> frozenset[MessageQueue]:
-        """Lock or renew queues for this client; return those it holds now."""
+    ) -> LockAnswer:
+        """Lock or renew queues for this client."""
         body = encode_body(LockBatch(group, client_id, tuple(queues), only_this_broker=False))
         answer = await self.ask(
             address,
@@ -256,7 +266,8 @@ class Calls:
             about=f"locks of group {group!r}",
             seconds=LOCK_TIMEOUT,
         )
-        return frozenset(decode_body(LockBatchReply, _bytes(answer)).locked)
+        held = frozenset(decode_body(LockBatchReply, _bytes(answer)).locked)
+        return LockAnswer(held, _lock_owners((answer.ext or {}).get(LOCK_OWNERS)))
 
     async def unlock(
         self,
@@ -322,6 +333,19 @@ def refusal(answer: Command, code: int, address: str, about: str) -> RequestRefu
         f"{address} refused {request_name(code)} for {about} "
         f"with {response_name(answer.code)} ({answer.code}){remark}",
     )
+
+
+def _lock_owners(text: str | None) -> dict[str, str]:
+    """Who holds what was refused, as far as the broker tells."""
+    if text is None:
+        return {}
+    try:
+        owners = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(owners, dict):
+        return {}
+    return {queue: owner for queue, owner in owners.items() if isinstance(owner, str)}
 
 
 def _bytes(answer: Command) -> bytes:

@@ -29,8 +29,12 @@ class ConsumerState:
     limits: FlowLimits
     queues: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
     """What the consumer holds."""
+    refused_locks: dict[MessageQueue, str] = field(default_factory=dict)
+    """Queues in its share that it could not lock, and the client that has them, if it is known."""
     is_running: bool = False
     is_paused: bool = False
+    paused_queues: set[MessageQueue] = field(default_factory=set)
+    """Held queues that are not pulled because the program said so."""
     is_full: bool = False
     """Whether all queues together hold as much as they may."""
     is_stopping: bool = False

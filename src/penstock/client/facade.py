@@ -365,6 +365,15 @@ class PullConsumerFacade(Facade):
         )
 
 
+def queue_set(
+    queues: Iterable[MessageQueue] | MessageQueue | None,
+) -> frozenset[MessageQueue] | None:
+    """The queues of a call, read where the caller is; a queue is a tuple itself, meant as one."""
+    if queues is None:
+        return None
+    return frozenset([queues]) if isinstance(queues, MessageQueue) else frozenset(queues)
+
+
 def offset_or_time(place: int | Time) -> tuple[int | None, int]:
     """What a seek means: an int is an offset; a datetime or text is a time, in ms."""
     if isinstance(place, int) and not isinstance(place, bool):

@@ -19,6 +19,7 @@ from penstock.client.facade import (
     PullConsumerFacade,
     PushConsumerFacade,
     decision_of,
+    queue_set,
 )
 from penstock.client.facade import offset_or_time as _place
 from penstock.client.handover import Inbox, Outbox
@@ -323,6 +324,22 @@ class PullConsumer(PullConsumerFacade):
             await self._host.await_(self._core.seek_time(queue, time_ms))
         else:
             await self._host.await_(self._core.seek(queue, offset))
+
+    async def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
+        """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.
+
+        Nothing is lost: what was read ahead waits, and the queues are kept. A queue that goes to
+        another member and comes back is not paused any more.
+        """
+        await self._host.await_(_soon(self._core.pause, queue_set(queues)))
+
+    async def resume(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
+        """Have polls bring these queues again, all without ``queues``."""
+        await self._host.await_(_soon(self._core.resume, queue_set(queues)))
+
+    async def paused(self) -> set[MessageQueue]:
+        """The queues that are paused now."""
+        return await self._host.await_(_soon(self._core.paused))
 
     async def commit(self) -> None:
         """Commit everything that was polled, and return when the brokers have it."""

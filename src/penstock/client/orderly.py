@@ -292,7 +292,7 @@ class OrderlyRunner:
         state = self._state
         try:
             replica = await state.session.find_broker(queues[0].queue, only_this=True)
-            held = await state.session.calls.lock(
+            locks = await state.session.calls.lock(
                 replica.address,
                 state.group,
                 state.session.client_id,
@@ -309,9 +309,12 @@ class OrderlyRunner:
             return
         now = state.clock.monotonic()
         for queue in queues:
-            granted = queue.queue in held
+            granted = queue.queue in locks.held
             if granted:
                 queue.last_lock_at = now
-            elif queue.is_locked:
+                state.refused_locks.pop(queue.queue, None)
+            else:
+                state.refused_locks[queue.queue] = locks.owners.get(str(queue.queue), "")
+            if queue.is_locked and not granted:
                 log.warning("lock lost group=%s queue=%s", state.group, queue.queue)
             queue.is_locked = granted

@@ -17,6 +17,7 @@ from penstock.client.offset_stores import BrokerOffsetStore
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.pulling import PullCursor, Puller
 from penstock.client.rebalance import Rebalancer
+from penstock.client.running import polled_info
 from penstock.client.session import ClientSession
 from penstock.client.settings import ConsumerSettings
 from penstock.client.statistics import ConsumerStatistics
@@ -88,6 +89,7 @@ class PullConsumerCore:
         self._arrived = asyncio.Event()
         self._applying = asyncio.Lock()
         self._phase = "new"
+        self._started_ms = 0
 
     # --------------------------------------------------------------------------- what to read
 
@@ -145,6 +147,7 @@ class PullConsumerCore:
             raise LifecycleError(f"pull consumer {self.group!r} was started twice")
         self.session.add_consumer(self)
         self._phase = "running"
+        self._started_ms = self.session.clock.time_ms()
         try:
             self.session.start()
             await self.state.statistics.start()
@@ -227,14 +230,22 @@ class PullConsumerCore:
                 timer.cancel()
 
     def _take(self) -> list[StoredMessage]:
-        while self._buffer:
+        """The oldest batch of a queue that is not paused; what is paused keeps its place."""
+        kept: list[tuple[ProcessQueue, list[StoredMessage]]] = []
+        found: list[StoredMessage] = []
+        while self._buffer and not found:
             queue, messages = self._buffer.popleft()
-            self._buffered -= len(messages)
-            self.state.is_full = self._buffered > TOTAL_LIMIT
-            if not queue.is_dropped:
+            if queue.is_dropped:
+                self._buffered -= len(messages)
+            elif queue.queue in self.state.paused_queues:
+                kept.append((queue, messages))
+            else:
+                self._buffered -= len(messages)
                 self._polled.append((queue, messages))
-                return messages
-        return []
+                found = messages
+        self._buffer.extendleft(reversed(kept))
+        self.state.is_full = self._buffered > TOTAL_LIMIT
+        return found
 
     def _settle(self) -> None:
         """What was polled is consumed; without auto commit it waits for `commit`."""
@@ -264,10 +275,7 @@ class PullConsumerCore:
         """Go on at another offset of an assigned queue."""
         held = self.state.queues.get(queue)
         if held is None:
-            held_now = ", ".join(map(str, sorted(self.state.queues))) or "none yet"
-            raise InvalidArgument(
-                f"pull consumer {self.group!r} does not read {queue}", expected=f"one of {held_now}"
-            )
+            raise self._not_read(queue)
         address = (await self.session.find_broker(queue)).address
         low = await self.session.calls.min_offset(address, queue)
         high = await self.session.calls.max_offset(address, queue)
@@ -282,6 +290,35 @@ class PullConsumerCore:
         """Go on at the first message stored at that time or later."""
         address = (await self.session.find_broker(queue)).address
         await self.seek(queue, await self.session.calls.offset_at(address, queue, timestamp_ms))
+
+    def pause(self, queues: frozenset[MessageQueue] | None = None) -> None:
+        """Hand out nothing of these queues, and read no further ahead; None: of all read now."""
+        self.state.paused_queues |= self._read_now(queues)
+
+    def resume(self, queues: frozenset[MessageQueue] | None = None) -> None:
+        """Go on with these queues where they stopped; None: with all."""
+        paused = self.state.paused_queues
+        paused -= paused.copy() if queues is None else self._read_now(queues)
+        # What was read ahead before the pause can be had at once.
+        self._arrived.set()
+
+    def paused(self) -> set[MessageQueue]:
+        """The queues that are paused."""
+        return set(self.state.paused_queues)
+
+    def _read_now(self, queues: frozenset[MessageQueue] | None) -> set[MessageQueue]:
+        held = self.assignment()
+        if queues is None:
+            return held
+        for queue in queues - held:
+            raise self._not_read(queue)
+        return set(queues)
+
+    def _not_read(self, queue: object) -> InvalidArgument:
+        held_now = ", ".join(map(str, sorted(self.state.queues))) or "none yet"
+        return InvalidArgument(
+            f"pull consumer {self.group!r} does not read {queue}", expected=f"one of {held_now}"
+        )
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that are read now."""
@@ -319,8 +356,8 @@ class PullConsumerCore:
         return self.state.offsets.snapshot(topic)
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
-        return ConsumerRunningInfo(
-            subscription_set=tuple(SubscriptionData.of(s) for s in self.state.subscriptions.all)
+        return polled_info(
+            self.state, self._started_ms, self.state.paused_queues, with_stacks=with_stacks
         )
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:

@@ -149,7 +149,7 @@ class Puller:
         process_queue.last_pull_at = state.clock.monotonic()
         if not state.is_running:
             return state.profile.pull_retry_delay
-        if state.is_paused:
+        if state.is_paused or cursor.queue in state.paused_queues:
             return PAUSED_DELAY
         if state.is_full:
             return FLOW_CONTROL_DELAY

@@ -255,7 +255,7 @@ class PushConsumerCore:
         clock = self.session.clock
         deadline = clock.monotonic() + seconds
         while True:
-            running = [job for executor in self._executors.values() for job in executor.running]
+            running = self.running
             if not running and not self._is_settling():
                 return []
             if self._is_hurried or clock.monotonic() >= deadline:
@@ -339,6 +339,11 @@ class PushConsumerCore:
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         return running_info(self, with_stacks=with_stacks)
+
+    @property
+    def running(self) -> list[Job]:
+        """The handler calls under way; some may have ended this moment."""
+        return [job for executor in self._executors.values() for job in executor.running]
 
     async def consume_directly(self, message: StoredMessage) -> ConsumeDirectlyResult:
         self.state.subscriptions.restore_topic(message)

@@ -161,6 +161,8 @@ class Rebalancer:
                 leaving.append(held)
         gone = await asyncio.gather(*map(self.give_up, leaving))
         missing = sorted(queue for queue in assigned if queue not in state.queues)
+        for queue in [q for q in state.refused_locks if q.topic == topic and q not in assigned]:
+            del state.refused_locks[queue]
         taken = await asyncio.gather(*map(self._take, missing))
         return any(gone) or any(taken)
 
@@ -183,6 +185,8 @@ class Rebalancer:
         state.offsets.remove(queue)
         if state.queues.get(queue) is held:
             del state.queues[queue]
+            # Whoever gets the queue back begins anew, and so does this consumer.
+            state.paused_queues.discard(queue)
         log.info("queue given up group=%s queue=%s", state.group, queue)
         return True
 

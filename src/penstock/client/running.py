@@ -6,13 +6,19 @@ import asyncio
 import sys
 import threading
 import traceback
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import orjson
+
+from penstock.client.consumer_state import ConsumerState
 from penstock.client.flow_control import MIB
 from penstock.client.listeners import Job
 from penstock.client.outcomes import ConsumeResult, Outcome, ReturnType
 from penstock.client.process_queue import ProcessQueue
-from penstock.model import StoredMessage
+from penstock.client.settings import ConsumerSettings
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import Property
 from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.bodies.running import (
     ConsumeDirectlyResult,
@@ -21,6 +27,8 @@ from penstock.protocol.bodies.running import (
     ProcessQueueInfo,
     RunningProperty,
 )
+from penstock.protocol.extensions import RunningExtension
+from penstock.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from penstock.client.push_consumer import PushConsumerCore
@@ -29,21 +37,60 @@ VERSION_NAME = "V5_3_3"
 
 
 def running_info(consumer: PushConsumerCore, *, with_stacks: bool = False) -> ConsumerRunningInfo:
-    """Everything an operator may ask a running consumer."""
+    """Everything an operator may ask a running push consumer."""
     state, settings = consumer.state, consumer.settings
+    return _info(
+        state,
+        {
+            RunningProperty.CONSUME_TYPE: "CONSUME_PASSIVELY",
+            RunningProperty.THREADS: str(settings.threads),
+            RunningProperty.ORDERLY: _flag(settings.orderly),
+            RunningProperty.START_TIMESTAMP: str(consumer.started_ms),
+            RunningExtension.PAUSED: _flag(state.is_paused),
+            **_handlers(consumer),
+        },
+        with_stacks=with_stacks,
+    )
+
+
+def polled_info(
+    state: ConsumerState,
+    started_ms: int,
+    paused: Iterable[MessageQueue],
+    *,
+    with_stacks: bool = False,
+) -> ConsumerRunningInfo:
+    """The same of a pull consumer, which has no handlers."""
+    return _info(
+        state,
+        {
+            RunningProperty.CONSUME_TYPE: "CONSUME_ACTIVELY",
+            RunningProperty.START_TIMESTAMP: str(started_ms),
+            RunningExtension.PAUSED_QUEUES: _json(sorted(map(str, paused))),
+        },
+        with_stacks=with_stacks,
+    )
+
+
+def _info(
+    state: ConsumerState, properties: dict[str, str], *, with_stacks: bool
+) -> ConsumerRunningInfo:
     offsets = state.offsets.snapshot()
     return ConsumerRunningInfo(
         properties={
-            RunningProperty.NAMESRV: ";".join(consumer.session.nameservers.addresses),
-            RunningProperty.CONSUME_TYPE: "CONSUME_PASSIVELY",
+            RunningProperty.NAMESRV: ";".join(state.session.nameservers.addresses),
             RunningProperty.CLIENT_VERSION: VERSION_NAME,
-            RunningProperty.THREADS: str(settings.threads),
-            RunningProperty.ORDERLY: str(settings.orderly).lower(),
-            RunningProperty.START_TIMESTAMP: str(consumer.started_ms),
+            **_settings(state.settings),
+            **_flow(state),
+            RunningExtension.CLOCK: str(state.clock.time_ms()),
+            RunningExtension.REFUSED_LOCKS: _json(
+                {str(queue): owner for queue, owner in sorted(state.refused_locks.items())}
+            ),
+            **properties,
         },
         subscription_set=tuple(SubscriptionData.of(s) for s in state.subscriptions.all),
         mq_table={
-            queue: _queue_info(consumer, held, offsets.get(queue, 0))
+            queue: _queue_info(state.clock, held, offsets.get(queue, 0))
             for queue, held in sorted(state.queues.items())
         },
         status_table={
@@ -53,8 +100,84 @@ def running_info(consumer: PushConsumerCore, *, with_stacks: bool = False) -> Co
     )
 
 
-def _queue_info(consumer: PushConsumerCore, held: ProcessQueue, committed: int) -> ProcessQueueInfo:
-    clock = consumer.session.clock
+def _settings(settings: ConsumerSettings) -> dict[str, str]:
+    """Settings under the names of Java's, which tells all of them."""
+    return {
+        "consumerGroup": settings.group,
+        "messageModel": settings.model.upper(),
+        "consumeFromWhere": settings.start_from.wire_name,
+        "allocateMessageQueueStrategy": settings.allocation.name,
+        "consumeConcurrentlyMaxSpan": str(settings.max_span),
+        "pullThresholdForQueue": str(settings.queue_limit),
+        "pullThresholdForTopic": str(_or_none(settings.topic_limit)),
+        "pullThresholdSizeForQueue": str(settings.queue_limit_mib),
+        "pullThresholdSizeForTopic": str(_or_none(settings.topic_limit_mib)),
+        "pullBatchSize": str(settings.pull_batch_size),
+        "consumeMessageBatchMaxSize": str(settings.batch_size),
+        "maxReconsumeTimes": str(_or_none(settings.max_retries)),
+        # Whole minutes, as Java has them.
+        "consumeTimeout": str(max(1, round(settings.consume_timeout / 60))),
+    }
+
+
+def _flow(state: ConsumerState) -> dict[str, str]:
+    stops = {stop.value: count for stop, count in state.statistics.flow_stops.items()}
+    stopped = {}
+    for queue, held in sorted(state.queues.items()):
+        stop = state.limits.verdict(held, orderly=state.settings.orderly)
+        if stop is not None:
+            stopped[str(queue)] = stop.value
+    return {
+        RunningExtension.FLOW_STOPS: _json(stops),
+        RunningExtension.STOPPED_QUEUES: _json(stopped),
+    }
+
+
+def _handlers(consumer: PushConsumerCore) -> dict[str, str]:
+    """How many handlers run, and what the one is at that has been running longest."""
+    calls = [job for job in map(_current, consumer.running) if job is not None]
+    told = {RunningExtension.RUNNING: str(len(calls))}
+    now_ms = consumer.session.clock.time_ms()
+    longest: tuple[int, Job] | None = None
+    for job in calls:
+        started = job.messages[0].peek(Property.CONSUME_START_TIME)
+        if started is not None and (longest is None or int(started) < longest[0]):
+            longest = int(started), job
+    if longest is not None:
+        started_ms, job = longest
+        first = job.messages[0]
+        told[RunningExtension.LONGEST_RUNNING] = _json(
+            {
+                "queue": str(job.process_queue.queue),
+                "offset": first.queue_offset,
+                "msgId": first.msg_id,
+                "runningMs": max(0, now_ms - started_ms),
+            }
+        )
+    return told
+
+
+def _current(job: Job | None) -> Job | None:
+    """The call of a chain that is under way."""
+    while job is not None and job.outcome is not None:
+        job = job.follower
+    return job if job is not None and job.started else None
+
+
+def _or_none(setting: int | None) -> int:
+    """What Java says of a limit that is not set."""
+    return -1 if setting is None else setting
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _queue_info(clock: Clock, held: ProcessQueue, committed: int) -> ProcessQueueInfo:
     to_wall = clock.time() - clock.monotonic()
     cached, taken = held.cached_range, held.taken_range
     return ProcessQueueInfo(

@@ -1,6 +1,6 @@
-"""Ext fields of our own, which only Penstock's client sends and only Penstock's broker reads.
+"""Fields of our own, which only Penstock writes and only Penstock reads.
 
-RocketMQ's peers ignore ext fields they do not know, so nothing has to be negotiated.
+RocketMQ's peers ignore ext fields and properties they do not know, so nothing has to be negotiated.
 """
 
 from __future__ import annotations
@@ -23,3 +23,33 @@ REASON_FIELDS: Final = {
     "penstockReasonAttempt": Failure.ATTEMPT,
 }
 """On a send-back: why the message failed, and the properties that keep it."""
+
+LOCK_OWNERS: Final = "penstockLockOwners"
+"""On the answer to a lock request: who holds the queues that were refused, as a JSON object of
+client ids by queue."""
+
+
+class RunningExtension:
+    """Further keys of ``ConsumerRunningInfo.properties``: what Java's consumers do not tell.
+
+    Tools print properties they do not know; brokers hand them on.
+    """
+
+    CLOCK: Final = "penstock.clockMs"
+    """What time it is for this member."""
+    PAUSED: Final = "penstock.paused"
+    """Whether it pulls nothing because its program said so."""
+    PAUSED_QUEUES: Final = "penstock.pausedQueues"
+    """A JSON list of the single queues that are paused."""
+    LONGEST_RUNNING: Final = "penstock.longestRunning"
+    """The message whose handler has been running longest, as a JSON object: ``queue``, ``offset``,
+    ``msgId``, ``runningMs``; left out when no handler runs."""
+    RUNNING: Final = "penstock.runningHandlers"
+    """How many handler calls are under way."""
+    FLOW_STOPS: Final = "penstock.flowStops"
+    """How often a limit kept a queue from being pulled, as a JSON object by limit."""
+    STOPPED_QUEUES: Final = "penstock.stoppedQueues"
+    """Which queues a limit keeps from being pulled now, as a JSON object of limits by queue."""
+    REFUSED_LOCKS: Final = "penstock.refusedLocks"
+    """Queues it should consume in order and cannot lock, as a JSON object by queue of the client
+    that holds the lock; an empty text where the broker does not tell."""

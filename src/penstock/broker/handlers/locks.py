@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import orjson
+
 from penstock.broker.state import BrokerState
-from penstock.protocol.bodies import LockBatch, LockBatchReply, decode_body
-from penstock.protocol.codes import RequestCode
-from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.protocol.bodies import LockBatch, LockBatchReply, decode_body, encode_body
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.extensions import LOCK_OWNERS
+from penstock.remoting.dispatch import Call, handles
 
 
 @handles(RequestCode.LOCK_BATCH_MQ)
-def lock_queues(broker: BrokerState, call: Call) -> Reply:
-    """Take or renew locks; the answer has what the member holds now."""
+def lock_queues(broker: BrokerState, call: Call) -> Command:
+    """Take or renew locks; the answer has what the member holds now.
+
+    Who holds the rest is said, too: whoever waits for a lock can then tell for whom.
+    """
     ask = decode_body(LockBatch, call.body)
-    held = broker.locks.lock(
-        ask.consumer_group, ask.client_id, ask.mq_set, broker.clock.monotonic()
-    )
-    return Reply(body=LockBatchReply(tuple(held)))
+    now = broker.clock.monotonic()
+    held = broker.locks.lock(ask.consumer_group, ask.client_id, ask.mq_set, now)
+    answer = Command(ResponseCode.SUCCESS, body=encode_body(LockBatchReply(tuple(held))))
+    if len(held) < len(ask.mq_set):
+        owners = {
+            str(queue): broker.locks.owner(ask.consumer_group, queue, now)
+            for queue in set(ask.mq_set).difference(held)
+        }
+        answer.ext = {LOCK_OWNERS: orjson.dumps(owners).decode()}
+    return answer
 
 
 @handles(RequestCode.UNLOCK_BATCH_MQ)
