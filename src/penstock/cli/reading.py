@@ -1,0 +1,161 @@
+"""Reading queues without a group: a stretch of them in the order of time, and what comes after.
+
+Everything goes through `Admin.messages`, which pulls with RocketMQ's group for tools and commits
+nothing, so no consumer group notices. To follow, the ends of the queues are asked for again and
+again, as ``tail -f`` asks for the size of a file; queues and brokers that are added are found then.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.cli.times import EARLIEST_MS, moment_ms
+from penstock.errors import InvalidArgument
+from penstock.model import MessageQueue, StoredMessage
+
+if TYPE_CHECKING:
+    from penstock import Admin
+
+CHUNK = 256
+"""Messages asked for at once."""
+POLL_SECONDS = 0.3
+
+EARLIEST = ("earliest", "first")
+LATEST = ("latest", "last")
+
+
+class Stretch(NamedTuple):
+    """Part of a queue: ``start`` up to, and without, ``end``."""
+
+    start: int
+    end: int
+
+
+def ends(admin: Admin, topic: str) -> dict[MessageQueue, Stretch]:
+    """What each queue of a topic holds now."""
+    return {
+        MessageQueue(topic, row.broker_name, row.queue_id): Stretch(row.min_offset, row.max_offset)
+        for row in admin.topic_stats(topic)
+    }
+
+
+class Start(NamedTuple):
+    """Where reading begins: in each queue, and with messages stored no earlier than a moment."""
+
+    offsets: dict[MessageQueue, int]
+    not_before_ms: int = 0
+
+
+def start_at(
+    admin: Admin, topic: str, where: str, held: Mapping[MessageQueue, Stretch], *, option: str
+) -> Start:
+    """From what a user typed to offsets: earliest, latest, an offset, or a moment."""
+    text = where.strip().lower()
+    if text in EARLIEST:
+        return Start({queue: part.start for queue, part in held.items()})
+    if text in LATEST:
+        return Start({queue: part.end for queue, part in held.items()})
+    if text.isascii() and text.isdigit() and int(text) < EARLIEST_MS:
+        offset = int(text)
+        return Start({q: min(max(offset, part.start), part.end) for q, part in held.items()})
+    try:
+        wanted = moment_ms(where, option=option)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            error.what, expected=f"earliest, latest, an offset, or {error.expected}"
+        ) from None
+    found = admin.offsets_at(topic, wanted)
+    return Start({queue: found[queue] for queue in held if queue in found}, wanted)
+
+
+def read(
+    admin: Admin,
+    stretches: Mapping[MessageQueue, Stretch],
+    *,
+    on_read: Callable[[int], None] = lambda count: None,
+) -> Iterator[StoredMessage]:
+    """The messages of several stretches, merged by the time they were stored."""
+    parts = [_read_one(admin, queue, part, on_read) for queue, part in sorted(stretches.items())]
+    return heapq.merge(*parts, key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
+
+
+def _read_one(
+    admin: Admin, queue: MessageQueue, part: Stretch, on_read: Callable[[int], None]
+) -> Iterator[StoredMessage]:
+    offset = part.start
+    while offset < part.end:
+        found = admin.messages(queue, offset, count=min(CHUNK, part.end - offset))
+        for message in found.messages:
+            if part.start <= message.queue_offset < part.end:
+                yield message
+        on_read(min(found.next_offset, part.end) - offset)
+        if found.next_offset <= offset:
+            # The queue ends here after all: it was cleaned or deleted meanwhile.
+            return
+        offset = found.next_offset
+
+
+def newest(
+    admin: Admin,
+    held: Mapping[MessageQueue, Stretch],
+    count: int,
+    wanted: Callable[[StoredMessage], bool],
+) -> list[StoredMessage]:
+    """The newest messages that are wanted, oldest first, read backwards from the ends."""
+    found: list[StoredMessage] = []
+    left = dict(held)
+    size = max(count, 1)
+    while True:
+        # Each queue gives its last `size` messages; a longer look back follows only if needed.
+        parts = {q: Stretch(max(part.start, part.end - size), part.end) for q, part in left.items()}
+        found += filter(wanted, read(admin, parts))
+        left = {
+            queue: Stretch(part.start, parts[queue].start)
+            for queue, part in left.items()
+            if parts[queue].start > part.start
+        }
+        found.sort(key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
+        if not left or (len(found) >= count and not _may_be_newer(admin, left, found[-count])):
+            return found[-count:] if count else []
+        size = min(size * 4, CHUNK * 16)
+
+
+def _may_be_newer(
+    admin: Admin, left: Mapping[MessageQueue, Stretch], oldest: StoredMessage
+) -> bool:
+    """Whether a queue that was read in part may still have something newer than what was found."""
+    for queue, part in left.items():
+        found = admin.messages(queue, part.end - 1, count=1).messages
+        if found and found[0].store_timestamp > oldest.store_timestamp:
+            return True
+    return False
+
+
+def follow(
+    admin: Admin,
+    topic: str,
+    read_to: Mapping[MessageQueue, int],
+    *,
+    queue_id: int | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[StoredMessage]:
+    """Whatever is stored from now on, for ever; queues that are new are read from their start."""
+    position = dict(read_to)
+    while True:
+        grown = {
+            queue: Stretch(max(position.get(queue, part.start), part.start), part.end)
+            for queue, part in ends(admin, topic).items()
+            if (queue_id is None or queue.queue_id == queue_id)
+        }
+        for queue, part in grown.items():
+            if part.start > part.end:
+                # Deleted and made anew: it begins at its beginning.
+                grown[queue] = Stretch(0, part.end)
+        stretches = {queue: part for queue, part in grown.items() if part.start < part.end}
+        yield from read(admin, stretches)
+        position.update({queue: part.end for queue, part in grown.items()})
+        if not stretches:
+            sleep(POLL_SECONDS)

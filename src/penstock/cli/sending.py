@@ -1,0 +1,254 @@
+"""``penstock send``: an argument, lines, JSON lines or a file become messages."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.connecting import Target, on_cluster
+from penstock.cli.guessing import TopicArgument, guessing_topic
+from penstock.cli.output import JsonFlag
+from penstock.cli.times import Pacer
+from penstock.errors import InvalidArgument, PenstockError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from penstock import Producer, Receipt
+    from penstock.cli.input_messages import Defaults, Numbered
+
+GROUP = "penstock_cli"
+LINGER_SECONDS = 0.005
+WINDOW = 1000
+"""Sends that may wait for their answers; more would only fill memory."""
+
+RateOption = Annotated[
+    float | None, typer.Option("--rate", min=0.001, help="At most so many messages a second.")
+]
+
+
+@on_cluster
+def send(
+    target: Target,
+    topic: TopicArgument,
+    bodies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BODY]...", help="A message each; without any, lines are read from stdin."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            allow_dash=True,
+            help="Read this file, or - for stdin: each line is a message.",
+        ),
+    ] = None,
+    json_lines: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl",
+            help='Lines are objects such as {"body": "hi", "tag": "t", "keys": ["k"]}; also what '
+            "tail --json prints.",
+        ),
+    ] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="All of the input is one message, whatever it is.")
+    ] = False,
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag to filter by.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", help="Key to find it by; may be repeated.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="KEY=VALUE", help="May be repeated."),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", help="One of RocketMQ's 18 levels: 1s, 5s, 10s ... 2h, or 1-18."),
+    ] = None,
+    sharding_key: Annotated[
+        str | None,
+        typer.Option("--sharding-key", help="Messages of one such key share a queue, in order."),
+    ] = None,
+    rate: RateOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send messages: an argument each, or the lines of stdin or of a file.
+
+    With --json one receipt is printed for each message, in order.
+
+    Example: printf 'one\\ntwo\\n' | penstock send orders --tag created --rate 100
+    """
+    from penstock import Producer
+    from penstock.cli.input_messages import Defaults, delay_of, pairs
+
+    if bodies and (file is not None or json_lines or whole):
+        raise InvalidArgument(
+            "both a BODY and an input to read", expected="arguments, or --file, --jsonl, --whole"
+        )
+    if json_lines and whole:
+        raise InvalidArgument("both --jsonl and --whole", expected="one of them")
+    defaults = Defaults(
+        topic,
+        tag,
+        tuple(keys or ()),
+        pairs(properties or ()),
+        delay_of(delay),
+        sharding_key,
+    )
+    pacer = Pacer(rate)
+    started = time.monotonic()
+    sent = _Sent(as_json=as_json)
+    with (
+        target.admin() as admin,
+        guessing_topic(admin, topic),
+        _messages(defaults, bodies, file, json_lines=json_lines, whole=whole) as messages,
+        Producer(
+            GROUP,
+            namesrv=target.namesrv,
+            # Lines come by the thousand: a moment's wait for company is less than a request each.
+            linger=0 if bodies or pacer.is_limiting else LINGER_SECONDS,
+            **target.access,
+        ) as producer,
+        output.progress(len(bodies) if bodies else None, "sending", quiet=as_json) as bar,
+    ):
+        sent.bar = bar
+        try:
+            send_all(producer, messages, pacer, sent)
+        except BaseException:
+            if sent.count:
+                output.note(f"{sent.count} messages were sent before that.")
+            raise
+    if not as_json:
+        _report(topic, sent, time.monotonic() - started)
+
+
+class _Sent:
+    """Counts receipts, and prints them where that was asked for."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self.bar = output.Bar()
+        self.count = 0
+        self.last: Receipt | None = None
+
+    def __call__(self, receipt: Receipt) -> None:
+        self.count += 1
+        self.last = receipt
+        self.bar.advance()
+        if self._as_json:
+            output.print_json_line(
+                {
+                    "status": receipt.status.value,
+                    "msg_id": receipt.msg_id,
+                    "offset_msg_id": receipt.offset_msg_id,
+                    "topic": receipt.queue.topic,
+                    "broker": receipt.queue.broker_name,
+                    "queue_id": receipt.queue.queue_id,
+                    "queue_offset": receipt.queue_offset,
+                }
+            )
+
+
+def _report(topic: str, sent: _Sent, seconds: float) -> None:
+    last = sent.last
+    if last is None:
+        output.note("There was nothing to send: the input has no lines.")
+    elif sent.count == 1:
+        queue = last.queue
+        where = f"{topic}, {queue.broker_name}:{queue.queue_id}@{last.queue_offset}"
+        output.say(f"Sent {last.msg_id} to {where}.")
+    else:
+        pace = f"{sent.count / seconds:,.0f} a second" if seconds > 0 else "at once"
+        output.say(f"Sent {sent.count:,} messages to {topic} in {seconds:.1f} s, {pace}.")
+
+
+def send_all(
+    producer: Producer,
+    messages: Iterable[Numbered],
+    pacer: Pacer,
+    on_receipt: Callable[[Receipt], object],
+) -> None:
+    """Send messages in their order, many at a time; receipts come in that order, too.
+
+    Whatever ends it early, what is on its way by then is waited for and told.
+    """
+    waiting: deque[tuple[int, Future[Receipt]]] = deque()
+    try:
+        for number, message in messages:
+            pacer.wait()
+            waiting.append((number, producer.submit(message)))
+            while waiting and (len(waiting) >= WINDOW or waiting[0][1].done()):
+                _take(waiting, on_receipt)
+        while waiting:
+            _take(waiting, on_receipt)
+    except BaseException:
+        for _, future in waiting:
+            with contextlib.suppress(PenstockError):
+                on_receipt(future.result())
+        raise
+
+
+def _take(
+    waiting: deque[tuple[int, Future[Receipt]]], on_receipt: Callable[[Receipt], object]
+) -> None:
+    number, future = waiting.popleft()
+    try:
+        receipt = future.result()
+    except InvalidArgument as error:
+        # It was found before anything was sent, so it is about the line and not the cluster.
+        raise type(error)(
+            f"message {number}: {error.what}", expected=error.expected, hint=error.hint
+        ) from error
+    on_receipt(receipt)
+
+
+@contextlib.contextmanager
+def _messages(
+    defaults: Defaults,
+    bodies: list[str] | None,
+    file: Path | None,
+    *,
+    json_lines: bool,
+    whole: bool,
+) -> Iterator[Iterable[Numbered]]:
+    from penstock.cli.input_messages import Numbered, from_json_lines, from_lines
+
+    if bodies:
+        # What the shell could not decode is handed over as it was typed.
+        encoded = [body.encode("utf-8", "surrogateescape") for body in bodies]
+        yield [Numbered(n, defaults.message(body)) for n, body in enumerate(encoded, start=1)]
+        return
+    with _input(file) as stream:
+        if whole:
+            yield [Numbered(1, defaults.message(stream.read()))]
+        else:
+            yield (from_json_lines if json_lines else from_lines)(stream, defaults)
+
+
+@contextlib.contextmanager
+def _input(file: Path | None) -> Iterator[BinaryIO]:
+    if file is not None and str(file) != "-":
+        try:
+            stream = file.open("rb")
+        except OSError as error:
+            raise InvalidArgument(
+                f"--file {file} cannot be read: {error.strerror}", expected="a file with lines"
+            ) from error
+        with stream:
+            yield stream
+        return
+    if sys.stdin.isatty():
+        output.note("Each line you type is a message; Ctrl-D ends it.")
+    yield sys.stdin.buffer
