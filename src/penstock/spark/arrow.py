@@ -56,6 +56,7 @@ def to_batches(
     *,
     broker: str,
     wanted: Wanted,
+    topic: str | None = None,
     positions: npt.NDArray[np.int64] | None = None,
     lo: int = 0,
     hi: int | None = None,
@@ -64,12 +65,13 @@ def to_batches(
 
     ``records`` are stored records back to back (a pull answer), or any buffer with the starts of
     those to take in ``positions`` (a part of a log). Messages with a queue offset outside
-    ``lo <= offset < hi`` are left out. Bodies are decompressed; one that cannot be is null. Bytes
+    ``lo <= offset < hi`` are left out. With ``topic`` all are shown as its messages, whatever name
+    the records carry. Bodies are decompressed; one that cannot be is null. Bytes
     that are no record are a ``ProtocolError``.
     """
     buffer = memoryview(records)
     starts = walk(buffer) if positions is None else np.asarray(positions, np.int64)
-    maker = _BatchMaker(broker, wanted, lo, _ENDLESS if hi is None else hi)
+    maker = _BatchMaker(broker, topic, wanted, lo, _ENDLESS if hi is None else hi)
     while len(starts):
         head = starts[:BATCH_ROWS]
         sizes = record_sizes(buffer, head)
@@ -89,8 +91,9 @@ def _span(starts: Numbers, sizes: Numbers) -> tuple[int, int]:
 class _BatchMaker:
     """Makes batches of records that are few enough for one."""
 
-    def __init__(self, broker: str, wanted: Wanted, lo: int, hi: int) -> None:
+    def __init__(self, broker: str, topic: str | None, wanted: Wanted, lo: int, hi: int) -> None:
         self._broker = broker
+        self._topic = topic
         self._wanted = wanted
         self._lo, self._hi = lo, hi
         self._schema = arrow_schema(wanted.columns)
@@ -127,7 +130,8 @@ class _BatchMaker:
             rest = fields.starts[count:]
             if len(rest):
                 fields = RecordFields(buffer, fields.starts[:count])
-            yield _Columns(buffer, fields, self._broker, wanted, bodies).batch(self._schema)
+            columns = _Columns(buffer, fields, self._broker, self._topic, wanted, bodies)
+            yield columns.batch(self._schema)
             if not len(rest):
                 return
             fields = RecordFields(buffer, rest)
@@ -167,6 +171,8 @@ class _BatchMaker:
         ]
         if messages:
             rows = [_row(message, sys_flag, self._wanted) for message in messages]
+            if self._topic is not None:
+                rows = [{**row, "topic": self._topic} for row in rows]
             yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
 
@@ -178,12 +184,14 @@ class _Columns:
         buffer: memoryview,
         fields: RecordFields,
         broker: str,
+        topic: str | None,
         wanted: Wanted,
         bodies: pa.Array | None,
     ) -> None:
         self._buffer = buffer
         self._fields = fields
         self._broker = broker
+        self._topic = topic
         self._wanted = wanted
         self._bodies = bodies
         self._table: PropertyTable | None = None
@@ -201,6 +209,8 @@ class _Columns:
 
     def topic(self) -> pa.Array:
         fields = self._fields
+        if self._topic is not None:
+            return pa.repeat(pa.scalar(self._topic, pa.string()), len(fields))
         data = pa.py_buffer(self._buffer)
         return text(Pieces(data, fields.topic_start, fields.topic_end).all())
 
