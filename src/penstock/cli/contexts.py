@@ -6,6 +6,7 @@ so nobody but its owner may read it, and it is replaced as a whole.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError, InvalidArgument
 
+_OTHER_HOME = "set XDG_CONFIG_HOME to a directory of yours"
 SECRETS = ("secret_key", "security_token")
 
 
@@ -70,7 +72,7 @@ def load() -> Contexts:
     except FileNotFoundError:
         return Contexts({})
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where} cannot be read: {error}") from error
+        raise ConfigError(f"{where} cannot be read: {error}", hint=_OTHER_HOME) from error
     try:
         return _parse(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -115,11 +117,9 @@ def save(contexts: Contexts) -> Path:
             file.write("\n")
         draft.replace(where)
     except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ConfigError(
-            f"{where} cannot be written: {error}",
-            hint="set XDG_CONFIG_HOME to a directory you may write to",
-        ) from error
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise ConfigError(f"{where} cannot be written: {error}", hint=_OTHER_HOME) from error
     return where
 
 

@@ -67,6 +67,9 @@ FlushOption = Annotated[
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Tell on stderr what happens.")
 ]
+ReadyJsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print the line that says it serves as JSON.")
+]
 
 
 def up(
@@ -85,6 +88,7 @@ def up(
     flush: FlushOption = None,
     insecure: InsecureOption = False,
     verbose: VerboseOption = False,
+    as_json: ReadyJsonFlag = False,
 ) -> None:
     """Run a name server and a broker: all a client needs, in one command.
 
@@ -108,7 +112,7 @@ def up(
         insecure=insecure,
         verbose=verbose,
     )
-    serving.serve(serving.everything(plan), verbose=verbose)
+    serving.serve(serving.everything(plan), verbose=verbose, as_json=as_json)
 
 
 def nameserver(
@@ -117,6 +121,7 @@ def nameserver(
     bind: BindOption = None,
     insecure: InsecureOption = False,
     verbose: VerboseOption = False,
+    as_json: ReadyJsonFlag = False,
 ) -> None:
     """Run a name server alone.
 
@@ -125,7 +130,7 @@ def nameserver(
     from penstock.cli import serving
 
     plan = serving.Plan(data=data, bind=bind, nameserver_port=nameserver_port, insecure=insecure)
-    serving.serve(serving.name_server_alone(plan), verbose=verbose)
+    serving.serve(serving.name_server_alone(plan), verbose=verbose, as_json=as_json)
 
 
 def broker(
@@ -147,6 +152,7 @@ def broker(
     flush: FlushOption = None,
     insecure: InsecureOption = False,
     verbose: VerboseOption = False,
+    as_json: ReadyJsonFlag = False,
 ) -> None:
     """Run one broker under a name server that runs elsewhere.
 
@@ -171,4 +177,4 @@ def broker(
     for address in name_servers:
         # Registration goes on past failures, so a typing error has to be found here.
         parse_address(address)
-    serving.serve(serving.broker_alone(plan, name_servers), verbose=verbose)
+    serving.serve(serving.broker_alone(plan, name_servers), verbose=verbose, as_json=as_json)

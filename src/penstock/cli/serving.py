@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -63,10 +64,25 @@ class Settings(NamedTuple):
 
 
 class Running(NamedTuple):
-    """What serves, and the line that says so."""
+    """What serves, and where."""
 
-    ready_line: str
     services: Sequence[Service]
+    data: Path
+    namesrv: str | None = None
+    brokers: Sequence[str] = ()
+
+    def ready_line(self, *, as_json: bool) -> str:
+        """The line that says so."""
+        if as_json:
+            where: dict[str, object] = {"data": str(self.data), "pid": os.getpid()}
+            if self.namesrv is not None:
+                where["namesrv"] = self.namesrv
+            if self.brokers:
+                where["brokers"] = list(self.brokers)
+            return json.dumps({"ready": True, **where})
+        namesrv = "" if self.namesrv is None else f"namesrv={self.namesrv} "
+        brokers = "".join(f"broker={address} " for address in self.brokers)
+        return f"ready {namesrv}{brokers}data={self.data}"
 
 
 # Settings
@@ -150,9 +166,8 @@ async def everything(plan: Plan) -> AsyncIterator[Running]:
                 ) from error
             services.append(broker)
             addresses.append(broker.address)
-        brokers = " ".join(f"broker={address}" for address in addresses)
         namesrv = f"{settings.broker.broker_ip1 or settings.broker.bind_host}:{name_server.port}"
-        yield Running(f"ready namesrv={namesrv} {brokers} data={plan.data}", services)
+        yield Running(services, plan.data, namesrv, addresses)
 
 
 def _reachable(name_server: NameServer) -> str:
@@ -195,7 +210,7 @@ async def name_server_alone(plan: Plan) -> AsyncIterator[Running]:
     make_data_directory(plan.data)
     config = NameServerConfig(bind_host=host, listen_port=plan.nameserver_port)
     async with NameServer(config, data=plan.data / "namesrv") as server:
-        yield Running(f"ready namesrv={server.address} data={plan.data}", [server])
+        yield Running([server], plan.data, server.address)
 
 
 @asynccontextmanager
@@ -208,7 +223,7 @@ async def broker_alone(plan: Plan, name_servers: Sequence[str]) -> AsyncIterator
     async with Broker(
         settings.broker, root, store_config=settings.store, name_servers=name_servers
     ) as broker:
-        yield Running(f"ready broker={broker.address} data={plan.data}", [broker])
+        yield Running([broker], plan.data, brokers=[broker.address])
 
 
 def tell(warnings: Sequence[str]) -> None:
@@ -217,21 +232,24 @@ def tell(warnings: Sequence[str]) -> None:
         print(f"penstock: warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line
 
 
-def serve(running: AbstractAsyncContextManager[Running], *, verbose: bool) -> None:
+def serve(
+    running: AbstractAsyncContextManager[Running], *, verbose: bool, as_json: bool = False
+) -> None:
     """Serve until Ctrl-C, SIGTERM or the death of a part."""
     set_up_logging("INFO" if verbose else "WARNING")
-    run(_serve(running))
+    run(_serve(running, as_json))
 
 
-async def _serve(running: AbstractAsyncContextManager[Running]) -> None:
+async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     watch = asyncio.ensure_future(_stop_with_parent(stopped))
-    async with running as (ready_line, services):
-        print(ready_line, flush=True)  # noqa: T201 - the promise of the command line
-        dead = asyncio.ensure_future(wait_any(*services))
+    async with running as serving:
+        # The promise of the command line.
+        print(serving.ready_line(as_json=as_json), flush=True)  # noqa: T201
+        dead = asyncio.ensure_future(wait_any(*serving.services))
         stop = asyncio.ensure_future(stopped.wait())
         await asyncio.wait((dead, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from penstock.store.tools import Exporter, ExportRange
 
 app = typer.Typer(
-    help="Look at the files of a store: what is there, whether it is whole, all of it as JSON.",
+    help="Look at the files of a store: what is there, whether it is whole, all of it as JSON.\n\n"
+    "Example: penstock store inspect penstock-data",
     no_args_is_help=True,
 )
 
@@ -104,6 +105,9 @@ def export_store(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write instead of stdout.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON lines, which is what is printed anyway.")
+    ] = False,
 ) -> None:
     """Print messages as JSON lines, in the order of the log.
 

@@ -1,0 +1,180 @@
+"""Clusters by name, and which one a command is for."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from tests.cli.running import fail, run, succeed
+
+from penstock.cli import contexts
+from penstock.cli.connecting import DEFAULT_NAMESRV, Target
+from penstock.cli.contexts import Context, Contexts
+from penstock.remoting.tls import ClientTls
+from penstock.testing.embedded import Embedded
+
+
+def keep(current: str | None = None, **named: Context) -> None:
+    contexts.save(Contexts(named, current))
+
+
+def test_without_anything_the_cluster_is_on_this_machine() -> None:
+    target = Target.of()
+    assert target.namesrv == DEFAULT_NAMESRV
+    assert target.access == {}
+
+
+def test_the_nearest_word_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep("kept", kept=Context(namesrv="kept:1"), other=Context(namesrv="other:1"))
+    assert Target.of().namesrv == "kept:1"
+    monkeypatch.setenv("NAMESRV_ADDR", "variable:1")
+    assert Target.of().namesrv == "variable:1"
+    assert Target.of(context="other").namesrv == "other:1"
+    assert Target.of(context="other", namesrv="flag:1").namesrv == "flag:1"
+    assert Target.of(namesrv="flag:1").namesrv == "flag:1"
+
+
+def test_keys_of_one_cluster_are_not_sent_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep("kept", kept=Context(namesrv="kept:1", access_key="me", secret_key="proof"))
+    assert Target.of().access == {"access_key": "me", "secret_key": "proof"}
+    assert Target.of(namesrv="elsewhere:1").access == {}
+    assert Target.of(namesrv="elsewhere:1", access_key="you").access == {"access_key": "you"}
+    # Named, the context is meant, whatever address it is reached at.
+    assert Target.of(namesrv="elsewhere:1", context="kept").access["access_key"] == "me"
+    monkeypatch.setenv("NAMESRV_ADDR", "variable:1")
+    assert Target.of().access == {}
+
+
+def test_flags_come_before_the_context() -> None:
+    keep("kept", kept=Context(namesrv="kept:1", namespace="shop", tls=True))
+    assert Target.of(tls=False, namespace="bank").access == {"tls": False, "namespace": "bank"}
+    assert Target.of().access == {"tls": True, "namespace": "shop"}
+
+
+def test_certificates_to_trust_mean_tls(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    assert Target.of(tls_ca=file).access["tls"] == ClientTls(ca_file=file)
+    assert Target.of(tls_ca=file, tls=False).access["tls"] is False
+
+
+def test_no_secret_is_in_the_text_of_a_target() -> None:
+    target = Target.of(secret_key="proof", security_token="pass")
+    assert "proof" not in repr(target)
+    assert "pass" not in repr(target)
+
+
+def test_the_first_context_is_used_at_once_and_another_when_asked(home: Path) -> None:
+    assert succeed("context", "list").out == ""
+    succeed("context", "add", "one", "--namesrv", "one:9876")
+    succeed("context", "add", "two", "--namesrv", "two:9876; three:9876", "--tls")
+    rows = succeed("context", "list", "--json").json
+    assert [(row["name"], row["current"], row["namesrv"]) for row in rows] == [
+        ("one", True, "one:9876"),
+        ("two", False, "two:9876;three:9876"),
+    ]
+    assert succeed("context", "use", "two", "--json").json["current"] is True
+    assert Target.of().access == {"tls": True}
+    assert succeed("context", "list").lines[2][:3] == ["*", "two", "two:9876;three:9876"]
+    assert (home / "penstock" / "contexts.json").exists()
+
+
+def test_secrets_are_kept_for_their_owner_and_never_shown(home: Path) -> None:
+    keys = ["--access-key", "me", "--secret-key", "proof", "--security-token", "pass"]
+    added = succeed("context", "add", "guarded", "--namesrv", "one:9876", *keys)
+    listed = succeed("context", "list", "--json")
+    for done in (added, listed, succeed("context", "list")):
+        assert "proof" not in done.out + done.err
+        assert "pass" not in done.out + done.err
+    assert listed.json[0]["access_key"] == "me"
+    file = home / "penstock" / "contexts.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert Target.of(context="guarded").access["secret_key"] == "proof"
+
+
+def test_a_removed_context_is_gone_and_no_longer_in_use() -> None:
+    keep("one", one=Context(namesrv="one:1"), two=Context(namesrv="two:1"))
+    assert "--yes" in fail("context", "remove", "one")
+    assert Target.of().namesrv == "one:1"
+    succeed("context", "remove", "one", "--yes")
+    assert Target.of().namesrv == DEFAULT_NAMESRV
+    assert [row["name"] for row in succeed("context", "list", "--json").json] == ["two"]
+
+
+def test_a_context_that_is_not_there_suggests_the_nearest() -> None:
+    keep(None, staging=Context(namesrv="one:1"))
+    assert "try: --context staging" in fail("topic", "list", "--context", "stagin")
+    assert "penstock context add live" in fail("context", "use", "live")
+
+
+@pytest.mark.parametrize("address", ["nonsense", "", "one:9876;http://two", "one:0"])
+def test_a_context_needs_an_address_that_is_one(address: str) -> None:
+    assert "host:port" in fail("context", "add", "one", "--namesrv", address)
+    assert contexts.load().named == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"contexts": []}',
+        '{"contexts": {"one": {}}}',
+        '{"contexts": {"one": {"namesrv": 7}}}',
+        '{"contexts": {"one": {"namesrv": "one:1", "colour": "red"}}}',
+        '{"contexts": {"one": "one:1"}}',
+        '{"contexts": {}, "current": 7}',
+        b"\xff\xfe".decode("latin1"),
+    ],
+)
+def test_a_file_of_something_else_is_one_sentence(content: str, home: Path) -> None:
+    file = home / "penstock" / "contexts.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(content, encoding="latin1")
+    said = fail("context", "list")
+    assert str(file) in said
+    assert contexts.complete_names("") == []
+
+
+def test_a_current_context_that_is_gone_is_none(home: Path) -> None:
+    file = home / "penstock" / "contexts.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"contexts": {"one": {"namesrv": "one:1"}}, "current": "two"}))
+    assert contexts.load().current is None
+
+
+def test_a_home_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    said = fail("context", "add", "one", "--namesrv", "one:1")
+    assert "XDG_CONFIG_HOME" in said
+
+
+def test_without_a_config_home_it_is_in_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    assert contexts.path() == tmp_path / ".config" / "penstock" / "contexts.json"
+    # The specification wants relative paths to be ignored.
+    monkeypatch.setenv("XDG_CONFIG_HOME", "here")
+    assert contexts.path() == tmp_path / ".config" / "penstock" / "contexts.json"
+
+
+def test_a_command_goes_to_the_cluster_of_a_context(running_cluster: Embedded) -> None:
+    running_cluster.admin.create_topic("contexts-lead-here", 1)
+    succeed("context", "add", "here", "--namesrv", running_cluster.namesrv)
+    assert "contexts-lead-here" in succeed("topic", "list", "--names").out
+    succeed("context", "add", "nowhere", "--namesrv", "127.0.0.1:1", "--use")
+    assert run("topic", "list", "--names").code == 1
+    assert "contexts-lead-here" in succeed("topic", "list", "--names", "--context", "here").out
+
+
+def test_the_shell_completes_names_of_contexts() -> None:
+    keep(None, staging=Context(namesrv="one:1"), live=Context(namesrv="two:1"))
+    assert contexts.complete_names("sta") == ["staging"]
+    assert contexts.complete_names("") == ["live", "staging"]
