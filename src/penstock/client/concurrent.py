@@ -16,15 +16,9 @@ from collections.abc import Callable, Sequence
 
 from penstock.client.consumer_state import ConsumerState
 from penstock.client.executors import Executor
+from penstock.client.failures import is_last, level_of
 from penstock.client.listeners import Job, Listener
-from penstock.client.outcomes import (
-    DEAD_LETTER_LEVEL,
-    ConsumeContext,
-    DeadLetter,
-    Outcome,
-    RetryLater,
-    acknowledged,
-)
+from penstock.client.outcomes import ConsumeContext, Outcome, acknowledged
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.send_back import FailedMessages
 from penstock.model import StoredMessage
@@ -211,15 +205,11 @@ class ConcurrentRunner:
     async def _send_back(
         self, message: StoredMessage, context: ConsumeContext, outcome: Outcome
     ) -> bool:
-        level = context.delay_level
-        if isinstance(outcome.error, RetryLater):
-            level = outcome.error.level
-        elif isinstance(outcome.error, DeadLetter):
-            level = DEAD_LETTER_LEVEL
+        level = level_of(outcome, context.delay_level)
         sent = await self._failed.send_back(message, level, outcome)
         if sent:
             self._state.statistics.sent_back += 1
-            if level < 0 or message.reconsume_times >= self._state.settings.max_reconsume_times:
+            if is_last(message, level, self._state.settings.max_reconsume_times):
                 self._state.statistics.dead_letters += 1
         return sent
 
