@@ -11,6 +11,7 @@ from penstock.admin.reports import QueueLag, QueueRange
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.errors import (
     ConsumerNotOnline,
+    GroupNotFound,
     InvalidArgument,
     PenstockError,
     RequestRefused,
@@ -193,18 +194,25 @@ class OffsetActions(GroupActions):
         before = await calls.committed(address, group, queue)
         if not force and before is not None and before <= target:
             return {queue: before}
-        if not await self._connections(group):
-            await calls.commit(address, group, queue, target, oneway=False)
-            return {queue: target}
-        if not await self._resets_by_queue(address):
+        if await self._resets_by_queue(address):
+            header = ResetOffset(queue.topic, group, 0, force, queue.queue_id, target)
+            try:
+                return await self._reset(address, header) or {queue: target}
+            except (ConsumerNotOnline, GroupNotFound):
+                # It leaves resetting to consumers (useServerSideResetOffset=false), or the group
+                # has never been here.
+                pass
+        elif await self._connections(group):
             raise ServiceNotAvailable(
                 f"group {group!r} is connected, and the broker at {address} cannot move it in one "
                 f"queue alone",
                 expected="RocketMQ 5.2 or later, or a group that is not connected",
                 hint="stop its consumers, or call seek() on the one that holds the queue",
             )
-        header = ResetOffset(queue.topic, group, 0, force, queue.queue_id, target)
-        return await self._reset(address, header) or {queue: target}
+        # Not done where a reset is possible: a broker that keeps an earlier reset for a group that
+        # has not connected since says yes to a commit and forgets it.
+        await calls.commit(address, group, queue, target, oneway=False)
+        return {queue: target}
 
     async def _resets_by_queue(self, address: str) -> bool:
         """Earlier brokers overlook the queue in the request and move the group in all of them."""
