@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from penstock.cli.main import main
+from penstock.testing.eventually import eventually
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 
@@ -66,6 +68,11 @@ def fail(*arguments: str, stdin: str = "", code: int = 1) -> str:
     assert done.err.startswith("penstock: "), done
     assert len(done.err.splitlines()) == 1, done
     return done.err
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds, in a test that is not asynchronous."""
+    asyncio.run(eventually(condition, 60))
 
 
 def _text(stream: io.TextIOWrapper) -> str:

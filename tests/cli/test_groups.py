@@ -1,0 +1,229 @@
+"""``penstock group`` against a broker, with and without connected members."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from tests.cli.running import fail, run, succeed, wait_for
+
+from penstock import Message, MessageQueue, Producer, PushConsumer
+from penstock.cli.resetting import parse_goal
+from penstock.errors import InvalidArgument
+from penstock.testing.embedded import Embedded
+
+TOPIC = "bills"
+COUNT = 10
+
+
+@pytest.fixture
+def bills(cluster: Embedded) -> str:
+    """A topic with ten messages in two queues."""
+    if TOPIC not in cluster.admin.topics():
+        cluster.admin.create_topic(TOPIC, 2)
+        with Producer("shop", namesrv=cluster.namesrv) as producer:
+            for number in range(COUNT):
+                producer.send(Message(TOPIC, str(number).encode()))
+    return TOPIC
+
+
+@pytest.fixture
+def connected(bills: str, cluster: Embedded) -> Iterator[threading.Semaphore]:
+    """Group billing, connected; the semaphore counts what it has handled."""
+    handled = threading.Semaphore(0)
+    consumer = PushConsumer(group="billing", namesrv=cluster.namesrv, start_from="first")
+
+    @consumer.on(bills)
+    def bill(message: object) -> None:
+        handled.release()
+
+    with consumer:
+        for _ in range(COUNT):
+            assert handled.acquire(timeout=60)
+        yield handled
+    cluster.admin.delete_group("billing")
+
+
+@pytest.fixture
+def idle(bills: str, cluster: Embedded) -> Iterator[str]:
+    """A group that is at the end of the topic, and nobody is connected."""
+    cluster.admin.create_group("idle")
+    cluster.admin.reset_offsets("idle", bills, "last")
+    yield "idle"
+    if "idle" in cluster.admin.groups():
+        cluster.admin.delete_group("idle")
+
+
+def committed(cluster: Embedded, group: str) -> list[int]:
+    return [row.committed for row in cluster.admin.group_lag(group, topic=TOPIC)]
+
+
+@pytest.mark.usefixtures("connected")
+def test_a_list_says_who_is_connected_and_how_far_behind(cluster: Embedded) -> None:
+    wait_for(lambda: committed(cluster, "billing") == [5, 5])
+    rows = {row["group"]: row for row in succeed("group", "list", "--json").json}
+    assert rows["billing"]["members"] == 1
+    assert rows["billing"]["lag"] == 0
+    assert TOPIC in rows["billing"]["topics"]
+    assert "billing" in succeed("group", "list", "--names").out.splitlines()
+    assert "billing" in succeed("group", "list", "--names", "--json").json
+    assert "TOOLS_CONSUMER" in succeed("group", "list", "--names", "--internal").out
+    line = next(line for line in succeed("group", "list").lines if line[0] == "billing")
+    assert line[1] == "1"
+
+
+@pytest.mark.usefixtures("connected")
+def test_a_group_is_described_with_members_and_subscriptions() -> None:
+    found = succeed("group", "describe", "billing", "--json").json
+    assert len(found["members"]) == 1
+    assert {"topic": TOPIC, "expression": "*", "type": "TAG"} in found["subscriptions"]
+    assert found["settings"][0]["max_retries"] == 16
+    shown = succeed("group", "describe", "billing").out
+    assert found["members"][0]["client_id"] in shown
+    assert "Group billing" in shown
+
+
+def test_a_group_without_members_says_so(idle: str) -> None:
+    done = run("group", "describe", idle)
+    assert done.code == 0
+    assert "No member is connected." in done.err
+
+
+def test_lag_is_told_queue_by_queue(idle: str, cluster: Embedded) -> None:
+    cluster.admin.reset_offsets(idle, TOPIC, 2, queue=MessageQueue(TOPIC, "broker-a", 1))
+    rows = succeed("group", "lag", idle, "--topic", TOPIC, "--json").json
+    assert [(row["queue_id"], row["committed"], row["lag"]) for row in rows] == [
+        (0, 5, 0),
+        (1, 2, 3),
+    ]
+    done = succeed("group", "lag", idle)
+    assert "3 behind in 2 queues" in done.err
+    assert [TOPIC, "broker-a", "1", "2", "5", "3"] in [line[:6] for line in done.lines]
+
+
+def test_a_group_that_is_not_there_suggests_the_nearest(idle: str) -> None:
+    for verb in ("lag", "describe", "delete"):
+        assert "did you mean idle?" in fail("group", verb, "idel")
+    assert "penstock group create zebra" in fail("group", "lag", "zebra")
+
+
+def test_a_group_is_made_with_its_settings(cluster: Embedded) -> None:
+    row = succeed("group", "create", "made", "--max-retries", "3", "--orderly", "--json").json[0]
+    assert row == {"group": "made", "broker": "broker-a", "max_retries": 3, "orderly": True}
+    assert cluster.admin.group_config("made")["broker-a"].retry_max_times == 3
+
+
+def test_a_preview_changes_nothing(idle: str, cluster: Embedded) -> None:
+    rows = succeed("group", "reset", idle, "--to", "earliest", "--dry-run", "--json").json
+    assert [(row["committed"], row["target"], row["change"], row["lag"]) for row in rows] == [
+        (5, 0, -5, 5),
+        (5, 0, -5, 5),
+    ]
+    shown = succeed("group", "reset", idle, "--to", "earliest", "--dry-run")
+    assert [TOPIC, "broker-a", "0", "5", "0", "-5", "5"] in shown.lines
+    assert committed(cluster, idle) == [5, 5]
+
+
+def test_a_reset_shows_the_change_and_is_refused_when_nobody_says_yes(
+    idle: str, cluster: Embedded
+) -> None:
+    done = run("group", "reset", idle, "--to", "earliest", stdin="y\n")
+    assert done.code == 1
+    assert [TOPIC, "broker-a", "0", "5", "0", "-5", "5"] in done.lines
+    assert "10 messages come again" in done.err
+    assert "--yes" in done.err
+    assert committed(cluster, idle) == [5, 5]
+
+
+def test_a_reset_goes_to_either_end(idle: str, cluster: Embedded) -> None:
+    assert "Moved idle in 2 queues" in succeed("group", "reset", idle, "--to", "earliest", "-y").out
+    assert committed(cluster, idle) == [0, 0]
+    rows = succeed("group", "reset", idle, "--to", "latest", "-y", "--json").json
+    assert [row["target"] for row in rows] == [5, 5]
+    assert committed(cluster, idle) == [5, 5]
+
+
+def test_a_reset_goes_to_a_time(idle: str, cluster: Embedded) -> None:
+    succeed("group", "reset", idle, "--to", "2000-01-01", "--yes")
+    assert committed(cluster, idle) == [0, 0]
+    later = datetime.fromtimestamp(datetime.now(UTC).timestamp() + 3600).astimezone().isoformat()
+    succeed("group", "reset", idle, "--to", later, "--yes")
+    assert committed(cluster, idle) == [5, 5]
+
+
+def test_a_reset_goes_to_an_offset_of_one_queue(idle: str, cluster: Embedded) -> None:
+    said = fail("group", "reset", idle, "--to", "3", "--yes")
+    assert "--queue broker-a:0" in said
+    assert "0 to 5" in fail("group", "reset", idle, "--to", "6", "--queue", "broker-a:1")
+    succeed("group", "reset", idle, "--to", "3", "--queue", "broker-a:1", "--yes")
+    assert committed(cluster, idle) == [5, 3]
+    succeed("group", "reset", idle, "--to", "earliest", "--queue", "broker-a:0", "--yes")
+    assert committed(cluster, idle) == [0, 3]
+
+
+def test_a_queue_that_is_not_there_is_one_sentence(idle: str) -> None:
+    for queue in ("broker-a:9", "broker-z:0", "1", "broker-a:x"):
+        said = fail("group", "reset", idle, "--to", "earliest", "--queue", queue)
+        assert "broker-a:0, broker-a:1" in said
+
+
+def test_connected_consumers_follow_a_reset(
+    connected: threading.Semaphore, cluster: Embedded
+) -> None:
+    wait_for(lambda: committed(cluster, "billing") == [5, 5])
+    succeed("group", "reset", "billing", "--to", "earliest", "--yes")
+    for _ in range(COUNT):
+        assert connected.acquire(timeout=60)
+
+
+def test_the_topic_must_be_told_when_there_are_several(idle: str, cluster: Embedded) -> None:
+    cluster.admin.create_topic("other-bills", 1)
+    cluster.admin.reset_offsets(idle, "other-bills", "last")
+    said = fail("group", "reset", idle, "--to", "earliest")
+    assert "2 topics" in said
+    assert "--topic" in said
+    assert "did you mean bills?" in fail(
+        "group", "reset", idle, "--to", "earliest", "--topic", "bill"
+    )
+    succeed("group", "reset", idle, "--to", "earliest", "--topic", TOPIC, "--yes")
+    assert committed(cluster, idle) == [0, 0]
+
+
+def test_a_deleted_group_is_gone(idle: str, cluster: Embedded) -> None:
+    assert "--yes" in fail("group", "delete", idle)
+    assert idle in cluster.admin.groups()
+    assert succeed("group", "delete", idle, "--yes").out == "Deleted idle.\n"
+    assert idle not in cluster.admin.groups()
+
+
+@pytest.mark.usefixtures("connected")
+def test_deleting_a_connected_group_warns_that_it_comes_back() -> None:
+    said = fail("group", "delete", "billing")
+    assert "1 members are connected" in said
+    done = succeed("group", "delete", "billing", "--yes")
+    assert "they make it again" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [("earliest", "first"), ("LATEST", "last"), (" first ", "first"), ("0", 0), ("120", 120)],
+)
+def test_where_to_go_is_an_end_or_an_offset(text: str, goal: object) -> None:
+    assert parse_goal(text) == goal
+
+
+def test_where_to_go_is_a_moment() -> None:
+    local = datetime(2026, 11, 16, 1, 40).astimezone()
+    assert parse_goal("2026-11-16T01:40") == local
+    assert parse_goal("2026-11-16T01:40+00:00") == datetime(2026, 11, 16, 1, 40, tzinfo=UTC)
+    ago = parse_goal("2h")
+    assert isinstance(ago, datetime)
+    assert 7100 < (datetime.now(UTC) - ago).total_seconds() < 7300
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-", "2026-13-01", "12x", "9" * 30])
+def test_anything_else_is_nowhere(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="earliest, latest"):
+        parse_goal(text)
