@@ -79,7 +79,17 @@ def read(
 ) -> Iterator[StoredMessage]:
     """The messages of several stretches, merged by the time they were stored."""
     parts = [_read_one(admin, queue, part, on_read) for queue, part in sorted(stretches.items())]
-    return heapq.merge(*parts, key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
+    return heapq.merge(*parts, key=_order)
+
+
+def _order(message: StoredMessage) -> tuple[int, str, int, int]:
+    # Within a millisecond a broker's log still knows the order; those of two brokers have none.
+    return (
+        message.store_timestamp,
+        message.queue.broker_name,
+        message.log_position,
+        message.queue_offset,
+    )
 
 
 def _read_one(
@@ -117,7 +127,7 @@ def newest(
             for queue, part in left.items()
             if parts[queue].start > part.start
         }
-        found.sort(key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
+        found.sort(key=_order)
         if not left or (len(found) >= count and not _may_be_newer(admin, left, found[-count])):
             return found[-count:] if count else []
         size = min(size * 4, CHUNK * 16)
@@ -129,7 +139,7 @@ def _may_be_newer(
     """Whether a queue that was read in part may still have something newer than what was found."""
     for queue, part in left.items():
         found = admin.messages(queue, part.end - 1, count=1).messages
-        if found and found[0].store_timestamp > oldest.store_timestamp:
+        if found and _order(found[0]) > _order(oldest):
             return True
     return False
 

@@ -1,0 +1,434 @@
+"""``penstock dlq list | show | redrive | purge``: the messages that groups gave up on.
+
+What redriving and purging do to a cluster is told in `penstock.admin.dead_letters`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import messages, output
+from penstock.cli.connecting import Target, on_cluster
+from penstock.cli.guessing import GroupArgument, complete_groups
+from penstock.cli.messages import KeyOption, TagOption, WhereOption
+from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.sending import RateOption
+from penstock.errors import GroupNotFound, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock import Admin
+    from penstock.admin import DeadLetter, DeadLetterQueue
+    from penstock.cli.reading import Stretch
+    from penstock.cli.redriving import Redriving
+    from penstock.model import MessageQueue
+
+app = typer.Typer(
+    help="Dead letters: list, show, redrive, purge.\n\nExample: penstock dlq list",
+    no_args_is_help=True,
+)
+
+REASON_SHOWN = 80
+NOT_RECORDED = "not recorded"
+LIMIT = 100
+
+ReasonOption = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Only where the reason or its type has this."),
+]
+IdOption = Annotated[
+    list[str] | None, typer.Option("--id", help="Only the letter with this id; may be repeated.")
+]
+AllFlag = Annotated[
+    bool, typer.Option("--all", help="Also those that were redriven or purged already.")
+]
+
+
+# ------------------------------------------------------------------------------------ which
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which letters a command is about."""
+
+    wanted: messages.Filter
+    reason: str | None = None
+    ids: frozenset[str] = frozenset()
+
+    def __call__(self, letter: DeadLetter) -> bool:
+        """Whether a letter is one of them."""
+        message = letter.message
+        if self.ids and not self.ids.intersection((message.msg_id, message.offset_msg_id)):
+            return False
+        if self.reason is not None:
+            said = f"{letter.reason_type or ''} {letter.reason or ''}".lower()
+            if self.reason.lower() not in said:
+                return False
+        return self.wanted(message)
+
+
+def _places(admin: Admin, group: str) -> list[DeadLetterQueue]:
+    places = admin.dead_letter_queues(group)
+    if not places and group not in admin.groups():
+        known = admin.dead_letter_groups()
+        raise GroupNotFound(
+            f"no broker knows consumer group {group!r}",
+            expected=f"one with dead letters: {', '.join(known)}" if known else "a group",
+            hint="penstock dlq list",
+        )
+    return places
+
+
+# ------------------------------------------------------------------------------------- list
+
+_GROUP_COLUMNS = (
+    Column("group"),
+    Column("pending", align="right", style=lambda n: "red" if n else ""),
+    Column("stored", align="right"),
+    Column("last_ms", "last one", format=output.local_time),
+)
+_LETTER_COLUMNS = (
+    Column("store_timestamp", "died", format=output.local_time),
+    Column("msg_id"),
+    Column("origin_topic", "topic"),
+    Column("tags"),
+    Column("keys"),
+    Column("attempts", align="right"),
+    Column("reason_text", "reason"),
+    Column("state"),
+)
+
+
+@app.command("list")
+@on_cluster
+def list_letters(
+    target: Target,
+    group: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[GROUP]",
+            help="Consumer group; without one, all groups that have any.",
+            autocompletion=complete_groups,
+        ),
+    ] = None,
+    tag: TagOption = None,
+    keys: KeyOption = None,
+    where: WhereOption = None,
+    reason: ReasonOption = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="At most so many of the newest.")
+    ] = LIMIT,
+    settled: AllFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """The groups with dead letters, or the dead letters of one group with the reason.
+
+    Example: penstock dlq list billing --reason Timeout --where "attempts > 3"
+    """
+    from penstock.admin import DeadLetter
+    from penstock.cli import reading
+    from penstock.cli.redriving import redriven_anywhere
+
+    with target.admin() as admin:
+        if group is None:
+            output.show(_groups(admin), as_json=as_json)
+            return
+        choice = Choice(messages.Filter(tag, keys, where), reason)
+        places = _places(admin, group)
+        found = [
+            DeadLetter.of(message)
+            for message in reading.newest(
+                admin,
+                _stretches(places, settled=settled),
+                limit,
+                lambda message: choice(DeadLetter.of(message)),
+            )
+        ]
+        done = redriven_anywhere(admin, group, found)
+    settled_before = {place.queue: place.settled for place in places}
+    rows = [_row(letter, done, settled_before) for letter in found]
+    if as_json:
+        output.print_json(rows)
+        return
+    hidden = sum(place.settled - place.min_offset for place in places)
+    empty = f"Group {group} has no dead letters."
+    if hidden and not settled:
+        empty = f"Group {group} has no dead letters pending; {hidden} were dealt with: --all."
+    note = choice.wanted.complaint() or (
+        f"There may be more: --limit {limit}." if len(rows) == limit else None
+    )
+    output.show(Table(_LETTER_COLUMNS, rows, note=note, empty=empty), as_json=False)
+
+
+def _stretches(places: Iterable[DeadLetterQueue], *, settled: bool) -> dict[MessageQueue, Stretch]:
+    from penstock.cli.reading import Stretch
+
+    return {
+        place.queue: Stretch(place.min_offset if settled else place.settled, place.max_offset)
+        for place in places
+    }
+
+
+def _groups(admin: Admin) -> Table:
+    rows: list[dict[str, object]] = []
+    for group in admin.dead_letter_groups():
+        places = admin.dead_letter_queues(group)
+        rows.append(
+            {
+                "group": group,
+                "pending": sum(place.pending for place in places),
+                "stored": sum(place.count for place in places),
+                "last_ms": max((place.last_timestamp for place in places), default=0) or None,
+            }
+        )
+    return Table(_GROUP_COLUMNS, rows, empty="No group has given a message up.")
+
+
+def _row(
+    letter: DeadLetter, redriven: set[str], settled: dict[MessageQueue, int]
+) -> dict[str, object]:
+    message = letter.message
+    state = "pending"
+    if message.offset_msg_id in redriven:
+        state = "redriven"
+    elif message.queue_offset < settled.get(message.queue, 0):
+        state = "settled"
+    return {
+        **messages.as_json(message),
+        "origin_topic": letter.origin_topic,
+        "origin_msg_id": letter.origin_msg_id,
+        "attempts": letter.attempts,
+        "reason_type": letter.reason_type,
+        "reason": letter.reason,
+        "reason_text": _reason(letter, REASON_SHOWN),
+        "host": letter.host,
+        "redrives": letter.redrives,
+        "state": state,
+    }
+
+
+def _reason(letter: DeadLetter, limit: int | None = None) -> str:
+    said = ": ".join(filter(None, (letter.reason_type, letter.reason))) or NOT_RECORDED
+    return said if limit is None or len(said) <= limit else f"{said[:limit]}..."
+
+
+# ------------------------------------------------------------------------------------- show
+
+
+@app.command("show")
+@on_cluster
+def show_letter(
+    target: Target,
+    group: GroupArgument,
+    msg_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, as dlq list prints it.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """One dead letter: why it died, where it came from, its properties and its body.
+
+    Example: penstock dlq show billing 7F000001000D1B4A7E4F5A274F000000
+    """
+    from penstock.admin import DeadLetter
+    from penstock.cli import reading
+    from penstock.cli.querying import show_message
+    from penstock.cli.redriving import redriven_anywhere
+
+    with target.admin() as admin:
+        places = _places(admin, group)
+        # A message that died again after a redrive has its id twice: the newest is meant.
+        found = reading.newest(
+            admin,
+            _stretches(places, settled=True),
+            1,
+            lambda message: msg_id in (message.msg_id, message.offset_msg_id),
+        )
+        if not found:
+            raise NotFound(
+                f"group {group!r} has no dead letter {msg_id!r}",
+                expected="a msg_id or offset_msg_id",
+                hint=f"penstock dlq list {group} --all",
+            )
+        letter = DeadLetter.of(found[0])
+        done = redriven_anywhere(admin, group, [letter])
+    values = _row(letter, done, {place.queue: place.settled for place in places})
+    if as_json:
+        output.print_json(values)
+        return
+    columns = (
+        Column("state"),
+        Column("reason_type", "failed with"),
+        Column("reason"),
+        Column("attempts"),
+        Column("host", "on"),
+        Column("origin_topic", "from topic"),
+        Column("origin_msg_id", "from message"),
+        Column("redrives", "redriven before"),
+    )
+    missing = {"reason": NOT_RECORDED} if letter.reason_type is None else {}
+    output.show_one(columns, {**values, **missing}, as_json=False)
+    show_message(letter.message, as_json=False)
+
+
+# ---------------------------------------------------------------------------------- redrive
+
+
+@app.command("redrive")
+@on_cluster
+def redrive_letters(
+    target: Target,
+    group: GroupArgument,
+    ids: IdOption = None,
+    tag: TagOption = None,
+    keys: KeyOption = None,
+    where: WhereOption = None,
+    reason: ReasonOption = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to-topic",
+            metavar="TOPIC",
+            help="Send to this topic, where all its groups see them, and not to the group alone.",
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    rate: RateOption = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also what was redriven or purged already.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be redriven, and change nothing.")
+    ] = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give dead letters to their group again, as if they had never been tried.
+
+    They go to the group's retry topic, so no other group sees them, and the oldest goes first.
+    What was redriven before is left out, so a run that was stopped can be started again.
+
+    Example: penstock dlq redrive billing --reason Timeout --rate 50 --dry-run
+    """
+    from penstock.cli.redriving import Redriving
+
+    choice = Choice(messages.Filter(tag, keys, where), reason, frozenset(ids or ()))
+    with target.admin() as admin:
+        plan = Redriving(admin, group, to, _places(admin, group), again)
+        total = sum(place.count if again else place.pending for place in plan.queues)
+        with output.progress(total, "reading", quiet=as_json) as bar:
+            plan.plan(choice, limit, on_read=bar.advance)
+        aim = f"topic {to}" if to else f"group {group}"
+        if plan.chosen and not dry_run:
+            output.confirm(
+                f"Redrive {len(plan.chosen)} of {total} dead letters to {aim} at {target.namesrv}?",
+                yes=yes,
+            )
+            with output.progress(len(plan.chosen), "redriving", quiet=as_json) as bar:
+                plan.run(rate, on_sent=bar.advance)
+    complaint = choice.wanted.complaint()
+    if complaint:
+        output.note(complaint)
+    if as_json:
+        output.print_json(plan.report(dry_run=dry_run))
+    elif dry_run or not plan.chosen:
+        _show_plan(plan)
+    else:
+        output.say(f"Redrove {len(plan.sent)} dead letters to {aim}; {plan.left} are left pending.")
+
+
+def _show_plan(plan: Redriving) -> None:
+    rows = [_row(letter, set(), {}) for letter in plan.sample]
+    more = len(plan.chosen) - len(rows)
+    note = f"{len(plan.chosen)} would be redriven" + (f", {more} not shown." if more else ".")
+    empty = "There is nothing to redrive."
+    output.show(
+        Table(_LETTER_COLUMNS[:-1], rows, note=note if rows else None, empty=empty), as_json=False
+    )
+
+
+# ------------------------------------------------------------------------------------ purge
+
+
+@app.command("purge")
+@on_cluster
+def purge_letters(
+    target: Target,
+    group: GroupArgument,
+    before: Annotated[
+        str | None,
+        typer.Option("--before", metavar="TIME", help="Only what died before: 2026-11-16, 7d."),
+    ] = None,
+    delete_topic: Annotated[
+        bool,
+        typer.Option(
+            "--delete-topic", help="Delete the dead-letter topic itself: nobody can look again."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell how many, and change nothing.")
+    ] = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Put dead letters aside: they are not listed, counted or redriven any more.
+
+    They can still be seen with --all until their files expire, which is when RocketMQ gives the
+    space back; with --delete-topic they cannot.
+
+    Example: penstock dlq purge billing --before 7d --yes
+    """
+    if delete_topic and before is not None:
+        raise InvalidArgument(
+            "both --before and --delete-topic", expected="one of them: a topic goes as a whole"
+        )
+    with target.admin() as admin:
+        places = _places(admin, group)
+        marks = _marks(admin, places, before)
+        count = (
+            sum(place.count for place in places)
+            if delete_topic
+            else sum(marks[place.queue] - place.settled for place in places)
+        )
+        if places and not dry_run and (count or delete_topic):
+            how = "Delete the topic of" if delete_topic else "Purge"
+            output.confirm(f"{how} {count} dead letters of {group} at {target.namesrv}?", yes=yes)
+            if delete_topic:
+                admin.delete_dead_letters(group)
+            else:
+                admin.settle_dead_letters(group, marks)
+    if as_json:
+        output.print_json(
+            {"group": group, "purged": 0 if dry_run else count, "found": count, "dry_run": dry_run}
+        )
+    elif dry_run:
+        output.say(f"{count} dead letters of {group} would be purged.")
+    else:
+        output.say(f"Purged {count} dead letters of {group}.")
+
+
+def _marks(
+    admin: Admin, places: Iterable[DeadLetterQueue], before: str | None
+) -> dict[MessageQueue, int]:
+    """Where each queue's pending letters begin afterwards."""
+    from penstock.cli.times import moment_ms
+
+    if before is None:
+        return {place.queue: place.max_offset for place in places}
+    until = moment_ms(before, option="--before")
+    marks: dict[MessageQueue, int] = {}
+    for place in places:
+        found = {
+            (queue.broker_name, queue.queue_id): offset
+            for queue, offset in admin.offsets_at(place.queue.topic, until).items()
+        }
+        mark = found.get((place.queue.broker_name, place.queue.queue_id), place.settled)
+        # Brokers of 4.9 look for the nearest; what did not die before that time stays.
+        while mark > place.settled:
+            last = admin.messages(place.queue, mark - 1, count=1).messages
+            if not last or last[0].store_timestamp < until:
+                break
+            mark -= 1
+        marks[place.queue] = max(mark, place.settled)
+    return marks

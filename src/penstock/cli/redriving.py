@@ -1,0 +1,164 @@
+"""A redrive from plan to report: what is sent, in which order, and what counts as dealt with.
+
+Letters are read twice, once to choose and once to send: only their places are kept in between, so
+that a million of them fit into memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.cli import reading
+from penstock.cli.times import Pacer
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock import Admin
+    from penstock.admin import DeadLetter, DeadLetterQueue
+    from penstock.model import MessageQueue
+
+CHUNK = 64
+"""Letters that are sent by one call."""
+SAMPLE = 100
+"""Letters that a dry run shows."""
+
+Place = tuple["MessageQueue", int]
+
+
+def letters_in(
+    admin: Admin,
+    queues: Iterable[DeadLetterQueue],
+    *,
+    settled: bool,
+    on_read: Callable[[int], None] = lambda count: None,
+) -> Iterator[DeadLetter]:
+    """The letters of all brokers, oldest first; ``settled`` adds those that were dealt with."""
+    from penstock.admin import DeadLetter
+
+    stretches = {
+        one.queue: reading.Stretch(one.min_offset if settled else one.settled, one.max_offset)
+        for one in queues
+    }
+    return map(DeadLetter.of, reading.read(admin, stretches, on_read=on_read))
+
+
+def redriven_anywhere(
+    admin: Admin, group: str, letters: list[DeadLetter], to: str | None = None
+) -> set[str]:
+    """The offset ids of letters with a copy: at their group, where they came from, or in ``to``."""
+    done = admin.redriven(group, letters)
+    by_topic: dict[str, list[DeadLetter]] = defaultdict(list)
+    for letter in letters:
+        if letter.message.offset_msg_id not in done:
+            for topic in {letter.origin_topic, to} - {None}:
+                by_topic[str(topic)].append(letter)
+    for topic, some in by_topic.items():
+        done |= admin.redriven(group, some, to=topic)
+    return done
+
+
+@dataclass(slots=True)
+class Redriving:
+    """Letters that were chosen, and all others in sight: where they are decides the marks."""
+
+    admin: Admin
+    group: str
+    to: str | None
+    queues: list[DeadLetterQueue]
+    again: bool = False
+    chosen: dict[Place, str] = field(default_factory=dict)
+    """Place to id."""
+    others: set[Place] = field(default_factory=set)
+    """Letters that stay pending: not chosen, and not redriven before."""
+    sample: list[DeadLetter] = field(default_factory=list)
+    sent: dict[Place, str] = field(default_factory=dict)
+
+    def plan(
+        self,
+        choice: Callable[[DeadLetter], bool],
+        limit: int | None,
+        *,
+        on_read: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Look at every letter; send nothing."""
+        settled = {one.queue: one.settled for one in self.queues}
+        stream = letters_in(self.admin, self.queues, settled=self.again, on_read=on_read)
+        while part := list(itertools.islice(stream, CHUNK)):
+            done = set() if self.again else redriven_anywhere(self.admin, self.group, part, self.to)
+            for letter in part:
+                message = letter.message
+                place = (message.queue, message.queue_offset)
+                is_full = limit is not None and len(self.chosen) >= limit
+                if message.offset_msg_id in done:
+                    continue
+                if not is_full and choice(letter):
+                    self._choose(letter, place)
+                elif message.queue_offset >= settled.get(message.queue, 0):
+                    self.others.add(place)
+
+    def _choose(self, letter: DeadLetter, place: Place) -> None:
+        if self.to is None and letter.origin_topic is None:
+            raise InvalidArgument(
+                f"dead letter {letter.message.msg_id} does not say which topic it comes from, so "
+                f"no handler of group {self.group!r} would get it",
+                hint="--to-topic TOPIC, or leave it out: --where origin_topic",
+            )
+        self.chosen[place] = letter.message.msg_id
+        if len(self.sample) < SAMPLE:
+            self.sample.append(letter)
+
+    def run(self, rate: float | None, *, on_sent: Callable[[int], None]) -> None:
+        """Send what was chosen; then move the marks past all that is dealt with.
+
+        The marks are moved whatever ends it, so that what was sent is not looked at again.
+        """
+        pacer = Pacer(rate)
+        stream = (
+            letter
+            for letter in letters_in(self.admin, self.queues, settled=self.again)
+            if (letter.message.queue, letter.message.queue_offset) in self.chosen
+        )
+        try:
+            while part := list(itertools.islice(stream, 1 if pacer.is_limiting else CHUNK)):
+                pacer.wait(len(part))
+                self.admin.redrive(self.group, part, to=self.to)
+                for letter in part:
+                    place = (letter.message.queue, letter.message.queue_offset)
+                    self.sent[place] = letter.message.msg_id
+                on_sent(len(part))
+        finally:
+            self._settle()
+
+    @property
+    def left(self) -> int:
+        """How many stay pending."""
+        return len(self.others) + len(self.chosen.keys() - self.sent.keys())
+
+    def _settle(self) -> None:
+        first: dict[MessageQueue, int] = {}
+        for queue, offset in self.others | (self.chosen.keys() - self.sent.keys()):
+            first[queue] = min(offset, first.get(queue, offset))
+        marks = {one.queue: first.get(one.queue, one.max_offset) for one in self.queues}
+        moved = {
+            one.queue: marks[one.queue] for one in self.queues if marks[one.queue] > one.settled
+        }
+        if moved:
+            self.admin.settle_dead_letters(self.group, moved)
+
+    def report(self, *, dry_run: bool) -> dict[str, object]:
+        """What happened, or would, for programs."""
+        ids = self.chosen if dry_run else self.sent
+        return {
+            "group": self.group,
+            "to": self.to,
+            "dry_run": dry_run,
+            "redriven": 0 if dry_run else len(ids),
+            "pending": self.left,
+            "ids": list(ids.values()),
+        }
