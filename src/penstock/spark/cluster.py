@@ -1,0 +1,259 @@
+"""What the source asks a cluster: queues of topics, where they begin and end, where groups stand.
+
+Routes are kept for a while; a broker that cannot be reached has them asked for anew. Requests about
+many queues go out together, one connection a broker.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.client.calls import refusal
+from penstock.errors import (
+    InvalidArgument,
+    NotFound,
+    PenstockError,
+    ProtocolError,
+    TopicNotFound,
+)
+from penstock.model import MessageQueue, TopicRoute
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.codec import decode_header, encode_header
+from penstock.protocol.headers.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetResult,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from penstock.protocol.headers.pull import PullFlag, PullMessage
+from penstock.protocol.pulled import messages_from_pull
+from penstock.spark.options import ReadOptions
+from penstock.spark.wire import Access, Wire, body_bytes
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ROUTE_SECONDS = 2.0
+"""How old a route may be: a queue that was added is seen that much later."""
+
+
+class Cluster:
+    """A cluster as the driver's half of a source, and each task, sees it."""
+
+    def __init__(self, access: Access, group: str) -> None:
+        self.access = access
+        self.wire = Wire.shared(access)
+        self.group = group
+        self._routes: dict[str, tuple[float, TopicRoute]] = {}
+        self._topics: tuple[float, list[str]] = (-ROUTE_SECONDS, [])
+
+    # --------------------------------------------------------------------------------- routes
+
+    def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
+        """The route of a topic, at most `ROUTE_SECONDS` old, or asked for right now."""
+        known = self._routes.get(topic)
+        now = time.monotonic()
+        if known is not None and not fresh and now - known[0] < ROUTE_SECONDS:
+            return known[1]
+        route = self.wire.route(topic)
+        self._routes[topic] = (now, route)
+        return route
+
+    def last_route(self, topic: str) -> TopicRoute | None:
+        """The route as it was last seen, however old."""
+        known = self._routes.get(topic)
+        return None if known is None else known[1]
+
+    def forget_routes(self) -> None:
+        """Ask for every route again before it is used."""
+        self._routes.clear()
+
+    def address(self, queue: MessageQueue) -> str:
+        """Where the queue is served: the master, or a slave while there is none."""
+        broker = self.route(queue.topic).broker(queue.broker_name)
+        if broker is None or not broker.addresses:
+            raise TopicNotFound(
+                f"no broker {queue.broker_name!r} in the route of topic {queue.topic!r}",
+                expected="every broker that a queue was planned for",
+                hint="is the broker running, and registered with the name server?",
+            )
+        return broker.addresses[min(broker.addresses)]
+
+    def queues(self, options: ReadOptions) -> list[MessageQueue]:
+        """The queues that are to be read, as the cluster is now."""
+        if options.assignment:
+            for queue in options.assignment:
+                if queue not in self.route(queue.topic).subscribe_queues(queue.topic):
+                    raise InvalidArgument(
+                        f"option assign names {queue}, which does not exist",
+                        expected="queues of the topic's route",
+                        hint=f"penstock topic show {queue.topic}",
+                    )
+            return list(options.assignment)
+        topics = options.topics if options.pattern is None else self._matching(options.pattern)
+        return [q for topic in topics for q in self.route(topic).subscribe_queues(topic)]
+
+    def _matching(self, pattern: str) -> list[str]:
+        """Topics whose whole name matches; those of retries only where the pattern says so."""
+        wanted = re.compile(pattern)
+        found = []
+        now = time.monotonic()
+        if now - self._topics[0] >= ROUTE_SECONDS:
+            self._topics = (now, self.wire.topics())
+        for name in self._topics[1]:
+            topic = self.access.short_name(name)
+            if self.access.long_name(topic) != name:
+                continue  # another namespace's
+            if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and "%" not in pattern:
+                continue
+            if wanted.fullmatch(topic):
+                found.append(topic)
+        return found
+
+    # -------------------------------------------------------------------------------- offsets
+
+    def latest(
+        self, queues: Iterable[MessageQueue], failures: list[PenstockError] | None = None
+    ) -> dict[MessageQueue, int]:
+        """One past the last message of each queue.
+
+        With ``failures`` brokers that cannot be asked are noted there, their queues left out.
+        """
+        return {
+            queue: _offset(answer, RequestCode.GET_MAX_OFFSET, queue)
+            for queue, answer in self._ask(
+                queues,
+                RequestCode.GET_MAX_OFFSET,
+                lambda q, topic: GetMaxOffset(topic, q.queue_id),
+                failures,
+            )
+        }
+
+    def earliest(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The first message of each queue."""
+        code = RequestCode.GET_MIN_OFFSET
+        return self._offsets(queues, code, lambda q, topic: GetMinOffset(topic, q.queue_id))
+
+    def committed(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where the group stands; queues in which it never committed are left out."""
+        found: dict[MessageQueue, int] = {}
+        for queue, answer in self._ask(
+            queues,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            lambda q, topic: QueryConsumerOffset(self.group, topic, q.queue_id),
+        ):
+            if answer.code != NotFound.code:
+                found[queue] = _offset(answer, RequestCode.QUERY_CONSUMER_OFFSET, queue)
+        return found
+
+    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        """The first message of each queue that was stored at that time or later."""
+        queues = list(queues)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        found = self._offsets(
+            queues, code, lambda q, topic: SearchOffset(topic, q.queue_id, timestamp_ms)
+        )
+        ends = self.latest(queues)
+        for queue in queues:
+            # After the last message Apache's brokers name that one, not the place behind it.
+            if found[queue] == ends[queue] - 1:
+                stored = self._store_time(queue, found[queue])
+                if stored is not None and stored < timestamp_ms:
+                    found[queue] = ends[queue]
+        return found
+
+    def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
+        answer = self.wire.exchange(self.address(queue), self.pull(queue, offset, count=1))
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return messages_from_pull(body_bytes(answer), queue.broker_name)[0].store_timestamp
+
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Move the group to these places."""
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        for queue, answer in self._ask(
+            offsets,
+            code,
+            lambda q, topic: UpdateConsumerOffset(self.group, topic, q.queue_id, offsets[q]),
+        ):
+            if answer.code != ResponseCode.SUCCESS:
+                raise refusal(answer, code, queue.broker_name, f"group {self.group!r} in {queue}")
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count: int,
+        tags: str = "*",
+        max_bytes: int | None = None,
+        hold_ms: int = 0,
+        extra: Mapping[str, str] | None = None,
+    ) -> Command:
+        """A pull that brings its subscription along, so the group need not be connected."""
+        header = PullMessage(
+            self.group,
+            self.access.long_name(queue.topic),
+            queue.queue_id,
+            offset,
+            count,
+            PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if hold_ms else 0),
+            0,
+            hold_ms,
+            0,
+            tags,
+            "TAG",
+            max_bytes,
+        )
+        return Command(RequestCode.PULL_MESSAGE, ext={**encode_header(header), **(extra or {})})
+
+    def _offsets(
+        self,
+        queues: Iterable[MessageQueue],
+        code: int,
+        header: Callable[[MessageQueue, str], DataclassInstance],
+    ) -> dict[MessageQueue, int]:
+        return {
+            queue: _offset(answer, code, queue) for queue, answer in self._ask(queues, code, header)
+        }
+
+    def _ask(
+        self,
+        queues: Iterable[MessageQueue],
+        code: int,
+        header: Callable[[MessageQueue, str], DataclassInstance],
+        failures: list[PenstockError] | None = None,
+    ) -> list[tuple[MessageQueue, Command]]:
+        """One request a queue, all of a broker's together; the header gets the brokers' name."""
+        by_address: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_address.setdefault(self.address(queue), []).append(queue)
+        answers: list[tuple[MessageQueue, Command]] = []
+        for address, asked in by_address.items():
+            commands = [
+                Command(code, ext=encode_header(header(q, self.access.long_name(q.topic))))
+                for q in asked
+            ]
+            try:
+                answers += zip(asked, self.wire.call_many(address, commands), strict=True)
+            except PenstockError as error:
+                if failures is None:
+                    raise
+                failures.append(error)
+        return answers
+
+
+def _offset(answer: Command, code: int, queue: MessageQueue) -> int:
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal(answer, code, queue.broker_name, str(queue))
+    offset = decode_header(OffsetResult, answer.ext).offset
+    if offset < 0:
+        raise ProtocolError(f"offset {offset} of {queue} in an answer", expected="0 or more")
+    return offset

@@ -1,0 +1,248 @@
+"""Fetching the messages of ranges from brokers: the executors' half of the source.
+
+Pulls follow one another on one connection. As soon as an answer is there, the next pull is sent;
+while the answer is decoded here, the broker reads and the kernel takes in the next one. Penstock's
+broker is asked for megabytes at a time (a private ext field), others give what they give.
+
+A connection that breaks, or a broker that restarts, is waited for: the pull goes on where it
+stopped. What was planned and is no more is data loss, which fails the task or, if so wished, is
+logged and skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.client.calls import refusal
+from penstock.errors import PenstockError, ProtocolError, RemotingError, TopicNotFound
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
+from penstock.protocol.headers.codec import decode_header
+from penstock.protocol.headers.pull import PullMessageResult
+from penstock.spark.arrow import Wanted, to_batches
+from penstock.spark.cluster import Cluster
+from penstock.spark.options import ReadOptions
+from penstock.spark.planning import Range, TaskRanges
+
+log = logging.getLogger(__name__)
+
+PULL_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 20.0
+"""How long a broker may be away before the task fails; Spark then tries it again."""
+SHORT_PATIENCE: Final = 5.0
+"""How long a queue may be shorter than it was planned."""
+RETRY_DELAY: Final = 0.2
+MAX_PULL_COUNT: Final = 65_536
+USUAL_PULL_COUNT: Final = 1024
+"""What other brokers are asked for; they have limits of their own, 32 as a rule."""
+SMALL_CHUNK: Final = 256 * 1024
+"""Answers smaller than this are decoded together: a batch of 32 rows costs like one of 500."""
+
+_FOUND = ResponseCode.SUCCESS
+_CODES = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+_REMOVED = "MESSAGE_WAS_REMOVING"
+"""What a broker says whose log no longer has what its queue points to."""
+
+
+class DataLost(PenstockError):
+    """Messages that were to be read are no longer there."""
+
+
+def lost(what: str) -> DataLost:
+    """The error for a range that is gone."""
+    return DataLost(
+        what,
+        expected="every message between the checkpoint and the latest offset",
+        hint="keep messages longer (fileReservedTime), or set option failOnDataLoss to false "
+        "to go on with what is left",
+    )
+
+
+@dataclass(slots=True)
+class _Cursor:
+    part: Range
+    offset: int
+    failing_since: float | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.offset >= self.part.high
+
+
+class Fetcher:
+    """Reads ranges, for one task."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options.access, options.puller)
+
+    def batches(self, task: TaskRanges, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """The messages of a task's ranges as Arrow batches."""
+        options = self._options
+        wanted = Wanted(columns, options.exact_tags, options.keys, options.include_properties)
+        for part in task.ranges:
+            short = part.queue.topic
+            # Records carry the brokers' name of the topic; with a namespace it is not the user's.
+            is_renamed = "topic" in columns and options.access.long_name(short) != short
+            for chunk in _gathered(self.chunks(part)):
+                for batch in to_batches(
+                    chunk, broker=part.queue.broker_name, wanted=wanted, lo=part.low, hi=part.high
+                ):
+                    yield _renamed(batch, short) if is_renamed else batch
+
+    def chunks(self, part: Range) -> Iterator[memoryview]:
+        """The stored records of a range, many at a time; some before and after it may come too."""
+        cursor = _Cursor(part, part.low)
+        while not cursor.is_done:
+            try:
+                yield from self._pulled(cursor)
+            except PenstockError as error:
+                if isinstance(error, DataLost) or not _may_pass(error):
+                    raise
+                if not self._wait(cursor, error):
+                    return
+
+    def _pulled(self, cursor: _Cursor) -> Iterator[memoryview]:
+        """Pull until the end of the range, or until something goes wrong."""
+        address = self._cluster.address(cursor.part.queue)
+        with self._cluster.wire.connection(address) as connection:
+            connection.send(self._request(cursor))
+            while True:
+                answer = connection.receive(time.monotonic() + PULL_SECONDS)
+                before = cursor.offset
+                body = self._take(cursor, answer, address)
+                if cursor.offset > before:
+                    cursor.failing_since = None
+                if not cursor.is_done:
+                    connection.send(self._request(cursor))
+                if body is not None:
+                    yield body
+                if cursor.is_done:
+                    return
+
+    def _request(self, cursor: _Cursor) -> Command:
+        options = self._options
+        left = cursor.part.high - cursor.offset
+        return self._cluster.pull(
+            cursor.part.queue,
+            cursor.offset,
+            count=min(left, USUAL_PULL_COUNT),
+            tags=options.tags,
+            max_bytes=options.fetch_bytes,
+            extra={
+                PULL_BYTES: str(options.fetch_bytes),
+                PULL_COUNT: str(min(left, MAX_PULL_COUNT)),
+            },
+        )
+
+    def _take(self, cursor: _Cursor, answer: Command, address: str) -> memoryview | None:
+        """Move on by what an answer says; the records it brought, if any."""
+        queue, offset = cursor.part.queue, cursor.offset
+        if answer.code not in _CODES:
+            raise refusal(answer, RequestCode.PULL_MESSAGE, address, f"{queue} at {offset}")
+        result = decode_header(PullMessageResult, answer.ext)
+        following = result.next_begin_offset
+        if answer.code == _FOUND:
+            if following <= offset:
+                raise ProtocolError(
+                    f"{address} found messages of {queue} at {offset}, but goes on at {following}",
+                    expected="a later offset",
+                )
+            cursor.offset = following
+            if not isinstance(answer.body, memoryview):
+                raise ProtocolError(f"a received body of type {type(answer.body).__name__}")
+            return answer.body
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > offset:
+            # Either no message up to there has the tags, or the log has lost them.
+            if answer.remark == _REMOVED:
+                self._skip(cursor, following, result)
+            else:
+                cursor.offset = following
+            return None
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED and offset < result.min_offset:
+            self._skip(cursor, result.min_offset, result)
+            return None
+        # The end of the queue comes before the end of the plan: a replica that lags, a broker that
+        # is still recovering, or messages that are gone for good. Time will tell.
+        raise _EndsEarly(
+            f"{queue} ends at {result.max_offset} on {address}, and {offset} to "
+            f"{cursor.part.high - 1} were to be read"
+        )
+
+    def _skip(self, cursor: _Cursor, following: int, result: PullMessageResult) -> None:
+        """Messages up to ``following`` are gone."""
+        following = min(following, cursor.part.high)
+        what = (
+            f"messages {cursor.offset} to {following - 1} of {cursor.part.queue} are gone; "
+            f"the broker has {result.min_offset} to {result.max_offset - 1}"
+        )
+        if self._options.fail_on_data_loss:
+            raise lost(what)
+        log.warning("%s; skipped", what)
+        cursor.offset = following
+
+    def _wait(self, cursor: _Cursor, error: PenstockError) -> bool:
+        """Wait a moment before the next try; False when the rest of the range is given up."""
+        now = time.monotonic()
+        patience = SHORT_PATIENCE if isinstance(error, _EndsEarly) else PATIENCE_SECONDS
+        if cursor.failing_since is None:
+            cursor.failing_since = now
+            log.warning("fetching %s waits: %s", cursor.part.queue, error)
+        elif now - cursor.failing_since > patience:
+            if not isinstance(error, _EndsEarly):
+                raise error
+            if self._options.fail_on_data_loss:
+                raise lost(error.what) from error
+            log.warning("%s; skipped", error)
+            return False
+        time.sleep(RETRY_DELAY)
+        self._cluster.forget_routes()
+        return True
+
+
+class _EndsEarly(PenstockError):
+    """A queue that is shorter than it was."""
+
+    retriable = True
+
+
+def _may_pass(error: PenstockError) -> bool:
+    # A broker or name server that has just started does not know its topics yet.
+    return isinstance(error, RemotingError | TopicNotFound) or error.retriable
+
+
+def _gathered(chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+    """Small chunks put together, others as they are."""
+    small: list[memoryview] = []
+    size = 0
+    for chunk in chunks:
+        if not small and chunk.nbytes >= SMALL_CHUNK:
+            yield chunk
+            continue
+        small.append(chunk)
+        size += chunk.nbytes
+        if size >= SMALL_CHUNK:
+            yield memoryview(b"".join(small))
+            small, size = [], 0
+    if small:
+        yield small[0] if len(small) == 1 else memoryview(b"".join(small))
+
+
+def _renamed(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+    index = batch.schema.get_field_index("topic")
+    names = pa.array([topic], pa.string()).take(pa.array([0] * batch.num_rows, pa.int32()))
+    return batch.set_column(index, batch.schema.field(index), names)

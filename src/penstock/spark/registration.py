@@ -1,0 +1,44 @@
+"""Telling a Spark session of the format."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from penstock.spark.mirror import ProgressListener
+from penstock.spark.source import PenstockSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("penstock")`` known to a session, and mirror its streams to their groups.
+
+    Installed packages are found by Spark itself; what this adds is the mirror of every finished
+    batch, and tasks for all cores of a local session. Calling it again changes nothing.
+    """
+    if spark in _registered:
+        return
+    spark.dataSource.register(_for_session(_local_cores(spark)))
+    spark.streams.addListener(ProgressListener())
+    _registered.add(spark)
+
+
+def _local_cores(spark: SparkSession) -> int | None:
+    """How many tasks a local session runs at once; None on a cluster, where that may change."""
+    if not (spark.conf.get("spark.master", "") or "").startswith("local"):
+        return None
+    context = getattr(spark, "_sc", None)  # a session on Spark Connect has none
+    return None if context is None else int(context.defaultParallelism)
+
+
+def _for_session(cores: int | None) -> type[PenstockSource]:
+    """The source with what this session knows.
+
+    Spark sends a class that no module has by value, so what stands in it reaches the workers; what
+    it inherits is sent by name, and keeps its connections there.
+    """
+    return type(PenstockSource.__name__, (PenstockSource,), {"cores": cores})
