@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.docs.pages import Program, pages, programs
 
 PROGRAMS = [program for page in pages() for program in programs(page)]

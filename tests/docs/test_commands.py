@@ -1,0 +1,86 @@
+"""Every command of the README and the documentation runs, and prints what the page says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import ROOT, commands, comparable, name_of, pages
+
+from penstock.testing.process import ChildProcess
+
+PAGES = [page for page in pages() if commands(page)]
+# What sets the project up, or takes minutes, has tests of its own.
+ELSEWHERE = re.compile(r"(make|pip|git|cd|python -m (build|venv|pip)|penstock demo)\b")
+FREE_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
+SECONDS = 100
+
+
+class Terminal:
+    """Runs a page's commands in one directory; a broker that is started goes on running."""
+
+    def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "XDG_CONFIG_HOME": str(directory / "config"),
+            "PYTHONPATH": str(ROOT),
+        }
+        self._environment.pop("NAMESRV_ADDR", None)
+
+    def run(self, line: str) -> str:
+        """Run one command line and return what it printed."""
+        if re.match(r"penstock up\b", line):
+            return self._serve(line)
+        done = subprocess.run(
+            ["bash", "-c", line],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            cwd=self._directory,
+            env=self._environment,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return done.stdout + done.stderr
+
+    def _serve(self, line: str) -> str:
+        arguments = line.rstrip("& ").split()[2:]
+        child = self._stack.enter_context(
+            ChildProcess(
+                (sys.executable, "-m", "penstock", "up", *arguments, *FREE_PORTS),
+                directory=self._directory,
+                environment=self._environment,
+            )
+        )
+        ready = child.wait_for_line(r"^ready namesrv=(\S+).*$")
+        self._environment["NAMESRV_ADDR"] = ready[1]
+        return ready[0]
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    with contextlib.ExitStack() as stack:
+        yield Terminal(tmp_path, stack)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=[name_of(page) for page in PAGES])
+def test_the_commands_of_a_page_print_what_it_says(page: Path, terminal: Terminal) -> None:
+    ran = 0
+    for command in commands(page):
+        if ELSEWHERE.match(command.line):
+            continue
+        printed = terminal.run(command.line)
+        if command.printed:
+            assert comparable(printed) == comparable(command.printed), command.line
+        ran += 1
+    assert ran or any(ELSEWHERE.match(command.line) for command in commands(page))
