@@ -74,18 +74,27 @@ def to_batches(
     maker = _BatchMaker(broker, topic, wanted, lo, _ENDLESS if hi is None else hi)
     while len(starts):
         head = starts[:BATCH_ROWS]
-        sizes = record_sizes(buffer, head)
-        count = max(1, int(np.searchsorted(np.cumsum(sizes), BATCH_BYTES, side="right")))
-        first, end = _span(head[:count], sizes[:count])
-        while end - first > _MAX_SPAN and count > 1:
-            count //= 2
-            first, end = _span(head[:count], sizes[:count])
-        yield from maker.batches(buffer[first:end], head[:count] - first)
-        starts = starts[count:]
+        part, first = buffer, 0
+        if len(buffer) > _MAX_SPAN:
+            first, end, count = _near(head, record_sizes(buffer, head))
+            part, head = buffer[first:end], head[:count] - first
+        fields = RecordFields(part, head)
+        count = int(np.searchsorted(np.cumsum(fields.size), BATCH_BYTES, side="right"))
+        if count < len(head):
+            fields = RecordFields(part, head[: max(1, count)])
+        yield from maker.batches(part, fields)
+        starts = starts[len(fields) :]
 
 
-def _span(starts: Numbers, sizes: Numbers) -> tuple[int, int]:
-    return int(starts.min()), int((starts + sizes).max())
+def _near(starts: Numbers, sizes: Numbers) -> tuple[int, int, int]:
+    """How many of the first records are near enough to each other for one batch, and where."""
+    count = len(starts)
+    while True:
+        first = int(starts[:count].min())
+        end = int((starts[:count] + sizes[:count]).max())
+        if end - first <= _MAX_SPAN or count == 1:
+            return first, end, count
+        count //= 2
 
 
 class _BatchMaker:
@@ -98,14 +107,13 @@ class _BatchMaker:
         self._lo, self._hi = lo, hi
         self._schema = arrow_schema(wanted.columns)
 
-    def batches(self, buffer: memoryview, starts: Numbers) -> Iterator[pa.RecordBatch]:
-        fields = RecordFields(buffer, starts)
+    def batches(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:
         is_wrapped = (fields.sys_flag & _UNWRAP) == _UNWRAP
         if not is_wrapped.any():
             yield from self._plain(buffer, fields)
             return
         # Inner batches hold several messages a record; few brokers store them.
-        done = 0
+        starts, done = fields.starts, 0
         for index in np.flatnonzero(is_wrapped).tolist():
             if index > done:
                 yield from self._plain(buffer, RecordFields(buffer, starts[done:index]))
@@ -234,7 +242,7 @@ class _Columns:
             places = fields.log_position.tolist()
             ids = [offset_message_id(*pair) for pair in zip(hosts, places, strict=True)]
             return pa.array(ids, pa.string())
-        packed = np.stack((fields.store_hosts(), fields.log_position), axis=1).astype(">i8")
+        packed = np.stack((fields.hosts(born=False), fields.log_position), axis=1).astype(">i8")
         digits = _HEX[packed.view(np.uint8)]
         width = 2 * packed.itemsize * 2
         offsets = np.arange(0, width * len(fields) + 1, width, dtype=np.int32)
@@ -274,7 +282,7 @@ class _Columns:
         fields = self._fields
         if fields.is_wide:
             return pa.array([unpack_host(host) for host in fields.packed_hosts(born=born)])
-        packed = fields.born_hosts() if born else fields.store_hosts()
+        packed = fields.hosts(born=born)
         if (packed == packed[0]).all():
             return pa.repeat(pa.scalar(_host(int(packed[0])), pa.string()), len(fields))
         encoded = pc.dictionary_encode(pa.array(packed))

@@ -1,12 +1,14 @@
 """Where the fields of many stored records are, computed for all of them at once.
 
-``protocol.records`` draws the layout. One view of the buffer per number type, with a stride of one
-byte, lets numpy pick a field out of every record without a Python step per record. What it finds is
-checked as ``decode_record`` checks it, so that no length from outside leads out of the buffer.
+``protocol.records`` draws the layout. A view of the buffer with a stride of one byte lets numpy
+copy the heads of all records in one go, and pick a field out of every head, without a Python step
+per record. What it finds is checked as ``decode_record`` checks it, so that no length from outside
+leads out of the buffer.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,19 +23,38 @@ from penstock.protocol.records import (
     MAX_V1_TOPIC_BYTES,
     MIN_RECORD_BYTES,
     decode_record,
-    peek_record,
 )
 from penstock.protocol.sys_flags import SysFlag
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_SYS_FLAG_POSITION: Final = 36
+# Of a record whose hosts are both IPv4; what follows a wider one is further on.
+_HEAD: Final = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("body_crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("log_position", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_host", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", ">i8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+assert _HEAD.itemsize == BODY_POSITION
 _HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 _WIDER: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
-# Fields behind the born host move when it is IPv6, those behind the store host when that one is.
 _BORN_HOST: Final = 48
 _STORE_HOST: Final = 64
+_SIZE: Final = struct.Struct(">i")
 
 
 class RecordFields:
@@ -43,116 +64,103 @@ class RecordFields:
     """
 
     def __init__(self, buffer: memoryview, starts: Numbers) -> None:
-        self._raw = np.frombuffer(buffer, np.uint8)
+        self._raw = raw = np.frombuffer(buffer, np.uint8)
         self.starts = starts
-        self._check_heads(buffer)
-        flags = self._int32(_SYS_FLAG_POSITION)
-        self.sys_flag = flags
-        self.is_wide = bool(np.any(flags & _HOSTS))
+        total = len(raw)
+        self._accept(buffer, (starts >= 0) & (starts <= total - MIN_RECORD_BYTES))
+        # Copied as plain bytes, which is much faster than field by field.
+        whole = np.ndarray((total - BODY_POSITION + 1,), f"V{BODY_POSITION}", raw, strides=(1,))
+        self._head = whole[starts].view(_HEAD)
+        self.size = self._field("size")
+        self.sys_flag = flags = self._field("sys_flag")
+        magic = self._head["magic"]
+        self._is_v2 = magic == MAGIC_V2
+        is_record = (magic == MAGIC_V1) | self._is_v2
+        is_record &= (self.size >= MIN_RECORD_BYTES) & (starts + self.size <= total)
+        self._accept(buffer, is_record)
+        self.is_wide = bool((flags & _HOSTS).any())
         self._shift_born: Numbers | int = 0
         self._shift_store: Numbers | int = 0
         if self.is_wide:
             self._shift_born = np.where(flags & SysFlag.BORN_HOST_V6, _WIDER, 0)
             self._shift_store = np.where(flags & SysFlag.STORE_HOST_V6, _WIDER, 0)
-        self.body_start = starts + BODY_POSITION + self._shift_born + self._shift_store
         self._find_parts(buffer)
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    # Checking
-
-    def _check_heads(self, buffer: memoryview) -> None:
-        starts, total = self.starts, len(self._raw)
-        is_bad = (starts < 0) | (starts > total - MIN_RECORD_BYTES)
-        if is_bad.any():
-            self._refuse(buffer, is_bad)
-        self.size = self._int32(0)
-        magic = self._int32(4, np.uint32)
-        self._is_v2 = magic == MAGIC_V2
-        is_bad = (magic != MAGIC_V1) & ~self._is_v2
-        is_bad |= (self.size < MIN_RECORD_BYTES) | (starts + self.size > total)
-        if is_bad.any():
-            self._refuse(buffer, is_bad)
-
     def _find_parts(self, buffer: memoryview) -> None:
         """Cut each record into body, topic and properties, and see that they fill it."""
         self.end = end = self.starts + self.size
-        # A claimed length may lead anywhere; clipped indexes are safe to follow, then compared.
-        body_length = self._at(self.body_start - 4, ">i4")
+        self.body_start = self.starts + (BODY_POSITION + self._shift_born + self._shift_store)
+        body_length = (
+            self._at(self.body_start - 4, ">i4") if self.is_wide else self._field("body_length")
+        )
         self.body_end = self.body_start + body_length
+        fits = (body_length >= 0) & (self.body_end < end)
         v2 = self._is_v2
         topic_length = self._at(self.body_end, np.uint8)
-        is_bad = (body_length < 0) | (self.body_end > end)
         if v2.any():
             topic_length = np.where(v2, self._at(self.body_end, ">i2"), topic_length)
             self.topic_start = self.body_end + 1 + v2
-            is_bad |= (topic_length < 0) | (~v2 & (topic_length > MAX_V1_TOPIC_BYTES))
+            fits &= (topic_length >= 0) & (v2 | (topic_length <= MAX_V1_TOPIC_BYTES))
         else:
             self.topic_start = self.body_end + 1
-            is_bad |= topic_length > MAX_V1_TOPIC_BYTES
+            fits &= topic_length <= MAX_V1_TOPIC_BYTES
         self.topic_end = self.topic_start + topic_length
         self.properties_start = self.topic_end + 2
-        is_bad |= self.properties_start > end
-        properties_length = self._at(self.topic_end, ">i2")
-        is_bad |= self.properties_start + properties_length != end
-        if is_bad.any():
-            self._refuse(buffer, is_bad)
+        fits &= self.properties_start <= end
+        fits &= self.properties_start + self._at(self.topic_end, ">i2") == end
+        self._accept(buffer, fits)
 
-    def _refuse(self, buffer: memoryview, is_bad: Mask) -> None:
-        position = int(self.starts[int(np.argmax(is_bad))])
+    def _accept(self, buffer: memoryview, is_good: Mask) -> None:
+        if is_good.all():
+            return
+        position = int(self.starts[int(np.argmin(is_good))])
         decode_record(buffer, position)
         raise AssertionError(f"the record at {position} was refused, yet it is fine")
 
-    # Reading
-
-    def _view(self, kind: Any) -> npt.NDArray[Any]:
-        dtype = np.dtype(kind)
-        raw = self._raw
-        return np.ndarray((len(raw) - dtype.itemsize + 1,), dtype, raw, strides=(1,))
+    def _field(self, name: str) -> Numbers:
+        return self._head[name].astype(np.int64)
 
     def _at(self, where: Numbers, kind: Any) -> Numbers:
-        numbers: Numbers = self._view(kind).take(where, mode="clip").astype(np.int64)
-        return numbers
-
-    def _int32(self, at: int, kind: Any = np.int32) -> Numbers:
-        view = self._view(np.dtype(kind).newbyteorder(">"))
-        return view[self.starts + at].astype(np.int64)
-
-    def _int64(self, where: Numbers) -> Numbers:
-        return self._view(">i8")[where].astype(np.int64)
+        """Numbers at places that a record claims: anything, so far, even outside of the buffer."""
+        dtype = np.dtype(kind)
+        count = len(self._raw) - dtype.itemsize + 1
+        view: npt.NDArray[Any] = np.ndarray((count,), dtype, self._raw, strides=(1,))
+        return view[np.clip(where, 0, count - 1)].astype(np.int64)
 
     @property
     def queue_id(self) -> Numbers:
-        return self._int32(12)
+        return self._field("queue_id")
 
     @property
     def queue_offset(self) -> Numbers:
-        return self._int64(self.starts + 20)
+        return self._field("queue_offset")
 
     @property
     def log_position(self) -> Numbers:
-        return self._int64(self.starts + 28)
+        return self._field("log_position")
 
     @property
     def born_timestamp(self) -> Numbers:
-        return self._int64(self.starts + 40)
+        return self._field("born_timestamp")
 
     @property
     def store_timestamp(self) -> Numbers:
-        return self._int64(self.starts + 56 + self._shift_born)
+        if self.is_wide:
+            return self._at(self.starts + 56 + self._shift_born, ">i8")
+        return self._field("store_timestamp")
 
     @property
     def reconsume_times(self) -> Numbers:
-        return self._at(self.body_start - 16, ">i4")
+        if self.is_wide:
+            return self._at(self.body_start - 16, ">i4")
+        return self._field("reconsume_times")
 
-    def born_hosts(self) -> npt.NDArray[np.int64]:
-        """The packed IPv4 hosts as numbers; only if not ``is_wide``."""
-        return self._int64(self.starts + _BORN_HOST)
-
-    def store_hosts(self) -> npt.NDArray[np.int64]:
-        """The packed IPv4 hosts as numbers; only if not ``is_wide``."""
-        return self._int64(self.starts + _STORE_HOST)
+    def hosts(self, *, born: bool) -> Numbers:
+        """The packed hosts as numbers; only if not ``is_wide``."""
+        return self._field("born_host" if born else "store_host")
 
     def packed_hosts(self, *, born: bool) -> Iterator[bytes]:
         """The packed host of each record, of either width."""
@@ -175,11 +183,16 @@ def record_sizes(buffer: memoryview, starts: Numbers) -> Numbers:
 def walk(buffer: memoryview) -> Numbers:
     """Where the records start that follow each other in ``buffer``, as in a pull answer."""
     starts: list[int] = []
+    append = starts.append
+    unpack = _SIZE.unpack_from
     position, total = 0, len(buffer)
-    while position < total:
-        size, _ = peek_record(buffer, position)
-        if size < MIN_RECORD_BYTES:
-            decode_record(buffer, position)
-        starts.append(position)
-        position += size
+    try:
+        while position < total:
+            (size,) = unpack(buffer, position)
+            if size < MIN_RECORD_BYTES:
+                decode_record(buffer, position)
+            append(position)
+            position += size
+    except struct.error:
+        decode_record(buffer, position)
     return np.array(starts, np.int64)
