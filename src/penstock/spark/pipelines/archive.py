@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
@@ -176,31 +176,31 @@ def read_files(
 # ------------------------------------------------------------------------------------- the chunks
 
 
-def offsets_json(topic: str, spans: Iterable[Span], which: str) -> str:
-    """Starts or ends of spans as the options ``startingOffsets`` and ``endingOffsets`` want it."""
-    brokers: dict[str, dict[str, int]] = {}
-    for span in spans:
-        brokers.setdefault(span.broker, {})[str(span.queue_id)] = getattr(span, which)
-    return orjson.dumps({topic: brokers}).decode()
-
-
-def assignment_json(topic: str, spans: Iterable[Span]) -> str:
-    """The queues of spans as the option ``assign`` wants it."""
-    brokers: dict[str, list[int]] = {}
-    for span in spans:
-        brokers.setdefault(span.broker, []).append(span.queue_id)
-    return orjson.dumps({topic: brokers}).decode()
-
-
 def read_spans(
     spark: SparkSession, cluster: Cluster, topic: str, spans: Sequence[Span], **options: str
 ) -> DataFrame:
     """Exactly these messages of a topic."""
-    reader = spark.read.format("penstock").options(**cluster.options(), **options)
+    return read_topics(spark, cluster, {topic: spans}, **options)
+
+
+def read_topics(
+    spark: SparkSession, cluster: Cluster, topics: Mapping[str, Sequence[Span]], **options: str
+) -> DataFrame:
+    """Exactly these messages of some topics."""
+    queues: dict[str, dict[str, list[int]]] = {}
+    starts: dict[str, dict[str, dict[str, int]]] = {}
+    ends: dict[str, dict[str, dict[str, int]]] = {}
+    for topic, spans in topics.items():
+        for span in spans:
+            queues.setdefault(topic, {}).setdefault(span.broker, []).append(span.queue_id)
+            for table, offset in ((starts, span.start), (ends, span.end)):
+                table.setdefault(topic, {}).setdefault(span.broker, {})[str(span.queue_id)] = offset
     return (
-        reader.option("assign", assignment_json(topic, spans))
-        .option("startingOffsets", offsets_json(topic, spans, "start"))
-        .option("endingOffsets", offsets_json(topic, spans, "end"))
+        spark.read.format("penstock")
+        .options(**cluster.options(), **options)
+        .option("assign", orjson.dumps(queues).decode())
+        .option("startingOffsets", orjson.dumps(starts).decode())
+        .option("endingOffsets", orjson.dumps(ends).decode())
         .load()
     )
 
@@ -226,14 +226,14 @@ def _archive_chunk(
 
 def _write(rows: DataFrame, path: str) -> None:
     (
-        rows.withColumn("day", _day())
+        rows.withColumn("day", store_day())
         .write.partitionBy("day")
         .option("compression", "zstd")
         .parquet(path)
     )
 
 
-def _day() -> Column:
+def store_day() -> Column:
     """The day of store time in UTC, whatever time zone the session has."""
     from pyspark.sql import functions as F
 
@@ -285,7 +285,7 @@ def _read_back(spark: SparkSession, files: Files, staging: str) -> list[_Staged]
         spark.read.schema(wanted)
         .parquet(*(f"{files.root}/{path}" for path in paths))
         # A task writes files of one name for all days it meets.
-        .groupBy(_day().cast("string").alias("day"), _file_name(), "broker", "queue_id")
+        .groupBy(store_day().cast("string").alias("day"), _file_name(), "broker", "queue_id")
         .agg(
             F.count("*").alias("rows"),
             F.min("offset").alias("first"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+import orjson
+
 from penstock.admin.blocking import Admin
 from penstock.client.settings import nameservers
+from penstock.remoting.tls import ClientTls
 
 
 class Access(TypedDict, total=False):
@@ -16,7 +20,7 @@ class Access(TypedDict, total=False):
     access_key: str | None
     secret_key: str | None
     security_token: str | None
-    tls: bool | None
+    tls: ClientTls | bool | None
     namespace: str | None
 
 
@@ -46,11 +50,17 @@ class Cluster:
         told = {"namesrv": self.namesrv}
         for key, value in self.access.items():
             if value is not None:
-                told[_OPTION_NAMES[key]] = (
-                    str(value).lower() if isinstance(value, bool) else str(value)
-                )
+                told[_OPTION_NAMES[key]] = _text(value)
         return told
 
     def admin(self) -> Admin:
         """A connection for the driver's own questions."""
         return Admin(namesrv=self.namesrv, **self.access)
+
+
+def _text(value: object) -> str:
+    """A keyword's value as the text of an option."""
+    if isinstance(value, ClientTls):
+        given = {k: v for k, v in dataclasses.asdict(value).items() if v is not None}
+        return orjson.dumps(given, default=str).decode()
+    return str(value).lower() if isinstance(value, bool) else str(value)

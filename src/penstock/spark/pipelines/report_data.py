@@ -70,6 +70,8 @@ class Sample(NamedTuple):
     queue_id: int
     committed: int
     lag: int
+    before_ms: int
+    """When it was looked at before; what it consumed since then it consumed in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

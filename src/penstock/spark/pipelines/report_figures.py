@@ -183,7 +183,7 @@ class _Drawing:
     """One picture in the making; inside a ``with`` block, `_SETTINGS` hold."""
 
     def __init__(self, name: str, inches: tuple[float, float] = _HALF) -> None:
-        matplotlib = _matplotlib()
+        matplotlib = require_matplotlib()
         self.name = name
         self._inches = inches
         self._settings = matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name})
@@ -294,7 +294,8 @@ def _short(text: str) -> str:
     return one_line[: _LABEL_CHARACTERS - 1] + "…"
 
 
-def _matplotlib() -> Any:
+def require_matplotlib() -> Any:
+    """matplotlib, or an error that says how to get it."""
     try:
         import matplotlib
     except ImportError as error:

@@ -1,0 +1,106 @@
+"""``dead_letters``: what a group gave up on, as a DataFrame with the reason beside each message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
+
+from penstock.admin.blocking import Admin
+from penstock.errors import GroupNotFound
+from penstock.model.names import Failure, Property, Redrive, dead_letter_topic
+from penstock.protocol.validation import check_group
+from penstock.spark.pipelines.archive import read_spans
+from penstock.spark.pipelines.archive_state import Span
+from penstock.spark.pipelines.cluster import Access, Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOT_RECORDED = "not recorded"
+
+
+def dead_letters(
+    spark: SparkSession,
+    group: str,
+    *,
+    settled: bool = False,
+    namesrv: str | Iterable[str] | None = None,
+    **access: Unpack[Access],
+) -> DataFrame:
+    """The dead letters of a consumer group, with the columns of the source and these:
+
+    ``consumer_group``; ``reason_type`` and ``reason``, the exception that the handler ended with
+    (null where nobody recorded it); ``attempts``, how often it was tried; ``failed_host``;
+    ``origin_topic`` and ``origin_msg_id``, where it came from; ``redrives``, how often it was
+    redriven and died again. ``settled`` adds letters that were redriven or purged already.
+
+    Change ``body``, ``keys``, ``tags`` or ``properties`` as you like and hand the rows to
+    `redrive`. A group without dead letters gives no rows; one that nobody knows is an error.
+    """
+    check_group(group)
+    cluster = Cluster.of(namesrv, access)
+    with cluster.admin() as admin:
+        spans = pending_spans(admin, group, settled=settled)
+        if not spans:
+            check_known(admin, group)
+    return with_reasons(_letters(spark, cluster, group, spans), group)
+
+
+def pending_spans(admin: Admin, group: str, *, settled: bool = False) -> list[Span]:
+    """Where the dead letters are that nobody has dealt with."""
+    return [
+        Span(
+            place.queue.broker_name,
+            place.queue.queue_id,
+            place.min_offset if settled else place.settled,
+            place.max_offset,
+        )
+        for place in admin.dead_letter_queues(group)
+        if (place.count if settled else place.pending)
+    ]
+
+
+def check_known(admin: Admin, group: str) -> None:
+    """Refuse a group that no broker knows: it is a typing error, not a group in good health."""
+    if group in admin.groups() or admin.dead_letter_queues(group):
+        return
+    known = admin.dead_letter_groups()
+    raise GroupNotFound(
+        f"no broker knows consumer group {group!r}",
+        expected=f"one with dead letters: {', '.join(known)}" if known else "a group",
+        hint="penstock dlq list",
+    )
+
+
+def _letters(spark: SparkSession, cluster: Cluster, group: str, spans: list[Span]) -> DataFrame:
+    from penstock.spark.columns import spark_schema
+
+    if not spans:
+        return spark.createDataFrame([], spark_schema())
+    return read_spans(spark, cluster, dead_letter_topic(group), spans)
+
+
+def with_reasons(rows: DataFrame, group: str) -> DataFrame:
+    """What the properties of dead letters say, as columns."""
+    from pyspark.sql import functions as F
+
+    said = F.col("properties")
+    recorded = F.expr(f"try_cast(properties['{Failure.ATTEMPT}'] as int)")
+    return (
+        rows.withColumn("consumer_group", F.lit(group))
+        .withColumn("reason_type", said[Failure.TYPE])
+        .withColumn("reason", said[Failure.MESSAGE])
+        .withColumn("attempts", F.coalesce(recorded, F.col("reconsume_times")))
+        .withColumn("failed_host", said[Failure.HOST])
+        .withColumn(
+            "origin_topic", F.coalesce(said[Property.RETRY_TOPIC], said["DLQ_ORIGIN_TOPIC"])
+        )
+        .withColumn(
+            "origin_msg_id",
+            F.coalesce(said[Property.ORIGIN_MESSAGE_ID], said["DLQ_ORIGIN_MESSAGE_ID"]),
+        )
+        .withColumn(
+            "redrives",
+            F.coalesce(F.expr(f"try_cast(properties['{Redrive.TIMES}'] as int)"), F.lit(0)),
+        )
+    )

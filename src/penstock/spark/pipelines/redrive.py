@@ -1,0 +1,312 @@
+"""``redrive``: dead letters repaired, sent once, and written down.
+
+The audit is a directory of Parquet, one folder for each run:
+
+    AUDIT/run=20261116T101500-1a2b3c4d/*.parquet     a row for each letter that was looked at
+    AUDIT/_penstock/run-....started.json             who began it, when, for which group
+    AUDIT/_penstock/run-....finished.json            that all its rows are there
+
+Whether a letter was redriven is not asked of the audit but of the broker: the copy itself says
+so. Hence a run that died sends nothing twice when it is run again, and its rows are written from
+the copies it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+import orjson
+
+from penstock.admin.blocking import Admin
+from penstock.client.envelopes import checked_topic
+from penstock.errors import InvalidArgument, StoreDamaged
+from penstock.model import MessageQueue
+from penstock.model.names import Redrive, dead_letter_topic, retry_topic
+from penstock.spark.pipelines.archive import read_spans
+from penstock.spark.pipelines.cluster import Access, Cluster
+from penstock.spark.pipelines.dead_letters import pending_spans
+from penstock.spark.pipelines.files import Files, open_files
+from penstock.spark.pipelines.pacing import check_rate
+from penstock.spark.pipelines.progress import Progress, silent
+from penstock.spark.pipelines.redriving import (
+    LETTER_COLUMNS,
+    RECORD_FIELDS,
+    Audit,
+    Outcome,
+    Redriver,
+    Repair,
+    record_schema,
+)
+from penstock.spark.pipelines.replay import new_replay_id, topic_spans
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PRIVATE = "_penstock"
+_STARTED = re.compile(r"run-(.+)\.started\.json")
+_DONE = frozenset({Outcome.REDRIVEN, Outcome.ALREADY})
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveResult:
+    """What a run of `redrive` did."""
+
+    run: str
+    group: str
+    sent_to: str
+    letters: int
+    redriven: int
+    """Copies sent; in a dry run: that would be."""
+    skipped: int
+    failed: int
+    already: int
+    """Redriven by an earlier run, or by ``penstock dlq redrive``."""
+    gone: int
+    details: tuple[tuple[str, int], ...]
+    """Why letters failed, and how many for each reason."""
+    dry_run: bool
+    seconds: float
+
+
+def redrive(
+    letters: DataFrame,
+    *,
+    group: str,
+    audit: str | os.PathLike[str] | None,
+    repair: Repair | None = None,
+    to: str | None = None,
+    rate: float | None = None,
+    dry_run: bool = False,
+    by: str | None = None,
+    namesrv: str | Iterable[str] | None = None,
+    progress: Progress = silent,
+    **access: Unpack[Access],
+) -> RedriveResult:
+    """Give dead letters to their group again, each once, and write down what was done.
+
+    ``letters`` are rows of `dead_letters`, filtered and changed as you like. They need ``broker``,
+    ``queue_id`` and ``offset``; what ``body``, ``keys``, ``tags`` and ``properties`` say is sent.
+    ``repair`` is called for each on the executors and may change or leave it. Copies go to the
+    group's retry topic, where no other group sees them, or to topic ``to``.
+
+    A letter that was redriven before is never sent again, whoever did it, and a run that was killed
+    can simply be run again. ``audit`` is a directory that keeps a row for each letter: what became
+    of it, by whom (``by``, else the user's name and machine) and when; `redrive_audit` reads it. A
+    ``dry_run`` does all but sending, and needs no audit.
+    """
+    began = time.monotonic()
+    spark = letters.sparkSession
+    check_rate(rate)
+    if to is not None:
+        checked_topic(to)
+    _check_columns(letters)
+    cluster = Cluster.of(namesrv, access)
+    author = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    run = new_replay_id()
+    total = letters.count()
+    work = Redriver(cluster, group, to, repair, run, author, rate, dry_run)
+    progress("redriving", 0, total)
+    if dry_run:
+        return _result(work, _collected(_worked(letters, work)), began)
+    if audit is None:
+        raise InvalidArgument(
+            "a redrive without an audit", expected="audit=DIR, where it is written down"
+        )
+    files = open_files(audit, spark)
+    with files.locked(PRIVATE):
+        _finish_dead_runs(spark, cluster, files)
+        _refuse_foreign(files)
+        files.create(_record_name(run, "started"), _started(work, total))
+        _worked(letters, work).write.parquet(f"{files.root}/run={run}")
+        records = _collected(_rows(spark, files, run))
+        with cluster.admin() as admin:
+            _settle(admin, group, records)
+        files.create(_record_name(run, "finished"), orjson.dumps({"letters": len(records)}))
+    progress("redriving", total, total)
+    return _result(work, records, began)
+
+
+def redrive_audit(spark: SparkSession, directory: str | os.PathLike[str]) -> DataFrame:
+    """Every letter that was ever looked at by `redrive` with this audit directory.
+
+    Columns: ``run``, ``by``, ``at``, ``consumer_group``, where the letter is (``broker``,
+    ``queue_id``, ``offset``) and its ids, ``reason`` and ``attempts``, ``outcome`` with ``detail``,
+    ``sent_to`` and ``copy_id``.
+    """
+    from pyspark.sql import functions as F
+
+    files = open_files(directory, spark)
+    runs = [name.removeprefix("run=") for name in files.names("") if name.startswith("run=")]
+    rows = spark.createDataFrame([], record_schema()).withColumn("run", F.lit(""))
+    for run in runs:
+        if files.exists(f"run={run}/_SUCCESS"):
+            rows = rows.union(_rows(spark, files, run).withColumn("run", F.lit(run)))
+    return rows.select("run", *(name for name, _ in RECORD_FIELDS))
+
+
+# ----------------------------------------------------------------------------------------- a run
+
+
+def _worked(letters: DataFrame, work: Redriver) -> DataFrame:
+    chosen = letters.select(*(name for name in LETTER_COLUMNS if name in letters.columns))
+    if work.rate is not None:
+        chosen = chosen.coalesce(1)
+    # Oldest first, and neighbours together: they are read again by the executor.
+    ordered = chosen.sortWithinPartitions("broker", "queue_id", "offset")
+    return ordered.mapInArrow(work, record_schema())
+
+
+def _rows(spark: SparkSession, files: Files, run: str) -> DataFrame:
+    return spark.read.schema(record_schema()).parquet(f"{files.root}/run={run}")
+
+
+def _collected(records: DataFrame) -> list[dict[str, Any]]:
+    wanted = records.select("broker", "queue_id", "offset", "outcome", "detail")
+    return [row.asDict() for row in wanted.collect()]
+
+
+def _check_columns(letters: DataFrame) -> None:
+    for name in ("broker", "queue_id", "offset"):
+        if name not in letters.columns:
+            raise InvalidArgument(
+                f"the letters have no column {name!r}",
+                expected="rows of penstock.spark.dead_letters, with broker, queue_id and offset",
+            )
+
+
+def _settle(admin: Admin, group: str, records: list[dict[str, Any]]) -> None:
+    """Move the group's marks past letters that are dealt with, as far as there is no other."""
+    done: dict[tuple[str, int], set[int]] = {}
+    for record in records:
+        if record["outcome"] in _DONE:
+            queue = record["broker"], record["queue_id"]
+            done.setdefault(queue, set()).add(record["offset"])
+    marks = {}
+    for span in pending_spans(admin, group):
+        mark = span.start
+        while mark in done.get(span.queue, ()):
+            mark += 1
+        if mark > span.start:
+            marks[MessageQueue(dead_letter_topic(group), span.broker, span.queue_id)] = mark
+    if marks:
+        admin.settle_dead_letters(group, marks)
+
+
+def _result(work: Redriver, records: list[dict[str, Any]], began: float) -> RedriveResult:
+    counts: dict[str, int] = {}
+    details: dict[str, int] = {}
+    for record in records:
+        counts[record["outcome"]] = counts.get(record["outcome"], 0) + 1
+        if record["detail"]:
+            details[record["detail"]] = details.get(record["detail"], 0) + 1
+    return RedriveResult(
+        work.run,
+        work.group,
+        work.to or retry_topic(work.group),
+        len(records),
+        counts.get(Outcome.REDRIVEN, 0),
+        counts.get(Outcome.SKIPPED, 0),
+        counts.get(Outcome.FAILED, 0),
+        counts.get(Outcome.ALREADY, 0),
+        counts.get(Outcome.GONE, 0),
+        tuple(sorted(details.items(), key=lambda item: (-item[1], item[0]))),
+        work.dry_run,
+        time.monotonic() - began,
+    )
+
+
+# ------------------------------------------------------------------------------------- the audit
+
+
+def _record_name(run: str, what: str) -> str:
+    return f"{PRIVATE}/run-{run}.{what}.json"
+
+
+def _started(work: Redriver, letters: int) -> bytes:
+    return orjson.dumps(
+        {
+            "run": work.run,
+            "by": work.by,
+            "at_ms": int(datetime.now(UTC).timestamp() * 1000),
+            "group": work.group,
+            "sent_to": work.to or retry_topic(work.group),
+            "letters": letters,
+        },
+        option=orjson.OPT_INDENT_2,
+    )
+
+
+def _refuse_foreign(files: Files) -> None:
+    strangers = [name for name in files.names("") if not name.startswith(("_", ".", "run="))]
+    if strangers:
+        raise InvalidArgument(
+            f"directory {files.root} is no audit, but holds {strangers[0]!r}",
+            expected="an empty directory, one that does not exist, or an audit",
+        )
+
+
+def _finish_dead_runs(spark: SparkSession, cluster: Cluster, files: Files) -> None:
+    """Write down what runs did that died before they could."""
+    names = files.names(PRIVATE)
+    for name in names:
+        found = _STARTED.fullmatch(name)
+        if found is None or f"run-{found[1]}.finished.json" in names:
+            continue
+        run = found[1]
+        if not files.exists(f"run={run}/_SUCCESS"):
+            try:
+                started = orjson.loads(files.read(f"{PRIVATE}/{name}"))
+                copies = _copies_of(spark, cluster, run, started)
+            except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+                raise StoreDamaged(
+                    f"the audit record {files.root}/{PRIVATE}/{name} cannot be read: {error!r}",
+                    hint="restore it from a copy, or move it away",
+                ) from error
+            files.delete(f"run={run}")
+            copies.write.parquet(f"{files.root}/run={run}")
+        with contextlib.suppress(FileExistsError):
+            files.create(_record_name(run, "finished"), orjson.dumps({"found_later": True}))
+
+
+def _copies_of(
+    spark: SparkSession, cluster: Cluster, run: str, started: dict[str, Any]
+) -> DataFrame:
+    """The rows a dead run would have written for what it sent, as its copies tell it."""
+    from pyspark.sql import functions as F
+
+    from penstock.spark.columns import spark_schema
+
+    topic = str(started["sent_to"])
+    with cluster.admin() as admin:
+        # Clocks differ; an hour is more than enough and costs little.
+        since = int(started["at_ms"]) - 3_600_000
+        known = topic in admin.topics(internal=True)
+        spans = topic_spans(admin, topic, since, None) if known else []
+    if spans:
+        copies = read_spans(spark, cluster, topic, spans)
+    else:
+        copies = spark.createDataFrame([], spark_schema())
+    said = F.col("properties")
+    values = {
+        "by": said[Audit.BY],
+        "at": F.col("store_timestamp"),
+        "consumer_group": F.lit(str(started["group"])),
+        "letter_id": said[Redrive.FROM],
+        "msg_id": F.col("msg_id"),
+        "outcome": F.lit(Outcome.REDRIVEN),
+        "detail": F.lit("found after the run had died"),
+        "sent_to": F.lit(topic),
+    }
+    # A copy that failed and was retried has the same properties; the copy itself was never tried.
+    return copies.where((said[Audit.RUN] == run) & (F.col("reconsume_times") == 0)).select(
+        *(values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in RECORD_FIELDS)
+    )

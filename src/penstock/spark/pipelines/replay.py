@@ -1,0 +1,368 @@
+"""``replay``: messages of an archive, of a topic or of a store back to a topic.
+
+Every copy says which replay it belongs to and which message it is a copy of, so that consumers
+can tell, and so that a replay which died can be finished without sending anything twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
+
+from penstock.admin.blocking import Admin
+from penstock.client.arguments import Time, timestamp_ms
+from penstock.client.envelopes import checked_topic
+from penstock.errors import InvalidArgument
+from penstock.model.names import Property
+from penstock.protocol.validation import check_topic
+from penstock.spark.pipelines.archive import overlapping, read_files, read_spans, store_day
+from penstock.spark.pipelines.archive_directory import load_existing
+from penstock.spark.pipelines.archive_state import DataFile, Span, chunks
+from penstock.spark.pipelines.cluster import Access, Cluster
+from penstock.spark.pipelines.files import open_files
+from penstock.spark.pipelines.pacing import check_rate, paced, small_batches
+from penstock.spark.pipelines.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ROWS_PER_STEP = 1_000_000
+_ID_TIME = "%Y%m%dT%H%M%S"
+
+
+class Replay:
+    """Keys of the properties of a replayed copy."""
+
+    ID: Final = "PENSTOCK_REPLAY"
+    FROM: Final = "PENSTOCK_REPLAYED_FROM"
+    """Topic, broker, queue and offset of the message it is a copy of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What a run of `replay` found and sent."""
+
+    replay_id: str
+    to: str
+    source: str
+    matched: int
+    """Messages that were asked for."""
+    sent: int
+    """Copies this run sent: none in a dry run, fewer when it finished an earlier one."""
+    days: tuple[tuple[str, int], ...]
+    """Matches by day of store time in UTC; known after a dry run."""
+    dry_run: bool
+    seconds: float
+
+
+class _Step(NamedTuple):
+    """Some of the rows, few enough to be told as progress."""
+
+    rows: DataFrame
+    weight: int
+
+
+def replay(
+    spark: SparkSession,
+    to: str,
+    *,
+    archive: str | os.PathLike[str] | None = None,
+    topic: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    start: Time | None = None,
+    end: Time | None = None,
+    keys: Iterable[str] | None = None,
+    tags: str | None = None,
+    where: str | Column | None = None,
+    rate: float | None = None,
+    keep_queue: bool = False,
+    dry_run: bool = False,
+    replay_id: str | None = None,
+    rows_per_step: int = ROWS_PER_STEP,
+    namesrv: str | Iterable[str] | None = None,
+    progress: Progress = silent,
+    **access: Unpack[Access],
+) -> ReplayResult:
+    """Send messages that were sent before to topic ``to`` once more.
+
+    They come from an ``archive`` directory, from a ``topic`` as brokers hold it, or from that
+    topic in a store directory (``path``). ``start`` and ``end`` bound their store time, the end
+    left out; ``keys`` keeps messages with one of these keys, ``tags`` is an expression such as
+    ``"paid || refunded"``, ``where`` is any condition on the columns. Body, keys, tags, sharding
+    key and your own properties are kept; delays are not. Messages of one queue are sent in their
+    order, with ``keep_queue`` to the queue of the same broker and number.
+
+    ``rate`` is a limit in messages a second. ``dry_run`` counts and sends nothing. A replay that
+    died is finished by naming its ``replay_id``: what it sent is not sent again.
+    """
+    began = time.monotonic()
+    checked_topic(to)
+    check_rate(rate)
+    if replay_id is not None and not replay_id.strip():
+        raise InvalidArgument("replay_id is blank", expected="the id a replay was given")
+    cluster = Cluster.of(namesrv, access)
+    bounds = _bounds(start, end)
+    condition = _condition(bounds, keys, tags, where)
+    source, steps = _source(spark, cluster, archive, topic, path, bounds, rows_per_step)
+    chosen = [_Step(step.rows.where(condition), step.weight) for step in steps]
+    total = sum(step.weight for step in chosen)
+    if dry_run:
+        days = _count_days(chosen, total, progress)
+        matched = sum(count for _, count in days)
+        return ReplayResult("", to, source, matched, 0, days, True, time.monotonic() - began)
+    chosen_id = replay_id or new_replay_id()
+    if replay_id is not None:
+        done = _already_sent(spark, cluster, to, replay_id)
+        chosen = [_Step(_without(step.rows, done), step.weight) for step in chosen]
+    sent = 0
+    matched = 0
+    reached = 0
+    progress("replaying", 0, total)
+    with small_batches(spark, rate):
+        for step in chosen:
+            copies = _copies(step.rows, chosen_id, keep_queue)
+            sent += _send(paced(copies, rate), cluster, to, keep_queue)
+            reached += step.weight
+            progress("replaying", reached, total)
+    matched = sent if replay_id is None else sent + done.count()
+    return ReplayResult(chosen_id, to, source, matched, sent, (), False, time.monotonic() - began)
+
+
+def new_replay_id() -> str:
+    """A name for a replay that says when it began."""
+    return f"{datetime.now(UTC).strftime(_ID_TIME)}-{uuid.uuid4().hex[:8]}"
+
+
+# --------------------------------------------------------------------------------------- sources
+
+
+class _Bounds(NamedTuple):
+    start_ms: int | None
+    end_ms: int | None
+
+
+def _bounds(start: Time | None, end: Time | None) -> _Bounds:
+    bounds = _Bounds(
+        None if start is None else timestamp_ms(start), None if end is None else timestamp_ms(end)
+    )
+    if None not in bounds and bounds.start_ms >= bounds.end_ms:  # type: ignore[operator]
+        raise InvalidArgument(f"from {start} to {end} is no time", expected="start before end")
+    return bounds
+
+
+def _source(
+    spark: SparkSession,
+    cluster: Cluster,
+    archive: str | os.PathLike[str] | None,
+    topic: str | None,
+    path: str | os.PathLike[str] | None,
+    bounds: _Bounds,
+    rows_per_step: int,
+) -> tuple[str, Iterable[_Step]]:
+    if archive is not None and topic is None and path is None:
+        return _from_archive(spark, archive, bounds, rows_per_step)
+    if archive is None and topic is not None:
+        check_topic(topic)
+        if path is not None:
+            return _from_store(spark, topic, path)
+        return _from_topic(spark, cluster, topic, bounds, rows_per_step)
+    raise InvalidArgument(
+        "it is not clear what to replay",
+        expected="archive=DIR, topic=NAME, or topic=NAME with path=DIR",
+    )
+
+
+def _from_archive(
+    spark: SparkSession, directory: str | os.PathLike[str], bounds: _Bounds, rows_per_step: int
+) -> tuple[str, list[_Step]]:
+    files = open_files(directory, spark)
+    state = load_existing(files)
+    found = overlapping(state.files, bounds.start_ms, bounds.end_ms)
+    return f"archive {files.root} of topic {state.topic}", [
+        _Step(read_files(spark, files, state, part), sum(file.rows for file in part))
+        for part in _portions(found, rows_per_step)
+    ]
+
+
+def _portions(files: Sequence[DataFile], rows: int) -> Iterator[list[DataFile]]:
+    """Neighbours in time, of at most ``rows`` rows together, one file at least."""
+    part: list[DataFile] = []
+    for file in files:
+        if part and sum(one.rows for one in part) + file.rows > rows:
+            yield part
+            part = []
+        part.append(file)
+    if part:
+        yield part
+
+
+def _from_topic(
+    spark: SparkSession, cluster: Cluster, topic: str, bounds: _Bounds, rows_per_step: int
+) -> tuple[str, list[_Step]]:
+    with cluster.admin() as admin:
+        spans = topic_spans(admin, topic, bounds.start_ms, bounds.end_ms)
+    return f"topic {topic}", [
+        _Step(read_spans(spark, cluster, topic, part), sum(span.count for span in part))
+        for part in chunks(spans, rows_per_step)
+    ]
+
+
+def topic_spans(admin: Admin, topic: str, start_ms: int | None, end_ms: int | None) -> list[Span]:
+    """What a topic holds of a time, queue by queue; up to this moment where no end is given.
+
+    Brokers may give the neighbour of the first message, so times are to be looked at once more.
+    """
+    ends = {
+        (row.broker_name, row.queue_id): (row.min_offset, row.max_offset)
+        for row in admin.topic_stats(topic)
+    }
+
+    def at(moment_ms: int) -> dict[tuple[str, int], int]:
+        offsets = admin.offsets_at(topic, moment_ms)
+        return {(q.broker_name, q.queue_id): offset for q, offset in offsets.items()}
+
+    starts = {} if start_ms is None else at(start_ms)
+    stops = {} if end_ms is None else at(end_ms)
+    spans = []
+    for queue, (low, high) in sorted(ends.items()):
+        begin = max(low, starts.get(queue, low))
+        # One more, for brokers that round down; the condition on the time drops it.
+        stop = min(high, stops[queue] + 1 if queue in stops else high)
+        if begin < stop:
+            spans.append(Span(*queue, begin, stop))
+    return spans
+
+
+def _from_store(
+    spark: SparkSession, topic: str, path: str | os.PathLike[str]
+) -> tuple[str, list[_Step]]:
+    rows = spark.read.format("penstock").option("path", os.fspath(path)).option("topic", topic)
+    return f"topic {topic} of store {os.fspath(path)}", [_Step(rows.load(), 1)]
+
+
+# ----------------------------------------------------------------------------------- the messages
+
+
+def _condition(
+    bounds: _Bounds,
+    keys: Iterable[str] | None,
+    tags: str | None,
+    where: str | Column | None,
+) -> Column:
+    from pyspark.sql import functions as F
+
+    from penstock.protocol.filters import parse_tags
+
+    condition = F.lit(True)
+    if bounds.start_ms is not None:
+        condition &= F.unix_millis("store_timestamp") >= bounds.start_ms
+    if bounds.end_ms is not None:
+        condition &= F.unix_millis("store_timestamp") < bounds.end_ms
+    if keys is not None:
+        if isinstance(keys, str):
+            raise InvalidArgument(f"keys is the text {keys!r}", expected="a list of keys")
+        wanted = list(dict.fromkeys(keys))
+        if not wanted:
+            raise InvalidArgument("keys is empty", expected="at least one key, or None for all")
+        condition &= F.arrays_overlap("keys", F.array(*map(F.lit, wanted)))
+    exact = None if tags is None else parse_tags(tags).tags
+    if exact:
+        condition &= F.col("tags").isin(sorted(exact))
+    if where is not None:
+        condition &= F.expr(where) if isinstance(where, str) else where
+    return condition
+
+
+def _place() -> Column:
+    """Which message a row is, as one text."""
+    from pyspark.sql import functions as F
+
+    return F.concat_ws("/", "topic", "broker", "queue_id", "offset")
+
+
+def _copies(rows: DataFrame, replay_id: str, keep_queue: bool) -> DataFrame:
+    """The rows as the sink takes them, each queue in one task and in its order."""
+    from pyspark.sql import functions as F
+
+    own = F.map_filter(
+        F.coalesce("properties", F.create_map().cast("map<string,string>")),
+        lambda key, _: ~key.isin(Replay.ID, Replay.FROM),
+    )
+    named = F.create_map(F.lit(Replay.ID), F.lit(replay_id), F.lit(Replay.FROM), _place())
+    # A key chooses the queue; where the queue is given it is a property like any other.
+    key = F.col("properties")[Property.SHARDING_KEY].alias("sharding_key")
+    queue = [F.col("broker"), F.col("queue_id")] if keep_queue else [key]
+    return (
+        rows.repartition("broker", "queue_id")
+        .sortWithinPartitions("broker", "queue_id", "offset")
+        .select("body", "keys", "tags", F.map_concat(own, named).alias("properties"), *queue)
+    )
+
+
+def _send(rows: DataFrame, cluster: Cluster, to: str, keep_queue: bool) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    counted = Observation()
+    (
+        rows.observe(counted, F.count(F.lit(1)).alias("sent"))
+        .write.format("penstock")
+        .options(**cluster.options(), topic=to, keepQueue=str(keep_queue).lower())
+        .mode("append")
+        .save()
+    )
+    return int(counted.get["sent"])
+
+
+def _count_days(
+    steps: Sequence[_Step], total: int, progress: Progress
+) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = {}
+    day = store_day().cast("string").alias("day")
+    reached = 0
+    progress("counting", 0, total)
+    for step in steps:
+        for row in step.rows.groupBy(day).count().collect():
+            counts[row["day"]] = counts.get(row["day"], 0) + int(row["count"])
+        reached += step.weight
+        progress("counting", reached, total)
+    return tuple(sorted(counts.items()))
+
+
+# ------------------------------------------------------------------------------------- finishing
+
+
+def _already_sent(spark: SparkSession, cluster: Cluster, to: str, replay_id: str) -> DataFrame:
+    """The places of all messages that copies of this replay stand for."""
+    from pyspark.sql import functions as F
+
+    with cluster.admin() as admin:
+        spans = topic_spans(admin, to, _began_ms(replay_id), None)
+    if not spans:
+        return spark.createDataFrame([], "place string")
+    copies = read_spans(spark, cluster, to, spans, columns="properties")
+    said = F.col("properties")
+    return (
+        copies.where(said[Replay.ID] == replay_id)
+        .select(said[Replay.FROM].alias("place"))
+        .distinct()
+        .localCheckpoint()
+    )
+
+
+def _without(rows: DataFrame, done: DataFrame) -> DataFrame:
+    return rows.withColumn("place", _place()).join(done, "place", "left_anti").drop("place")
+
+
+def _began_ms(replay_id: str) -> int | None:
+    """When a replay began, with room for clocks that differ; None when its name does not say."""
+    try:
+        began = datetime.strptime(replay_id.partition("-")[0], _ID_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(began.timestamp() * 1000) - 3_600_000

@@ -1,0 +1,209 @@
+"""``report``: how a cluster has been doing, as one HTML page."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from penstock.admin.blocking import Admin
+from penstock.client.arguments import Time, timestamp_ms
+from penstock.errors import InvalidArgument, TopicNotFound
+from penstock.model import MessageQueue
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
+from penstock.runtime.durations import Duration, seconds
+from penstock.spark.pipelines import report_gathering as gathering
+from penstock.spark.pipelines.archive_state import Span
+from penstock.spark.pipelines.cluster import Access, Cluster
+from penstock.spark.pipelines.progress import Progress, silent
+from penstock.spark.pipelines.report_data import ReportData, Sample
+from penstock.spark.pipelines.report_figures import require_matplotlib
+from penstock.spark.pipelines.report_gathering import Window
+from penstock.spark.pipelines.report_page import render
+from penstock.spark.pipelines.watching import GroupWatch, lag_series
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_WINDOW_MS = 3_600_000
+_SHORTEST_MS = 1000
+_STEPS = 4
+
+
+def report(
+    spark: SparkSession,
+    output: str | os.PathLike[str],
+    *,
+    topics: Iterable[str] | None = None,
+    groups: Iterable[str] | None = None,
+    start: Time | None = None,
+    end: Time | None = None,
+    watch: Duration | None = None,
+    samples: Sequence[Sample] = (),
+    title: str = "Penstock report",
+    namesrv: str | Iterable[str] | None = None,
+    progress: Progress = silent,
+    **access: Unpack[Access],
+) -> ReportData:
+    """Write one HTML page to the file ``output`` and return the numbers on it.
+
+    It shows throughput, lag, latency, retries and dead letters by reason, for all ``topics`` and
+    ``groups`` or for those named, from ``start`` to ``end`` (else the last hour, as far as anything
+    happened). What is stored tells all of this but the past of the groups: how their lag went and
+    how long messages took to be consumed is known only if somebody watched. ``watch`` does so for
+    a while before the page is made; ``samples`` are those of a `GroupWatch` that ran meanwhile.
+    """
+    target = _writable(output)
+    require_matplotlib()
+    cluster = Cluster.of(namesrv, access)
+    if watch is not None:
+        samples = [*samples, *_watched(cluster, groups, seconds(watch), progress)]
+    data = gather(
+        spark,
+        cluster,
+        topics=topics,
+        groups=groups,
+        start_ms=None if start is None else timestamp_ms(start),
+        end_ms=None if end is None else timestamp_ms(end),
+        samples=samples,
+        title=title,
+        progress=progress,
+    )
+    progress("drawing", _STEPS - 1, _STEPS)
+    target.write_text(render(data), encoding="utf-8")
+    progress("drawing", _STEPS, _STEPS)
+    return data
+
+
+def gather(
+    spark: SparkSession,
+    cluster: Cluster,
+    *,
+    topics: Iterable[str] | None = None,
+    groups: Iterable[str] | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    samples: Sequence[Sample] = (),
+    title: str = "Penstock report",
+    progress: Progress = silent,
+) -> ReportData:
+    """The numbers of a report."""
+    now = time.time_ns() // 1_000_000
+    # The end is left out, and what was stored this very moment belongs to it.
+    to_ms = now + 1 if end_ms is None else end_ms
+    from_ms = to_ms - DEFAULT_WINDOW_MS if start_ms is None else start_ms
+    if from_ms >= to_ms:
+        raise InvalidArgument(f"from {from_ms} to {to_ms} is no time", expected="start before end")
+    notes = []
+    with cluster.admin() as admin:
+        progress("asking brokers", 0, _STEPS)
+        known = admin.topics(internal=True)
+        chosen_topics = _chosen_topics(admin, topics, known)
+        chosen_groups = sorted(admin.groups() if groups is None else set(groups))
+        failing = gathering.failure_topics(chosen_groups, known)
+        whole = Window.of(from_ms, to_ms)
+        spans = gathering.spans_of(admin, [*chosen_topics, *failing], whole)
+        if start_ms is None:
+            from_ms = _first_ms(admin, spans, from_ms)
+        window = Window.of(min(from_ms, to_ms - _SHORTEST_MS), to_ms)
+        progress("counting messages", 1, _STEPS)
+        stored = gathering.stored(
+            spark,
+            cluster,
+            chosen_topics,
+            {topic: spans[topic] for topic in chosen_topics if topic in spans},
+            window,
+            samples,
+        )
+        progress("counting failures", 2, _STEPS)
+        told = gathering.failed(
+            spark,
+            cluster,
+            chosen_groups,
+            {topic: spans[topic] for topic in failing if topic in spans},
+            window,
+        )
+        figures = gathering.group_figures(admin, chosen_groups, stored.of_group, told)
+    if stored.end_to_end:
+        notes.append(
+            "End-to-end latency is as exact as the groups were watched: between two looks, "
+            "messages are taken to be consumed evenly."
+        )
+    inside = [sample for sample in samples if sample.at_ms >= window.from_ms]
+    return ReportData(
+        title=title,
+        cluster=cluster.namesrv,
+        from_ms=window.from_ms,
+        to_ms=window.to_ms,
+        made_ms=now,
+        bucket_ms=window.bucket_ms,
+        topics=stored.topics,
+        groups=figures,
+        throughput=stored.throughput,
+        lag=lag_series(inside),
+        store_latency=stored.store_latency,
+        end_to_end=stored.end_to_end,
+        retries=told.retries,
+        attempts=told.attempts,
+        dead_letters=told.reasons,
+        notes=notes,
+    )
+
+
+def _chosen_topics(admin: Admin, topics: Iterable[str] | None, known: Sequence[str]) -> list[str]:
+    if topics is None:
+        return [t for t in admin.topics() if not t.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    chosen = sorted(set(topics))
+    for topic in chosen:
+        if topic not in known:
+            raise TopicNotFound(
+                f"no broker has topic {topic!r}",
+                expected="topics that exist",
+                hint="penstock topic list",
+            )
+    return chosen
+
+
+def _first_ms(admin: Admin, spans: dict[str, list[Span]], from_ms: int) -> int:
+    """When the first message of the window was stored, so that no page begins with emptiness."""
+    found = [
+        messages[0].store_timestamp
+        for topic, queues in spans.items()
+        for span in queues
+        if (
+            messages := admin.messages(
+                MessageQueue(topic, span.broker, span.queue_id), span.start, count=1
+            ).messages
+        )
+    ]
+    return max(from_ms, min(found, default=from_ms))
+
+
+def _watched(
+    cluster: Cluster, groups: Iterable[str] | None, duration: float, progress: Progress
+) -> tuple[Sample, ...]:
+    """Stand by and look for a while."""
+    whole = max(1, round(duration))
+    with GroupWatch(groups, namesrv=cluster.namesrv, **cluster.access) as watch:
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < duration:
+            progress("watching groups", int(passed), whole)
+            time.sleep(min(1.0, duration - passed))
+    progress("watching groups", whole, whole)
+    return watch.samples
+
+
+def _writable(output: str | os.PathLike[str]) -> Path:
+    """The file to write, known to be writable before hours of work."""
+    path = Path(output)
+    try:
+        with path.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise InvalidArgument(
+            f"{path} cannot be written: {error.strerror}",
+            expected="a file in a directory that exists",
+        ) from error
+    return path

@@ -1,0 +1,164 @@
+"""Watching groups: where they stood, again and again, which no broker remembers."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, Unpack
+
+from penstock.admin.blocking import Admin
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.spark.pipelines.cluster import Access, Cluster
+from penstock.spark.pipelines.report_data import Point, Sample
+
+MAX_SAMPLES = 1_000_000
+"""Some hundred megabytes; then the oldest half is dropped."""
+_JOIN_SECONDS = 10.0
+
+
+class GroupWatch:
+    """Notes where consumer groups stand, in a thread of its own, while a ``with`` block runs.
+
+        with GroupWatch(namesrv=namesrv) as watch:
+            ...
+        report(spark, "report.html", samples=watch.samples)
+
+    Without ``groups`` all are watched, those included that come later. ``interval`` is in seconds;
+    latencies are known to about that much.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[str] | None = None,
+        *,
+        interval: float = 0.5,
+        namesrv: str | Iterable[str] | None = None,
+        **access: Unpack[Access],
+    ) -> None:
+        if interval <= 0:
+            raise InvalidArgument(f"interval {interval}", expected="more than 0 seconds")
+        self._cluster = Cluster.of(namesrv, access)
+        self._groups = None if groups is None else sorted(set(groups))
+        self._interval = interval
+        self._samples: list[Sample] = []
+        self._last: dict[tuple[str, str, str, int], tuple[int, int]] = {}
+        self._looked: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What was noted so far, oldest first."""
+        return tuple(self._samples)
+
+    def __enter__(self) -> Self:
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        with self._cluster.admin() as admin:
+            while True:
+                began = time.monotonic()
+                # A cluster that is away for a while leaves a hole, not an end.
+                with contextlib.suppress(PenstockError):
+                    self.look(admin)
+                rest = self._interval - (time.monotonic() - began)
+                if self._stop.wait(max(0.0, rest)):
+                    break
+            with contextlib.suppress(PenstockError):
+                self.look(admin)
+
+    def look(self, admin: Admin) -> None:
+        """Note where every group stands now; queues in which nothing changed are left out."""
+        for group in admin.groups() if self._groups is None else self._groups:
+            with contextlib.suppress(PenstockError):
+                rows = admin.group_lag(group)
+                now = time.time_ns() // 1_000_000
+                before = self._looked.get(group, now)
+                self._looked[group] = now
+                for row in rows:
+                    queue = group, row.topic, row.broker_name, row.queue_id
+                    stands = row.committed, row.lag
+                    if self._last.get(queue) != stands:
+                        self._last[queue] = stands
+                        self._samples.append(Sample(now, *queue, *stands, before))
+        if len(self._samples) > MAX_SAMPLES:
+            del self._samples[: MAX_SAMPLES // 2]
+
+
+# -------------------------------------------------------------------------- what samples tell, pure
+
+
+class Consumed(NamedTuple):
+    """Messages of a queue that a group committed between two looks."""
+
+    group: str
+    topic: str
+    broker: str
+    queue_id: int
+    start: int
+    end: int
+    after_ms: int
+    before_ms: int
+
+
+def consumed(samples: Iterable[Sample]) -> list[Consumed]:
+    """Which messages groups consumed, and between which looks."""
+    last: dict[tuple[str, str, str, int], int] = {}
+    found = []
+    for sample in samples:
+        queue = sample.group, sample.topic, sample.broker, sample.queue_id
+        reached = last.get(queue)
+        if reached is not None and reached < sample.committed:
+            found.append(
+                Consumed(*queue, reached, sample.committed, sample.before_ms, sample.at_ms)
+            )
+        last[queue] = sample.committed
+    return found
+
+
+def lag_series(samples: Sequence[Sample], points: int = 240) -> dict[str, list[Point]]:
+    """Each group's lag in all its queues over time; at most ``points`` moments a group."""
+    sums: dict[str, int] = {}
+    queues: dict[tuple[str, str, str, int], int] = {}
+    series: dict[str, list[Point]] = {}
+    for sample in samples:
+        queue = sample.group, sample.topic, sample.broker, sample.queue_id
+        sums[sample.group] = sums.get(sample.group, 0) + sample.lag - queues.get(queue, 0)
+        queues[queue] = sample.lag
+        line = series.setdefault(sample.group, [])
+        if line and line[-1].at_ms == sample.at_ms:
+            line.pop()
+        line.append(Point(sample.at_ms, sums[sample.group]))
+    end = max((sample.at_ms for sample in samples), default=0)
+    return {group: _thinned(line, end, points) for group, line in series.items()}
+
+
+def _thinned(line: list[Point], end: int, points: int) -> list[Point]:
+    """Values at even moments up to ``end``: what was last seen holds until the next change."""
+    start = line[0].at_ms
+    if end <= start:
+        return line
+    moments = [point.at_ms for point in line]
+    step = max(1, (end - start) // points)
+    thin = [
+        Point(moment, line[bisect.bisect_right(moments, moment) - 1].value)
+        for moment in range(start, end, step)
+    ]
+    return [*thin, Point(end, line[-1].value)]
