@@ -1,0 +1,75 @@
+"""Every cause the doctor knows, and the check that looks for it; the manual lists them, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from penstock.doctor.checks import consuming, groups, offsets, servers, topics
+from penstock.doctor.checks.thresholds import Thresholds
+from penstock.doctor.facts import ClusterFacts, GroupFacts
+from penstock.doctor.findings import Finding
+
+ClusterCheck = Callable[[ClusterFacts, Thresholds], Iterable[Finding]]
+GroupCheck = Callable[[GroupFacts, Thresholds], Iterable[Finding]]
+
+
+CLUSTER_CHECKS: Final[dict[str, tuple[str, ClusterCheck]]] = {
+    "nameserver-unreachable": ("a name server does not answer", servers.nameserver_unreachable),
+    "no-broker": ("no broker is registered", servers.no_broker),
+    "broker-unreachable": ("a registered broker does not answer", servers.broker_unreachable),
+    "stale-registration": (
+        "name servers do not agree, or name a broker that is not there any more",
+        servers.stale_registration,
+    ),
+    "clock-skew": ("the clocks of two machines differ", servers.clock_skew),
+}
+
+GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
+    "group-unknown": ("no broker knows the group", groups.group_unknown),
+    "no-members": ("nobody is connected for the group", groups.no_members),
+    "member-silent": ("a member does not answer", groups.member_silent),
+    "consuming-disabled": ("the group is not allowed to consume", groups.consuming_disabled),
+    "subscription-conflict": (
+        "members of the group subscribe differently",
+        groups.subscription_conflict,
+    ),
+    "too-many-members": ("there are more members than queues", groups.too_many_members),
+    "member-clock-skew": ("a member's clock differs from its brokers'", groups.member_clock_skew),
+    "topic-missing": ("a topic has no route", topics.topic_missing),
+    "route-unreadable": ("a topic's route cannot be read", topics.route_unreadable),
+    "route-stale": ("a route names a broker without the topic", topics.route_stale),
+    "no-read-permission": ("a topic may not be read", topics.no_read_permission),
+    "queues-not-read": ("a topic has queues that nobody may read", topics.queues_not_read),
+    "filter-matches-nothing": ("a filter lets no message through", topics.filter_matches_nothing),
+    "never-committed": ("the group has no offset", offsets.never_committed),
+    "behind-first": (
+        "messages were deleted before the group consumed them",
+        offsets.behind_first,
+    ),
+    "beyond-last": ("the group's offset is past the end", offsets.beyond_last),
+    "retry-backlog": ("failed messages wait for their next attempt", offsets.retry_backlog),
+    "dead-letters": ("the group gave up on messages", offsets.dead_letters),
+    "paused": ("a member is paused", consuming.paused),
+    "stuck-handler": ("a handler does not return", consuming.stuck_handler),
+    "flow-control": ("a member cannot take more", consuming.flow_control),
+    "lock-held-elsewhere": ("a queue is locked by another client", consuming.lock_held_elsewhere),
+    "queue-without-member": ("nobody consumes a queue", consuming.queue_without_member),
+    "queue-with-two-members": ("two members consume a queue", consuming.queue_with_two_members),
+}
+
+TITLES: Final[dict[str, str]] = {
+    **{name: title for name, (title, _) in CLUSTER_CHECKS.items()},
+    **{name: title for name, (title, _) in GROUP_CHECKS.items()},
+}
+"""What each cause is called, as a half sentence."""
+
+
+def examine_cluster(facts: ClusterFacts, limits: Thresholds) -> list[Finding]:
+    """All that is wrong with the servers."""
+    return [finding for _, check in CLUSTER_CHECKS.values() for finding in check(facts, limits)]
+
+
+def examine_group(facts: GroupFacts, limits: Thresholds) -> list[Finding]:
+    """All that is wrong with a group; what is wrong with the servers is not repeated."""
+    return [finding for _, check in GROUP_CHECKS.values() for finding in check(facts, limits)]

@@ -1,0 +1,1 @@
+"""Each cause of "nothing arrives" as one pure function of gathered facts."""

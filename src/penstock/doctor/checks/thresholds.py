@@ -1,0 +1,17 @@
+"""From where on something counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What the checks compare with; times in milliseconds."""
+
+    stuck_ms: int = 60_000
+    """A handler that runs longer is looked at."""
+    skew_ms: int = 5_000
+    """Clocks may differ by so much."""
+    settle_ms: int = 30_000
+    """A member that started later may still be waiting for its share of the queues."""

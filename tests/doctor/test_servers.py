@@ -1,0 +1,134 @@
+"""Name servers and brokers: each flaw made for real, and found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.doctor.patients import GROUP, consuming, examine, only, shop
+
+from penstock import aio, doctor
+from penstock.doctor import Severity
+from penstock.protocol.bodies import RegisterBroker, TopicConfigTable
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.headers import nameserver as asks
+from penstock.runtime.clock import SystemClock
+from penstock.testing.stage import Stage, in_virtual_time
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, set wrong."""
+
+    __slots__ = ("_by",)
+
+    def __init__(self, by: float) -> None:
+        self._by = by
+
+    def time(self) -> float:
+        return super().time() + self._by
+
+    def time_ms(self) -> int:
+        return super().time_ms() + round(self._by * 1000)
+
+
+@in_virtual_time
+async def test_a_broker_that_is_cut_off_is_told_with_its_address() -> None:
+    async with shop(brokers=2) as mq, consuming(mq):
+        [_, second] = await mq.admin.cluster()
+        mq.network.isolate(second.address.split(":")[0])
+        report = await examine(mq)
+        found = next(f for f in report.findings if f.cause == "broker-unreachable")
+        assert found.severity is Severity.CRITICAL
+        assert found.evidence["broker"] == "broker-b"
+        assert second.address in found.what
+        assert mq.namesrv in found.what
+        # The other one was asked all the same.
+        assert report.facts.cluster.masters.keys() == {"broker-a"}
+        assert len(report.facts.members) == 1
+        mq.network.heal()
+
+
+async def test_a_name_server_that_is_gone_is_told(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        first = await stage.name_server()
+        second = await stage.name_server()
+        await stage.broker(broker_ip1="127.0.0.1")
+        both = [first.address, second.address]
+        async with aio.Admin(namesrv=both) as admin:
+            assert (await doctor.examine_cluster(admin)).is_healthy
+            await second.stop()
+            found = only(await doctor.examine_cluster(admin), "nameserver-unreachable")
+        assert found.severity is Severity.WARNING
+        assert found.evidence["nameserver"] == second.address
+        assert found.evidence["answering"] == 1
+
+
+async def test_without_any_name_server_that_is_all_there_is_to_say(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server()
+        address = server.address
+        await server.stop()
+        async with aio.Admin(namesrv=address) as admin:
+            found = only(await doctor.examine_group(admin, GROUP), "nameserver-unreachable")
+        assert found.severity is Severity.CRITICAL
+        assert address in found.what
+
+
+async def test_a_name_server_without_brokers_is_told(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server()
+        async with aio.Admin(namesrv=server.address) as admin:
+            found = only(await doctor.examine_cluster(admin), "no-broker")
+        assert found.way_out[0] == f"penstock broker --namesrv {server.address}"
+
+
+async def test_name_servers_that_disagree_are_told(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        first = await stage.name_server()
+        await stage.broker(broker_ip1="127.0.0.1")
+        # Nobody told the broker of this one.
+        second = await stage.name_server()
+        async with aio.Admin(namesrv=[first.address, second.address]) as admin:
+            found = only(await doctor.examine_cluster(admin), "stale-registration")
+        assert found.evidence["broker"] == "broker-a"
+        said = found.evidence["said"]
+        assert isinstance(said, dict)
+        assert said[second.address] == "not registered"
+
+
+async def test_an_entry_that_leads_to_another_broker_is_told(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server()
+        broker = await stage.broker("broker-a", broker_ip1="127.0.0.1")
+        # What is left of a broker that had this address before, and was killed.
+        wire = await stage.connect(server)
+        address = f"127.0.0.1:{broker.port}"
+        header = asks.RegisterBroker("broker-old", address, "DefaultCluster", address, 0)
+        await wire.ok(RequestCode.REGISTER_BROKER, header, RegisterBroker(TopicConfigTable()))
+        async with aio.Admin(namesrv=server.address) as admin:
+            found = only(await doctor.examine_cluster(admin), "stale-registration")
+        assert found.evidence["broker"] == "broker-old"
+        assert found.evidence["answers_as"] == "broker-a"
+
+
+@pytest.mark.parametrize("by", [3600.0, -90.0])
+async def test_a_broker_whose_clock_is_wrong_is_told(tmp_path: Path, by: float) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server()
+        stage.clock = ShiftedClock(by)
+        await stage.broker(broker_ip1="127.0.0.1")
+        async with aio.Admin(namesrv=server.address) as admin:
+            found = only(await doctor.examine_cluster(admin), "clock-skew")
+        ahead = found.evidence["ahead_seconds"]
+        assert isinstance(ahead, float)
+        assert abs(ahead - by) < 5
+        assert ("ahead of" if by > 0 else "behind") in found.what
+
+
+async def test_a_clock_that_is_off_by_a_second_is_fine(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server()
+        stage.clock = ShiftedClock(1.5)
+        await stage.broker(broker_ip1="127.0.0.1")
+        async with aio.Admin(namesrv=server.address) as admin:
+            assert (await doctor.examine_cluster(admin)).is_healthy
