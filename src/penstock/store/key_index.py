@@ -49,10 +49,14 @@ NAME_DIGITS: Final = 17
 _HEADER = struct.Struct(">qqqqii")
 _NUMBER = struct.Struct(">i")
 _UNIT = struct.Struct(">iqii")
+_pack_header = _HEADER.pack
 _pack_unit = _UNIT.pack_into
+_pack_number = _NUMBER.pack
 _unpack_number = _NUMBER.unpack_from
+_unpack_native = struct.Struct("i").unpack
 _MAX_INT = 0x7FFF_FFFF
 _FIRST_SLOT = HEADER_BYTES // SLOT_BYTES
+_SLOTS_A_PAGE = PAGE_BYTES // SLOT_BYTES
 _CLOCK_SLACK_MS = 60_000
 """How far the clock may go back without hiding messages from a search by time."""
 
@@ -192,25 +196,29 @@ class KeyIndex:
             self._begin_position = position
         if seconds > _MAX_INT:
             seconds = _MAX_INT
-        places: list[tuple[int, int]] = []
-        for hashed in hashes:
-            slot = _FIRST_SLOT + hashed % slots
-            page = slot * SLOT_BYTES // PAGE_BYTES
-            if not taken[page]:
-                self._take_pages(page, page)
-            places.append((hashed, slot))
+        places = [_FIRST_SLOT + hashed % slots for hashed in hashes]
+        for slot in places:
+            if not taken[slot // _SLOTS_A_PAGE]:
+                self._take_pages(slot // _SLOTS_A_PAGE, slot // _SLOTS_A_PAGE)
         self._end_timestamp = timestamp
         self.end_position = position
         self._count = count + total
-        self.finish()
-        words, numbers = self._words, _as_stored(range(count, count + total))
-        for (hashed, slot), number in zip(places, numbers, strict=True):
+        view[:HEADER_BYTES] = _pack_header(
+            self._begin_timestamp,
+            timestamp,
+            self._begin_position,
+            position,
+            self._slots_used,
+            count + total,
+        )
+        words = self._words
+        for hashed, slot in zip(hashes, places, strict=True):
             (previous,) = _unpack_number(view, slot * SLOT_BYTES)
             if not 0 < previous < count:
                 previous = 0
                 self._slots_used += 1
             _pack_unit(view, unit_at, hashed, position, seconds, previous)
-            words[slot] = number
+            (words[slot],) = _unpack_native(_pack_number(count))
             unit_at += UNIT_BYTES
             count += 1
 
@@ -246,10 +254,9 @@ class KeyIndex:
                 if seconds > _MAX_INT:
                     seconds = _MAX_INT
             slot = _FIRST_SLOT + hashed % slots
-            slot_at = slot * SLOT_BYTES
-            if not taken[slot_at // PAGE_BYTES]:
-                self._take_pages(slot_at // PAGE_BYTES, slot_at // PAGE_BYTES)
-            (previous,) = _unpack_number(view, slot_at)
+            if not taken[slot // _SLOTS_A_PAGE]:
+                self._take_pages(slot // _SLOTS_A_PAGE, slot // _SLOTS_A_PAGE)
+            (previous,) = _unpack_number(view, slot * SLOT_BYTES)
             if not 0 < previous < count:
                 previous = 0
                 new_slots += 1
@@ -273,14 +280,7 @@ class KeyIndex:
     def finish(self) -> None:
         """Write the header as it is; every field at once, so that none is ever seen half done."""
         if self._map is not None:
-            self._view[:HEADER_BYTES] = _HEADER.pack(
-                self._begin_timestamp,
-                self._end_timestamp,
-                self._begin_position,
-                self.end_position,
-                self._slots_used,
-                self._count,
-            )
+            self._view[:HEADER_BYTES] = _pack_header(*self._header())
 
     def _header(self) -> IndexHeader:
         return IndexHeader(
