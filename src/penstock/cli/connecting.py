@@ -127,6 +127,8 @@ class Target:
         **access: Any,
     ) -> Target:
         """From flags, where None is one that was not given, to a cluster."""
+        # What a client logs while it tries is told once, by the error it ends with.
+        logging.getLogger("penstock").addHandler(logging.NullHandler())
         address = namesrv or (None if context else os.environ.get("NAMESRV_ADDR"))
         base, name = Context(namesrv=address or DEFAULT_NAMESRV), None
         if context is not None or address is None:
@@ -192,8 +194,6 @@ def on_cluster(command: Callable[Concatenate[Target, _P], None]) -> Callable[...
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         target = Target.of_flags({name: kwargs.pop(name, None) for name in _FLAGS})
-        # What a client logs while it tries is told once, by the error it ends with.
-        logging.getLogger("penstock").addHandler(logging.NullHandler())
         command(target, *args, **kwargs)
 
     # What typer reads: the command's own parameters, then the flags.

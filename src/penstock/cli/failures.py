@@ -12,8 +12,11 @@ code   meaning
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import os
 import re
+import shlex
 import sys
 from typing import Any
 
@@ -33,15 +36,21 @@ EXPECTED: tuple[type[BaseException], ...] = (
     PenstockError,
     OSError,
     KeyboardInterrupt,
+    SystemExit,
     *_REFUSALS,
 )
-"""What `report` has a sentence for. Anything else is a mistake of ours: it shows its traceback."""
+"""What `report` knows the end of. Anything else is a mistake of ours: it shows its traceback."""
 
 
 def report(error: BaseException) -> int:
     """Say on stderr what went wrong; return the exit code."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
+    if isinstance(error, SystemExit):
+        # typer leaves by itself when it cannot write, and takes that for a failure.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise error
+        error = error.__context__
     if isinstance(error, BrokenPipeError):
         _leave_the_pipe()
         return 0
@@ -59,12 +68,19 @@ def _report_usage(error: Any) -> int:
         error.show()
     else:
         text = _suggested(error, error.format_message().strip().rstrip("."))
-        context = getattr(error, "ctx", None)
-        if context is not None:
-            join = " Try:" if text.endswith("?") else "; try:"
-            text += f"{join} {context.command_path} --help"
-        _say(text)
+        join = " Try:" if text.endswith("?") else "; try:"
+        _say(f"{text}{join} {_command(error)} --help")
     return int(error.exit_code)
+
+
+def _command(error: Any) -> str:
+    """The command that was not understood."""
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        return str(context.command_path)
+    # Some refusals do not know; asked for help, arguments in between do no harm.
+    words = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])
+    return shlex.join(["penstock", *words])
 
 
 def _suggested(error: Any, message: str) -> str:
@@ -72,7 +88,8 @@ def _suggested(error: Any, message: str) -> str:
     near = getattr(error, "possibilities", None)
     if not near:
         return message
-    return f"{error.message.rstrip('.')}. Did you mean {' or '.join(sorted(near))}?"
+    nearest = difflib.get_close_matches(error.option_name, near, n=1, cutoff=0)
+    return f"{error.message.rstrip('.')}. Did you mean {nearest[0]}?"
 
 
 def _with_way_out(error: PenstockError) -> str:

@@ -154,8 +154,6 @@ def _draw(table: Table) -> None:
     drawing = Drawing(
         box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
         pad_edge=False,
-        title=None if table.title is None else Text(table.title),
-        title_justify="left",
     )
     for column in table.columns:
         # Folded and not cut: a name that cannot be read whole cannot be typed again.
@@ -167,7 +165,11 @@ def _draw(table: Table) -> None:
             style = "" if column.style is None or value is None else column.style(value)
             cells.append(Text(_text(column, value), style=style))
         drawing.add_row(*cells)
-    console().print(drawing)
+    where = console()
+    if table.title:
+        # Not the title of the drawing, which is folded to the width of its columns.
+        where.print(Text(plain(table.title), style="bold"), soft_wrap=True)
+    where.print(drawing)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -7,6 +7,7 @@ letters are read, repaired and sent again, and the sums must agree.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -14,7 +15,6 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from penstock import (
     DeadLetter,
@@ -26,6 +26,8 @@ from penstock import (
     StoredMessage,
     embedded,
 )
+from penstock.cli import output
+from penstock.cli.output import Column, Table
 from penstock.errors import PenstockError
 from penstock.model.names import dead_letter_topic
 from penstock.protocol.extensions import REASON_FIELDS
@@ -35,6 +37,7 @@ CUSTOMERS = 10
 FLAKY_EVERY = 20
 BROKEN_EVERY = 50
 _PATIENCE_SECONDS = 60.0
+STEPS = ("sent", "billed", "retried", "given up", "redriven", "billed again")
 _REASON = REASON_FIELDS["penstockReasonMessage"]
 
 
@@ -82,11 +85,10 @@ class Shop:
         return sum(map(len, self.shipped.values()))
 
 
-def run_shop(orders: int) -> bool:
+def run_shop(orders: int, *, as_json: bool = False) -> bool:
     """Run the whole demo; whether the sums agree."""
     # Orders fail on purpose here; the table tells, so the log need not.
     set_up_logging("ERROR")
-    console = Console()
     shop = Shop(orders)
     started = time.monotonic()
     with (
@@ -94,19 +96,25 @@ def run_shop(orders: int) -> bool:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            console=console,
+            console=Console(stderr=True),
             transient=True,
+            disable=as_json or not sys.stderr.isatty(),
         ) as progress,
         embedded() as mq,
     ):
         step = progress.add_task("broker started")
         _run(shop, mq.namesrv, lambda text: progress.update(step, description=text))
-    console.print(_table(shop))
     agrees = _agrees(shop)
-    console.print(
-        f"{'the sums agree' if agrees else 'THE SUMS DO NOT AGREE'}; "
-        f"{time.monotonic() - started:.1f} s. Try next: penstock up"
-    )
+    seconds = time.monotonic() - started
+    if as_json:
+        steps = {step.replace(" ", "_"): shop.counts[step] for step in STEPS}
+        shipped = {"shipped": shop.ships, "shipped_in_order": shop.ships_in_order()}
+        ended = {"sums_agree": agrees, "seconds": round(seconds, 3)}
+        output.print_json({"orders": orders, **steps, **shipped, **ended})
+        return agrees
+    output.show(_table(shop), as_json=False)
+    verdict = "the sums agree" if agrees else "THE SUMS DO NOT AGREE"
+    output.say(f"{verdict}; {seconds:.1f} s. Try next: penstock up")
     return agrees
 
 
@@ -190,11 +198,8 @@ def _agrees(shop: Shop) -> bool:
 
 
 def _table(shop: Shop) -> Table:
-    table = Table(title="What happened to the orders")
-    table.add_column("step")
-    table.add_column("orders", justify="right")
-    for step in ("sent", "billed", "retried", "given up", "redriven", "billed again"):
-        table.add_row(step, str(shop.counts[step]))
+    rows: list[dict[str, object]] = [{"step": step, "orders": shop.counts[step]} for step in STEPS]
     in_order = "in order" if shop.ships_in_order() else "OUT OF ORDER"
-    table.add_row(f"shipped, {in_order}", str(shop.ships))
-    return table
+    rows.append({"step": f"shipped, {in_order}", "orders": shop.ships})
+    columns = (Column("step"), Column("orders", align="right"))
+    return Table(columns, rows, title="What happened to the orders")

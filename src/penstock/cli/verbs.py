@@ -1,8 +1,8 @@
 """Verbs that are loaded when they are used.
 
 ``penstock --help`` and every command would otherwise import all commands: each is small, together
-they are felt. So the help page is served from a table, and a module is imported only when its verb
-is asked for.
+they are felt. So the help page and the shell's completion are served from a table, and a module is
+imported only when its verb is asked for.
 """
 
 from __future__ import annotations
@@ -30,17 +30,30 @@ class LazyVerbs(TyperGroup):
     """A group whose commands stand in a table."""
 
     verbs: ClassVar[Mapping[str, Verb]] = {}
+    _is_listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.verbs)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
         verb = self.verbs.get(cmd_name)
-        return None if verb is None else load(cmd_name, verb)
+        if verb is None:
+            return None
+        if self._is_listing:
+            return TyperCommand(name=cmd_name, help=verb.help)
+        return load(cmd_name, verb)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb.help) for name, verb in self.verbs.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        # Asks for every command, and wants no more of it than its line.
+        self._is_listing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._is_listing = False
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]

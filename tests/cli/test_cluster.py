@@ -1,0 +1,77 @@
+"""``penstock cluster overview`` against brokers that answer, and one that does not."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.cli.running import PENSTOCK, run, succeed, wait_for
+
+from penstock import Message, Producer
+from penstock.cli.cluster import _rate, _since_morning, _version, _whole
+from penstock.testing.embedded import Embedded
+from penstock.testing.process import ChildProcess
+
+
+def test_an_overview_has_a_line_for_each_broker(cluster: Embedded) -> None:
+    with Producer("shop", namesrv=cluster.namesrv) as producer:
+        producer.send(Message("overview", b"1"))
+    rows = succeed("cluster", "overview", "--json").json
+    assert [(row["broker"], row["role"], row["problem"]) for row in rows] == [
+        ("broker-a", "master", None)
+    ]
+    assert rows[0]["in_today"] == 1
+    assert rows[0]["version"][0].isdigit()
+    assert 0 <= rows[0]["disk_used"] <= 1
+    lines = succeed("cluster", "overview").lines
+    assert lines[1][:3] == ["DefaultCluster", "broker-a", "master"]
+    assert "problem" not in lines[0]
+
+
+def test_a_broker_that_does_not_answer_is_a_problem_and_the_others_are_shown(
+    running_cluster: Embedded, tmp_path: Path
+) -> None:
+    namesrv = running_cluster.namesrv
+    command = [*PENSTOCK, "broker", "--namesrv", namesrv, "--broker-name", "broker-z"]
+    with ChildProcess([*command, "--broker-port", "0", "--data", str(tmp_path)]) as process:
+        process.wait_for_line(r"^ready ")
+        wait_for(lambda: len(running_cluster.admin.cluster()) == 2)
+        assert succeed("cluster", "overview", "-n", namesrv, "--json").json[1]["problem"] is None
+        # Its connections stay open, and nobody answers: what a broker that hangs looks like.
+        process.send_signal(signal.SIGSTOP)
+        try:
+            done = run("cluster", "overview", "-n", namesrv)
+        finally:
+            process.send_signal(signal.SIGCONT)
+    assert done.code == 1
+    assert done.lines[1][1] == "broker-a"
+    assert done.lines[2][1] == "broker-z"
+    assert done.lines[0][-1] == "problem"
+    assert "no answer" in done.out
+
+
+def test_a_name_server_without_brokers_says_how_to_start_one(tmp_path: Path) -> None:
+    command = [*PENSTOCK, "nameserver", "--nameserver-port", "0"]
+    with ChildProcess([*command, "--data", str(tmp_path)]) as process:
+        namesrv = process.wait_for_line(r"^ready namesrv=(\S+) ")[1]
+        done = run("cluster", "overview", "--namesrv", namesrv)
+        assert done.code == 1
+        assert f"penstock broker --namesrv {namesrv}" in done.err
+        done = run("topic", "create", "orders", "--namesrv", namesrv)
+        assert done.code == 1
+        assert "no broker is registered" in done.err
+
+
+def test_what_brokers_say_of_themselves_is_read_with_care() -> None:
+    assert _version("V4_9_7") == "4.9.7"
+    assert _version(None) is None
+    assert _rate("1.5 2.5 3.5") == 1.5
+    assert _rate("") is None
+    assert _rate("many") is None
+    assert _whole("12") == 12
+    assert _whole("1.5") is None
+    assert _whole("nan") is None
+    assert _whole("inf") is None
+    info = {"msgPutTotalTodayNow": "10", "msgPutTotalTodayMorning": "4"}
+    assert _since_morning(info, "msgPutTotal") == 6
+    assert _since_morning(info, "msgGetTotal") is None

@@ -1,0 +1,244 @@
+"""What a newcomer does wrong in the first hour: each is one sentence with a way out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.running import PENSTOCK, fail, run, wait_for
+
+from penstock.cli import failures
+from penstock.errors import PenstockError
+from penstock.testing.embedded import Embedded
+
+ASKS_A_CLUSTER = [
+    ["topic", "list"],
+    ["topic", "create", "orders"],
+    ["topic", "describe", "orders"],
+    ["topic", "delete", "orders", "--yes"],
+    ["group", "list"],
+    ["group", "create", "billing"],
+    ["group", "describe", "billing"],
+    ["group", "lag", "billing"],
+    ["group", "reset", "billing", "--to", "earliest", "--yes"],
+    ["group", "delete", "billing", "--yes"],
+    ["cluster", "overview"],
+]
+
+
+@pytest.mark.parametrize("arguments", ASKS_A_CLUSTER, ids=" ".join)
+def test_an_address_where_nobody_listens(arguments: list[str]) -> None:
+    said = fail(*arguments, "--namesrv", "127.0.0.1:1")
+    assert "127.0.0.1:1" in said
+    assert "`penstock up`" in said
+    assert "--namesrv" in said
+    # One hint, however many errors are behind it.
+    assert said.count("try: ") == 1
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:9876", "127.0.0.1:0", ";"])
+def test_an_address_that_is_none(address: str) -> None:
+    said = fail("topic", "list", "--namesrv", address)
+    assert "127.0.0.1:9876" in said or "host:port" in said
+
+
+def test_a_name_that_nobody_resolves() -> None:
+    assert "no-such-host.invalid:9876" in fail("topic", "list", "-n", "no-such-host.invalid:9876")
+
+
+def test_a_port_where_something_else_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        script = (
+            "import socket, sys\n"
+            f"listener = socket.socket(fileno={other.fileno()})\n"
+            "while True:\n"
+            "    peer, _ = listener.accept()\n"
+            "    peer.sendall(b'HTTP/1.1 400 Bad Request\\r\\n\\r\\n')\n"
+            "    peer.close()\n"
+        )
+        server = subprocess.Popen([sys.executable, "-c", script], pass_fds=[other.fileno()])
+        try:
+            said = fail("topic", "list", "--namesrv", f"127.0.0.1:{port}")
+        finally:
+            server.kill()
+            server.wait()
+    assert str(port) in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["topc", "list"], "'topic'"),
+        (["topic", "lst"], "'list'"),
+        (["topic", "list", "--jsn"], "--json"),
+        (["topic", "create", "orders", "--queue", "3"], "--queues"),
+        (["up", "--dta", "here"], "--data"),
+        (["contxt"], "'context'"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else part,
+)
+def test_a_typing_error_suggests_the_nearest(arguments: list[str], meant: str) -> None:
+    said = fail(*arguments, code=2)
+    assert f"Did you mean {meant}?" in said
+    assert "--help" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["zebra"], "'zebra'"),
+        (["topic", "create"], "TOPIC"),
+        (["group", "reset", "billing"], "--to"),
+        (["topic", "create", "a", "--queues", "many"], "--queues"),
+        (["topic", "create", "a", "--queues", "0"], "--queues"),
+        (["topic", "create", "a", "--permission", "x"], "--permission"),
+        (["topic", "list", "more"], "more"),
+        (["topic", "list", "--namesrv"], "--namesrv"),
+        (["up", "--brokers", "0"], "--brokers"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else part,
+)
+def test_a_command_that_is_not_understood_says_where_to_look(
+    arguments: list[str], named: str
+) -> None:
+    said = fail(*arguments, code=2)
+    assert named in said
+    assert "try: penstock" in said
+    assert "--help" in said
+
+
+def test_control_characters_in_a_mistake_stay_out_of_the_terminal() -> None:
+    done = run("\x1b[2J")
+    assert done.code == 2
+    assert "\x1b" not in done.err
+    done = run("topic", "list", "--\x1b[2J")
+    assert done.code == 2
+    assert "\x1b" not in done.err
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_ctrl_c_in_the_middle_ends_with_130_and_no_traceback(silent: str) -> None:
+    asking = subprocess.Popen(
+        [*PENSTOCK, "topic", "list", "--namesrv", silent],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    port = int(silent.rpartition(":")[2])
+    wait_for(lambda: _has_connected(asking.pid, port))
+    asking.send_signal(signal.SIGINT)
+    out, err = asking.communicate(timeout=60)
+    assert (asking.returncode, out, err) == (130, "", "")
+
+
+def _has_connected(pid: int, port: int) -> bool:
+    """Whether the process has a connection to the port of this machine."""
+    wanted = f":{port:04X}"
+    sockets = {
+        fields[9]
+        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+        if (fields := line.split())[2].endswith(wanted) and fields[3] == "01"
+    }
+    own = {
+        link.readlink().name.removeprefix("socket:[").removesuffix("]")
+        for link in Path(f"/proc/{pid}/fd").iterdir()
+        if link.is_symlink()
+    }
+    return bool(sockets & own)
+
+
+def test_ctrl_c_at_a_question_changes_nothing(cluster: Embedded) -> None:
+    import pty
+
+    cluster.admin.create_topic("asked-about", 1)
+    master, terminal = pty.openpty()
+    asking = subprocess.Popen(
+        [*PENSTOCK, "topic", "delete", "asked-about"],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert asking.stderr is not None
+        said = ""
+        while "?" not in said:
+            said += asking.stderr.read(1)
+        asking.send_signal(signal.SIGINT)
+        _, rest = asking.communicate(timeout=60)
+    finally:
+        os.close(terminal)
+        os.close(master)
+    assert asking.returncode == 130
+    assert "Traceback" not in said + rest
+    assert "asked-about" in cluster.admin.topics()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(cluster: Embedded) -> None:
+    for arguments in (["topic", "list", "--internal", "--names"], ["topic", "list", "--internal"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [*PENSTOCK, *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+        os.close(writer)
+        assert done.stderr == b""
+        assert done.returncode == 0
+
+
+def test_help_into_a_closed_pipe_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*PENSTOCK, "--help"], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_error_for_nobody_keeps_its_code() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*PENSTOCK, "zebra"], stdout=writer, stderr=writer, timeout=60, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 2
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [*PENSTOCK, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_errors_of_ours_are_told_and_bugs_are_not_hidden(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert failures.report(PenstockError("it broke", hint="mend it")) == 1
+    assert capsys.readouterr().err == "penstock: it broke; try: mend it\n"
+    assert failures.report(PermissionError(13, "Permission denied", "/root/x")) == 1
+    assert "Permission denied: '/root/x'" in capsys.readouterr().err
+    assert not issubclass(KeyError, failures.EXPECTED)
