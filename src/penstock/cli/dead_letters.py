@@ -5,13 +5,13 @@ What redriving and purging do to a cluster is told in `penstock.admin.dead_lette
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import messages, output
 from penstock.cli.connecting import Target, on_cluster
+from penstock.cli.dead_letter_rows import LETTER_COLUMNS, NOT_RECORDED, Choice, row
 from penstock.cli.guessing import GroupArgument, complete_groups
 from penstock.cli.messages import KeyOption, TagOption, WhereOption
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock import Admin
-    from penstock.admin import DeadLetter, DeadLetterQueue
+    from penstock.admin import DeadLetterQueue
     from penstock.cli.reading import Stretch
     from penstock.cli.redriving import Redriving
     from penstock.model import MessageQueue
@@ -32,8 +32,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-REASON_SHOWN = 80
-NOT_RECORDED = "not recorded"
 LIMIT = 100
 
 ReasonOption = Annotated[
@@ -46,29 +44,6 @@ IdOption = Annotated[
 AllFlag = Annotated[
     bool, typer.Option("--all", help="Also those that were redriven or purged already.")
 ]
-
-
-# ------------------------------------------------------------------------------------ which
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which letters a command is about."""
-
-    wanted: messages.Filter
-    reason: str | None = None
-    ids: frozenset[str] = frozenset()
-
-    def __call__(self, letter: DeadLetter) -> bool:
-        """Whether a letter is one of them."""
-        message = letter.message
-        if self.ids and not self.ids.intersection((message.msg_id, message.offset_msg_id)):
-            return False
-        if self.reason is not None:
-            said = f"{letter.reason_type or ''} {letter.reason or ''}".lower()
-            if self.reason.lower() not in said:
-                return False
-        return self.wanted(message)
 
 
 def _places(admin: Admin, group: str) -> list[DeadLetterQueue]:
@@ -90,16 +65,6 @@ _GROUP_COLUMNS = (
     Column("pending", align="right", style=lambda n: "red" if n else ""),
     Column("stored", align="right"),
     Column("last_ms", "last one", format=output.local_time),
-)
-_LETTER_COLUMNS = (
-    Column("store_timestamp", "died", format=output.local_time),
-    Column("msg_id"),
-    Column("origin_topic", "topic"),
-    Column("tags"),
-    Column("keys"),
-    Column("attempts", align="right"),
-    Column("reason_text", "reason"),
-    Column("state"),
 )
 
 
@@ -150,7 +115,7 @@ def list_letters(
         ]
         done = redriven_anywhere(admin, group, found)
     settled_before = {place.queue: place.settled for place in places}
-    rows = [_row(letter, done, settled_before) for letter in found]
+    rows = [row(letter, done, settled_before) for letter in found]
     if as_json:
         output.print_json(rows)
         return
@@ -161,7 +126,7 @@ def list_letters(
     note = choice.wanted.complaint() or (
         f"There may be more: --limit {limit}." if len(rows) == limit else None
     )
-    output.show(Table(_LETTER_COLUMNS, rows, note=note, empty=empty), as_json=False)
+    output.show(Table(LETTER_COLUMNS, rows, note=note, empty=empty), as_json=False)
 
 
 def _stretches(places: Iterable[DeadLetterQueue], *, settled: bool) -> dict[MessageQueue, Stretch]:
@@ -186,34 +151,6 @@ def _groups(admin: Admin) -> Table:
             }
         )
     return Table(_GROUP_COLUMNS, rows, empty="No group has given a message up.")
-
-
-def _row(
-    letter: DeadLetter, redriven: set[str], settled: dict[MessageQueue, int]
-) -> dict[str, object]:
-    message = letter.message
-    state = "pending"
-    if message.offset_msg_id in redriven:
-        state = "redriven"
-    elif message.queue_offset < settled.get(message.queue, 0):
-        state = "settled"
-    return {
-        **messages.as_json(message),
-        "origin_topic": letter.origin_topic,
-        "origin_msg_id": letter.origin_msg_id,
-        "attempts": letter.attempts,
-        "reason_type": letter.reason_type,
-        "reason": letter.reason,
-        "reason_text": _reason(letter, REASON_SHOWN),
-        "host": letter.host,
-        "redrives": letter.redrives,
-        "state": state,
-    }
-
-
-def _reason(letter: DeadLetter, limit: int | None = None) -> str:
-    said = ": ".join(filter(None, (letter.reason_type, letter.reason))) or NOT_RECORDED
-    return said if limit is None or len(said) <= limit else f"{said[:limit]}..."
 
 
 # ------------------------------------------------------------------------------------- show
@@ -253,7 +190,7 @@ def show_letter(
             )
         letter = DeadLetter.of(found[0])
         done = redriven_anywhere(admin, group, [letter])
-    values = _row(letter, done, {place.queue: place.settled for place in places})
+    values = row(letter, done, {place.queue: place.settled for place in places})
     if as_json:
         output.print_json(values)
         return
@@ -339,12 +276,12 @@ def redrive_letters(
 
 
 def _show_plan(plan: Redriving) -> None:
-    rows = [_row(letter, set(), {}) for letter in plan.sample]
+    rows = [row(letter, set(), {}) for letter in plan.sample]
     more = len(plan.chosen) - len(rows)
     note = f"{len(plan.chosen)} would be redriven" + (f", {more} not shown." if more else ".")
     empty = "There is nothing to redrive."
     output.show(
-        Table(_LETTER_COLUMNS[:-1], rows, note=note if rows else None, empty=empty), as_json=False
+        Table(LETTER_COLUMNS[:-1], rows, note=note if rows else None, empty=empty), as_json=False
     )
 
 

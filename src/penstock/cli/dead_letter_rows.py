@@ -1,0 +1,77 @@
+"""Dead letters on the command line: which of them are meant, and how one stands in a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.cli import messages, output
+from penstock.cli.output import Column
+
+if TYPE_CHECKING:
+    from penstock.admin import DeadLetter
+    from penstock.model import MessageQueue
+
+REASON_SHOWN = 80
+NOT_RECORDED = "not recorded"
+
+LETTER_COLUMNS = (
+    Column("store_timestamp", "died", format=output.local_time),
+    Column("msg_id"),
+    Column("origin_topic", "topic"),
+    Column("tags"),
+    Column("keys"),
+    Column("attempts", align="right"),
+    Column("reason_text", "reason"),
+    Column("state"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which letters a command is about."""
+
+    wanted: messages.Filter
+    reason: str | None = None
+    ids: frozenset[str] = frozenset()
+
+    def __call__(self, letter: DeadLetter) -> bool:
+        """Whether a letter is one of them."""
+        message = letter.message
+        if self.ids and not self.ids.intersection((message.msg_id, message.offset_msg_id)):
+            return False
+        if self.reason is not None:
+            said = f"{letter.reason_type or ''} {letter.reason or ''}".lower()
+            if self.reason.lower() not in said:
+                return False
+        return self.wanted(message)
+
+
+def row(
+    letter: DeadLetter, redriven: set[str], settled: dict[MessageQueue, int]
+) -> dict[str, object]:
+    """A letter with all that is known of it; ``redriven`` has offset ids, ``settled`` the marks."""
+    message = letter.message
+    state = "pending"
+    if message.offset_msg_id in redriven:
+        state = "redriven"
+    elif message.queue_offset < settled.get(message.queue, 0):
+        state = "settled"
+    return {
+        **messages.as_json(message),
+        "origin_topic": letter.origin_topic,
+        "origin_msg_id": letter.origin_msg_id,
+        "attempts": letter.attempts,
+        "reason_type": letter.reason_type,
+        "reason": letter.reason,
+        "reason_text": reason_text(letter, REASON_SHOWN),
+        "host": letter.host,
+        "redrives": letter.redrives,
+        "state": state,
+    }
+
+
+def reason_text(letter: DeadLetter, limit: int | None = None) -> str:
+    """Why it died, in one piece."""
+    said = ": ".join(filter(None, (letter.reason_type, letter.reason))) or NOT_RECORDED
+    return said if limit is None or len(said) <= limit else f"{said[:limit]}..."
