@@ -124,15 +124,18 @@ class Subscriptions:
 
     def restore_topic(self, message: StoredMessage) -> None:
         """Give a message the topic its handler knows: no retry topic, no namespace."""
-        if message.topic == self._retry_topic:
-            original = message.peek(Property.RETRY_TOPIC)
-            if original:
-                message.topic = original
-        elif message.topic.startswith(self._retry_topic + "_"):
-            # What pop consumers retry goes to a retry topic for each original topic.
-            message.topic = message.topic[len(self._retry_topic) + 1 :]
-        if self._namespace:
-            message.topic = unwrap(self._namespace, message.topic)
+        message.topic = restored_topic(message, self._retry_topic, self._namespace)
+
+
+def restored_topic(message: StoredMessage, retry: str, namespace: str | None) -> str:
+    """The topic a message was sent to, by the user's name, if it came over the topic ``retry``."""
+    topic = message.topic
+    if topic == retry:
+        topic = message.peek(Property.RETRY_TOPIC) or topic
+    elif topic.startswith(retry + "_"):
+        # What pop consumers retry goes to a retry topic for each original topic.
+        topic = topic[len(retry) + 1 :]
+    return unwrap(namespace, topic)
 
 
 def passes(wanted: Subscription, messages: Sequence[StoredMessage]) -> list[StoredMessage]:

@@ -22,12 +22,12 @@ def register(spark: SparkSession) -> None:
     """
     if spark in _registered:
         return
-    spark.dataSource.register(_for_session(_local_cores(spark)))
+    spark.dataSource.register(_for_session(local_cores(spark)))
     spark.streams.addListener(ProgressListener())
     _registered.add(spark)
 
 
-def _local_cores(spark: SparkSession) -> int | None:
+def local_cores(spark: SparkSession) -> int | None:
     """How many tasks a local session runs at once; None on a cluster, where that may change."""
     if not (spark.conf.get("spark.master", "") or "").startswith("local"):
         return None

@@ -1,0 +1,222 @@
+"""Handlers on executors: one message after the other, and what became of each.
+
+    concurrent   a message that fails is sent back, the next one follows at once
+    ordered      a message that fails comes again after a pause, up to its last retry; then it is
+                 a dead letter, and the queue goes on
+
+A handler cannot fail its task: whatever it raises is the message's outcome. What fails a task is a
+broker that takes no failed message back, because then an offset would be passed with the message
+neither handled nor stored again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from penstock.client.client_ids import client_id, local_ip
+from penstock.client.failures import level_of
+from penstock.client.listeners import HandlerFunction, Listener
+from penstock.client.outcomes import (
+    ConsumeContext,
+    ConsumeResult,
+    DeadLetter,
+    Outcome,
+    RetryLater,
+    acknowledged,
+    judge,
+)
+from penstock.client.settings import SUSPEND_RANGE
+from penstock.model import StoredMessage
+from penstock.protocol.delays import delay_ms
+from penstock.spark.settling import Failed, Settler
+from penstock.spark.wire import Access
+
+log = logging.getLogger(__name__)
+
+NO_TIMEOUT: Final = float("inf")
+"""A call has no time limit of its own: Spark's task has one, if any."""
+SUSPEND_SECONDS: Final = 1.0
+"""suspendCurrentQueueTimeMillis: the pause before an ordered message comes again."""
+_DONE: Final = (ConsumeResult.SUCCESS, ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
+
+
+class Fate(IntEnum):
+    """What became of a message."""
+
+    DONE = 0
+    RETRY = 1
+    DEAD = 2
+
+
+FATE_NAMES: Final = tuple(fate.name.lower() for fate in Fate)
+
+
+@dataclass(frozen=True)
+class HandlerJob:
+    """A handler and the contract it runs under; travels to executors."""
+
+    handler: HandlerFunction
+    group: str
+    access: Access
+    ordered: bool = False
+    max_retries: int = 16
+    suspend_seconds: float = SUSPEND_SECONDS
+
+
+Original = Callable[[StoredMessage], StoredMessage]
+"""The message as its broker has it, for one that was made of a row."""
+
+
+class Handling:
+    """Runs the handler over the messages of one task."""
+
+    def __init__(self, job: HandlerJob, original: Original | None = None) -> None:
+        self._job = job
+        self._original = original
+        listener = Listener("any", job.handler, takes_batch=False)
+        self._wants_context = listener.wants_context
+        self._function = _plain(job.handler) if listener.is_async else job.handler
+        self._settler = Settler(job.access, job.group, job.max_retries, _host())
+
+    def run(self, messages: Sequence[StoredMessage]) -> list[int]:
+        """The fate of each message; failed ones are settled when this returns."""
+        return self._in_order(messages) if self._job.ordered else self._concurrent(messages)
+
+    def _concurrent(self, messages: Sequence[StoredMessage]) -> list[int]:
+        fates = [0] * len(messages)
+        failed: list[Failed] = []
+        settler = self._settler
+        if self._wants_context:
+            failures = self._call_with_context(messages)
+        else:
+            failures = self._call(messages)
+        for index, outcome, level in failures:
+            one = Failed(self._as_stored(messages[index]), outcome, level)
+            failed.append(one)
+            fates[index] = Fate.DEAD if settler.is_last(one) else Fate.RETRY
+        if failed:
+            settler.send_back(failed)
+        return fates
+
+    def _call(self, messages: Sequence[StoredMessage]) -> list[tuple[int, Outcome, int]]:
+        """Call the handler for each message; the loop that everything else waits for."""
+        function = self._function
+        failures: list[tuple[int, Outcome, int]] = []
+        for index, message in enumerate(messages):
+            try:
+                returned = function(message)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                outcome = self._judged(message, None, error)
+            else:
+                if returned is None:
+                    continue
+                outcome = self._judged(message, returned, None)
+            if outcome.result not in _DONE:
+                failures.append((index, outcome, level_of(outcome)))
+        return failures
+
+    def _call_with_context(
+        self, messages: Sequence[StoredMessage]
+    ) -> list[tuple[int, Outcome, int]]:
+        failures: list[tuple[int, Outcome, int]] = []
+        for index, message in enumerate(messages):
+            outcome, context = self._call_one(message)
+            if not acknowledged(outcome.result, context.ack_index, 1):
+                failures.append((index, outcome, level_of(outcome, context.delay_level)))
+        return failures
+
+    def _call_one(self, message: StoredMessage) -> tuple[Outcome, ConsumeContext]:
+        context = ConsumeContext(self._job.group, message.queue)
+        arguments = (message, context) if self._wants_context else (message,)
+        error: BaseException | None = None
+        returned: object = None
+        try:
+            returned = self._function(*arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:
+            error = raised
+        return self._judged(message, returned, error), context
+
+    def _judged(
+        self, message: StoredMessage, returned: object, error: BaseException | None
+    ) -> Outcome:
+        outcome = judge(
+            returned,
+            error,
+            0.0,
+            NO_TIMEOUT,
+            orderly=self._job.ordered,
+            strict=self._wants_context,
+        )
+        if outcome.result not in _DONE:
+            log.warning(
+                "handler failed group=%s queue=%s offset=%d attempt=%d how=%s error=%r",
+                self._job.group,
+                message.queue,
+                message.queue_offset,
+                message.reconsume_times + 1,
+                outcome.return_type.value,
+                error,
+            )
+        return outcome
+
+    # ---------------------------------------------------------------------------------- ordered
+
+    def _in_order(self, messages: Sequence[StoredMessage]) -> list[int]:
+        return [self._until_settled(message) for message in messages]
+
+    def _until_settled(self, message: StoredMessage) -> int:
+        """Call the handler again and again: nothing of the queue may overtake a message."""
+        while True:
+            outcome, context = self._call_one(message)
+            if outcome.result in _DONE:
+                return Fate.DONE
+            one = Failed(self._as_stored(message), outcome)
+            if isinstance(outcome.error, DeadLetter) or self._settler.is_last(one):
+                self._settler.bury(one)
+                return Fate.DEAD
+            message.reconsume_times += 1
+            time.sleep(self._pause(outcome, context))
+
+    def _pause(self, outcome: Outcome, context: ConsumeContext) -> float:
+        seconds = context.suspend_time
+        if isinstance(outcome.error, RetryLater) and outcome.error.level:
+            seconds = delay_ms(outcome.error.level) / 1000
+        elif seconds < 0:
+            seconds = self._job.suspend_seconds
+        low, high = SUSPEND_RANGE
+        return min(max(seconds, low), high)
+
+    def _as_stored(self, message: StoredMessage) -> StoredMessage:
+        if self._original is None:
+            return message
+        stored = self._original(message)
+        stored.reconsume_times = max(stored.reconsume_times, message.reconsume_times)
+        return stored
+
+
+def _plain(handler: HandlerFunction) -> HandlerFunction:
+    """A coroutine function as one that returns when it is done; all calls share one loop."""
+    loop = asyncio.new_event_loop()
+
+    @functools.wraps(handler)
+    def call(*arguments: object) -> object:
+        return loop.run_until_complete(handler(*arguments))  # type: ignore[arg-type]
+
+    return call
+
+
+def _host() -> str:
+    """Who says that a message failed, as reasons name it."""
+    return client_id(local_ip(), f"spark-{os.getpid()}")
