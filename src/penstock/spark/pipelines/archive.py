@@ -72,6 +72,7 @@ def archive(
     rows_per_commit: int = ROWS_PER_COMMIT,
     compact: bool = True,
     target_file_bytes: int = TARGET_FILE_BYTES,
+    newest_day_files: int = NEWEST_DAY_FILES,
     fail_on_data_loss: bool = True,
     progress: Progress = silent,
     **access: Unpack[Access],
@@ -86,12 +87,14 @@ def archive(
 
     ``directory`` is a path that driver and executors share, or a URL of any file system that
     Spark knows. One run at a time works on an archive. ``rows_per_commit`` bounds what a crash
-    can undo. ``compact`` writes the small files of a day together, up to ``target_file_bytes``.
+    can undo. ``compact`` writes the small files of a day together, up to ``target_file_bytes``; the
+    newest day, which still grows, waits until it has ``newest_day_files`` of them.
     """
     began = time.monotonic()
     check_topic(topic)
     _at_least_one("rows_per_commit", rows_per_commit)
     _at_least_one("target_file_bytes", target_file_bytes)
+    _at_least_one("newest_day_files", newest_day_files)
     cluster = Cluster.of(namesrv, access)
     files = open_files(directory, spark)
     with cluster.admin() as admin:
@@ -106,7 +109,12 @@ def archive(
             _archive_chunk(spark, cluster, target, chunk, fail_on_data_loss)
             done += sum(span.count for span in chunk)
             progress("archiving", done, work.count)
-        compacted = _compact(spark, target, target_file_bytes, progress) if compact else 0
+        compacted = 0
+        if compact:
+            chosen = compactions(
+                target.state.files, target_bytes=target_file_bytes, newest_after=newest_day_files
+            )
+            compacted = _compact(spark, target, chosen, target_file_bytes, progress)
         state = target.state
     return ArchiveResult(
         topic,
@@ -374,11 +382,12 @@ def _record_gaps(target: ArchiveDirectory, gaps: Sequence[Span]) -> None:
 
 
 def _compact(
-    spark: SparkSession, target: ArchiveDirectory, target_bytes: int, progress: Progress
+    spark: SparkSession,
+    target: ArchiveDirectory,
+    chosen: Sequence[Sequence[DataFile]],
+    target_bytes: int,
+    progress: Progress,
 ) -> int:
-    chosen = compactions(
-        target.state.files, target_bytes=target_bytes, newest_after=NEWEST_DAY_FILES
-    )
     for number, group in enumerate(chosen):
         progress("compacting days", number, len(chosen))
         _compact_day(spark, target, group, target_bytes)

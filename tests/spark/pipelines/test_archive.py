@@ -1,0 +1,138 @@
+"""A topic to Parquet and back, over several runs, with Spark and a broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.spark.columns import spark_schema
+from penstock.spark.pipelines.archive import archive, read_archive
+
+from .conftest import Shop
+
+
+def bodies(rows: DataFrame) -> dict[str, bytes]:
+    """Bodies by key; a key twice is an error."""
+    found = rows.select("keys", "body").collect()
+    assert len({row["keys"][0] for row in found}) == len(found)
+    return {row["keys"][0]: bytes(row["body"]) for row in found}
+
+
+def test_each_message_is_archived_once_over_several_runs(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    where, namesrv = tmp_path / "archive", shop.mq.namesrv
+    said: list[tuple[str, int, int]] = []
+    shop.order(30)
+    first = archive(
+        spark,
+        "orders",
+        where,
+        namesrv=namesrv,
+        rows_per_commit=20,
+        progress=lambda *step: said.append(step),
+    )
+    assert (first.archived, first.total, first.gaps) == (30, 30, ())
+    assert said[0] == ("archiving", 0, 30)
+    assert said[-1] == ("archiving", 30, 30)
+    shop.order(5)
+    assert archive(spark, "orders", where, namesrv=namesrv).archived == 5
+    nothing = archive(spark, "orders", where, namesrv=namesrv)
+    assert (nothing.archived, nothing.total) == (0, 35)
+
+    rows = read_archive(spark, where)
+    assert bodies(rows) == shop.sent
+    assert rows.schema == spark_schema()
+    # Any reader of Parquet sees the same, with the day beside it.
+    plain = spark.read.parquet(str(where))
+    assert bodies(plain) == shop.sent
+    days = {str(row["day"]) for row in plain.select("day").distinct().collect()}
+    times = [row[0] for row in plain.select("store_timestamp").collect()]
+    assert days == {time.strftime("%Y-%m-%d") for time in times}
+    assert nothing.days == len(days)
+
+
+def test_what_is_archived_is_what_the_source_reads(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.order(12)
+    archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
+    source = spark.read.format("penstock").options(namesrv=shop.mq.namesrv, topic="orders").load()
+    order = ["queue_id", "offset"]
+    assert read_archive(spark, tmp_path).orderBy(order).collect() == (
+        source.orderBy(order).collect()
+    )
+
+
+def test_small_files_are_written_together_and_nothing_else_changes(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.order(12)
+    namesrv = shop.mq.namesrv
+    many = archive(spark, "orders", tmp_path, namesrv=namesrv, rows_per_commit=4, compact=False)
+    assert many.files >= 3
+    fewer = archive(spark, "orders", tmp_path, namesrv=namesrv, newest_day_files=2)
+    assert fewer.compacted == many.files
+    assert fewer.files == many.days
+    assert bodies(read_archive(spark, tmp_path)) == shop.sent
+    assert bodies(spark.read.parquet(str(tmp_path))) == shop.sent
+    # Run once more, it has nothing left to do.
+    assert archive(spark, "orders", tmp_path, namesrv=namesrv, newest_day_files=2).compacted == 0
+
+
+def test_only_the_files_of_a_time_range_are_read(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.order(4)
+    archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
+    middle = int(datetime.now(UTC).timestamp() * 1000) + 1
+    shop.mq.admin.topics()
+    while int(datetime.now(UTC).timestamp() * 1000) <= middle:
+        pass
+    late = shop.order(3)
+    archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
+    after = read_archive(spark, tmp_path, start_ms=middle)
+    assert set(bodies(after)) == set(late)
+    assert all("part-000000000002" in name for name in after.inputFiles())
+    assert read_archive(spark, tmp_path, end_ms=middle).count() == 4
+    assert read_archive(spark, tmp_path, start_ms=middle, end_ms=middle + 1).count() == 0
+
+
+def test_a_topic_that_was_made_anew_is_refused_with_a_way_out(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.order(6)
+    archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
+    shop.mq.admin.delete_topic("orders")
+    shop.mq.admin.create_topic("orders", 2)
+    with pytest.raises(InvalidArgument, match=r"deleted and made again: archive it to a new dir"):
+        archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
+
+
+def test_a_topic_that_nobody_knows_leaves_no_directory_behind(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    with pytest.raises(PenstockError, match="ordesr"):
+        archive(spark, "ordesr", tmp_path / "new", namesrv=shop.mq.namesrv)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_archive_in_another_file_system_works_alike(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    # Hadoop's own view of the local disk stands for any file system that it knows.
+    url = f"viewfs://penstock{tmp_path}"
+    options = spark._jsc.hadoopConfiguration()
+    options.set(
+        "fs.viewfs.mounttable.penstock.link./" + tmp_path.parts[1], f"file:/{tmp_path.parts[1]}"
+    )
+    keys = shop.order(6)
+    assert archive(spark, "orders", f"{url}/a", namesrv=shop.mq.namesrv).archived == len(keys)
+    shop.order(3)
+    assert archive(spark, "orders", f"{url}/a", namesrv=shop.mq.namesrv).total == 9
+    assert bodies(read_archive(spark, f"{url}/a")) == shop.sent
+    assert bodies(spark.read.parquet(str(tmp_path / "a"))) == shop.sent

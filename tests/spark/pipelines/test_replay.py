@@ -1,0 +1,149 @@
+"""Messages sent once more: chosen by time, key, tag or condition, each once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import InvalidArgument, NotFound
+from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.replay import Replay, replay
+
+from .conftest import Shop
+
+
+@pytest.fixture
+def again(shop: Shop) -> Shop:
+    """The shop, with a topic to replay to."""
+    shop.mq.admin.create_topic("again", 3)
+    return shop
+
+
+def replayed(spark: SparkSession, shop: Shop, topic: str = "again") -> list[dict[str, object]]:
+    """What was sent once more, with all that matters of it."""
+    rows = spark.read.format("penstock").options(namesrv=shop.mq.namesrv, topic=topic).load()
+    return [
+        {
+            "key": row["keys"][0],
+            "body": bytes(row["body"]),
+            "tag": row["tags"],
+            "queue": row["queue_id"],
+            "offset": row["offset"],
+            **{name: row["properties"].get(name) for name in ("shop", Replay.ID, Replay.FROM)},
+        }
+        for row in rows.orderBy("queue_id", "offset").collect()
+    ]
+
+
+def test_an_archive_comes_back_whole_after_its_topic_is_gone(
+    spark: SparkSession, again: Shop, tmp_path: Path
+) -> None:
+    again.order(20)
+    archive(spark, "orders", tmp_path, namesrv=again.mq.namesrv, rows_per_commit=10)
+    again.mq.admin.delete_topic("orders")
+    said: list[tuple[str, int, int]] = []
+    result = replay(
+        spark,
+        "again",
+        archive=tmp_path,
+        namesrv=again.mq.namesrv,
+        rows_per_step=10,
+        progress=lambda *step: said.append(step),
+    )
+    assert (result.matched, result.sent, result.dry_run) == (20, 20, False)
+    assert [done for _, done, _ in said] == sorted(done for _, done, _ in said)
+    assert said[-1] == ("replaying", 20, 20)
+    found = replayed(spark, again)
+    assert {row["key"]: row["body"] for row in found} == again.sent
+    assert len(found) == 20
+    assert {row["tag"] for row in found} == {"paid", "created"}
+    assert {row["shop"] for row in found} == {"s1"}
+    assert {row[Replay.ID] for row in found} == {result.replay_id}
+    assert len({row[Replay.FROM] for row in found}) == 20
+
+
+def test_keys_tags_and_conditions_choose_messages(
+    spark: SparkSession, again: Shop, tmp_path: Path
+) -> None:
+    again.order(10)
+    archive(spark, "orders", tmp_path, namesrv=again.mq.namesrv)
+    keys = ["o-1", "o-2", "o-3", "o-8"]
+    result = replay(
+        spark,
+        "again",
+        archive=tmp_path,
+        keys=keys,
+        tags="paid || refunded",
+        where="get_json_object(decode(body, 'utf-8'), '$.amount') > 1",
+        namesrv=again.mq.namesrv,
+    )
+    assert result.sent == 1
+    assert [row["key"] for row in replayed(spark, again)] == ["o-3"]
+
+
+def test_a_time_range_of_a_topic_is_exact_and_a_dry_run_sends_nothing(
+    spark: SparkSession, again: Shop
+) -> None:
+    again.order(4)
+    times = spark.read.format("penstock").options(namesrv=again.mq.namesrv, topic="orders").load()
+    last = max(row[0] for row in times.select("store_timestamp").collect())
+    middle = int(last.replace(tzinfo=UTC).timestamp() * 1000) + 2
+    while datetime.now(UTC).timestamp() * 1000 <= middle:
+        pass
+    late = again.order(6)
+    choice = {"topic": "orders", "start": middle, "namesrv": again.mq.namesrv}
+    dry = replay(spark, "again", dry_run=True, **choice)
+    assert (dry.matched, dry.sent, dry.dry_run) == (6, 0, True)
+    assert sum(count for _, count in dry.days) == 6
+    assert replayed(spark, again) == []
+    assert replay(spark, "again", **choice).sent == 6
+    assert {row["key"] for row in replayed(spark, again)} == set(late)
+    early = replay(spark, "again", topic="orders", end=middle, namesrv=again.mq.namesrv)
+    assert early.sent == 4
+
+
+def test_a_replay_that_died_is_finished_without_sending_anything_twice(
+    spark: SparkSession, again: Shop
+) -> None:
+    again.order(12)
+    choice = {"topic": "orders", "namesrv": again.mq.namesrv}
+    # What a run leaves that died half-way: some copies under its id.
+    part = replay(spark, "again", where="offset % 2 = 0", **choice)
+    assert 0 < part.sent < 12
+    rest = replay(spark, "again", replay_id=part.replay_id, **choice)
+    assert rest.sent == 12 - part.sent
+    assert rest.matched == 12
+    assert replay(spark, "again", replay_id=part.replay_id, **choice).sent == 0
+    found = replayed(spark, again)
+    assert sorted(row["key"] for row in found) == sorted(again.sent)
+
+
+def test_queues_and_their_order_are_kept_at_a_rate(spark: SparkSession, again: Shop) -> None:
+    again.order(12)
+    again.mq.admin.create_topic("same", 2)
+    before = str(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch"))
+    replay(spark, "same", topic="orders", keep_queue=True, rate=500, namesrv=again.mq.namesrv)
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == before
+    copies = [(row["queue"], row["key"]) for row in replayed(spark, again, "same")]
+    assert copies == [(row["queue"], row["key"]) for row in replayed(spark, again, "orders")]
+
+
+def test_unclear_wishes_are_refused_before_anything_is_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    nowhere = "127.0.0.1:1"
+    with pytest.raises(InvalidArgument, match="not clear what to replay"):
+        replay(spark, "again", namesrv=nowhere)
+    with pytest.raises(InvalidArgument, match="not clear what to replay"):
+        replay(spark, "again", archive=tmp_path, topic="orders", namesrv=nowhere)
+    with pytest.raises(InvalidArgument, match="start before end"):
+        replay(spark, "again", topic="orders", start=2000, end=1000, namesrv=nowhere)
+    with pytest.raises(InvalidArgument, match="a list of keys"):
+        replay(spark, "again", topic="orders", keys="o-1", namesrv=nowhere)
+    with pytest.raises(InvalidArgument, match="rate"):
+        replay(spark, "again", topic="orders", rate=0, namesrv=nowhere)
+    with pytest.raises(NotFound, match="there is no archive"):
+        replay(spark, "again", archive=tmp_path, namesrv=nowhere)
