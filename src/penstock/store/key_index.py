@@ -196,10 +196,12 @@ class KeyIndex:
             self._begin_position = position
         if seconds > _MAX_INT:
             seconds = _MAX_INT
-        places = [_FIRST_SLOT + hashed % slots for hashed in hashes]
-        for slot in places:
+        places: list[tuple[int, int]] = []
+        for hashed in hashes:
+            slot = _FIRST_SLOT + hashed % slots
             if not taken[slot // _SLOTS_A_PAGE]:
                 self._take_pages(slot // _SLOTS_A_PAGE, slot // _SLOTS_A_PAGE)
+            places.append((hashed, slot))
         self._end_timestamp = timestamp
         self.end_position = position
         self._count = count + total
@@ -212,7 +214,7 @@ class KeyIndex:
             count + total,
         )
         words = self._words
-        for hashed, slot in zip(hashes, places, strict=True):
+        for hashed, slot in places:
             (previous,) = _unpack_number(view, slot * SLOT_BYTES)
             if not 0 < previous < count:
                 previous = 0
