@@ -9,11 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from penstock.spark.consuming import consume as consume
     from penstock.spark.deduplication import deduplicate as deduplicate
     from penstock.spark.registration import register as register
     from penstock.spark.session import session as session
 
 _HOMES: Final = {
+    "consume": "penstock.spark.consuming",
     "deduplicate": "penstock.spark.deduplication",
     "register": "penstock.spark.registration",
     "session": "penstock.spark.session",

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock import DeadLetter, Message, Producer, RetryLater
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
-from penstock.spark.consume import consume
+from penstock.spark.consuming import consume
 from penstock.testing.embedded import Embedded
 from penstock.testing.eventually import eventually as sometime
 
