@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from penstock.errors import ProtocolError, StoreDamaged
 from penstock.model import MessageQueue
@@ -87,7 +87,7 @@ def planned(
     """Tasks for ranges of a catalog's queues."""
     files = catalog.files()
     made = tasks(
-        ranges,
+        [catalog.cut(part) for part in ranges],
         cores=cores,
         min_partitions=options.min_partitions,
         ordered=options.ordered,
@@ -117,6 +117,15 @@ def path_reader(
 ) -> DataSourceReader:
     """The reader for a batch of ``option("path")``."""
     return PathReader(options, columns, cores)
+
+
+def path_stream(
+    options: ReadOptions, columns: tuple[str, ...], cores: int | None
+) -> DataSourceStreamReader:
+    """The reader for a stream of ``option("path")``."""
+    from penstock.spark.path_stream import PathStream
+
+    return PathStream(options, columns, cores)
 
 
 class PathReader(DataSourceReader):

@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from penstock.errors import InvalidArgument
 from penstock.spark.columns import asked_columns, spark_schema
 from penstock.spark.fetch import Fetcher
 from penstock.spark.options import ReadOptions, parse_read
@@ -53,16 +52,15 @@ class PenstockSource(DataSource):
         return TopicReader(options, columns, self.cores)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_read(dict(self.options))
+        columns = asked_columns(schema, options.columns)
+        if options.path is not None:
+            from penstock.spark.path import path_stream
+
+            return path_stream(options, columns, self.cores)
         from penstock.spark.streaming import TopicStream
 
-        options = parse_read(dict(self.options))
-        if options.path is not None:
-            raise InvalidArgument(
-                "option path in a stream",
-                expected="a batch read of a store directory, or a stream from a broker",
-                hint="spark.read instead of spark.readStream",
-            )
-        return TopicStream(options, asked_columns(schema, options.columns), self.cores)
+        return TopicStream(options, columns, self.cores)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from penstock.spark.sink import batch_writer

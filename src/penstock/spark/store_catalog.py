@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,12 +28,15 @@ from penstock.model.names import (
     reply_topic,
 )
 from penstock.protocol.validation import UNSENDABLE_TOPICS
+from penstock.spark.fetch import lost
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import Range
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import UNIT_BYTES
 from penstock.store.store import MessageStore
 from penstock.store.tools.locate import find_stores
+
+log = logging.getLogger(__name__)
 
 _SYSTEM_TOPICS: Final = UNSENDABLE_TOPICS | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 _REPLY_SUFFIX: Final = reply_topic("")
@@ -105,6 +109,15 @@ class StoreCatalog:
     def refresh(self) -> int:
         """See what was written meanwhile; return how many messages that are."""
         return sum(store.refresh() for store in self._stores.values())
+
+    @property
+    def tail_bytes(self) -> int:
+        """How much memory the entries take that files may have meanwhile."""
+        return sum(
+            len(queue.tail)
+            for store in self._stores.values()
+            for queue in store.queue_table.queues.values()
+        )
 
     # Queues
 
@@ -184,6 +197,20 @@ class StoreCatalog:
             )
             for broker, store in self._stores.items()
         }
+
+    def cut(self, part: Range) -> Range:
+        """A range without what lies behind the queue's end: a checkpoint may know more than a copy.
+
+        That is data loss, and an error unless it is to be passed over.
+        """
+        (end,) = self.latest([part.queue]).values()
+        if part.high <= end:
+            return part
+        what = f"{part.queue} ends at {end}, and messages up to {part.high - 1} were to be read"
+        if self._options.fail_on_data_loss:
+            raise lost(what)
+        log.warning("%s; skipped", what)
+        return Range(part.queue, min(part.low, end), end)
 
     def tail(self, part: Range) -> Tail:
         """The entries of a range that are in no file."""
