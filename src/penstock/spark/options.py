@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.client.arguments import timestamp_ms
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue
 from penstock.protocol.filters import parse_tags
 from penstock.protocol.validation import check_group, check_topic
@@ -209,7 +209,7 @@ class OptionReader:
             return None
         try:
             return check(text)
-        except InvalidArgument as error:
+        except PenstockError as error:
             raise InvalidArgument(
                 f"option {name}: {error.what}", expected=error.expected, hint=error.hint
             ) from error

@@ -8,6 +8,7 @@ back after its last answer. One that failed, or on which an answer may still com
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -145,6 +146,11 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def __del__(self) -> None:
+        # A task may be abandoned with its connection at any point; that is no leak to warn of.
+        if hasattr(self, "_socket"):
+            self._socket.close()
 
     @property
     def is_dead(self) -> bool:
@@ -394,6 +400,15 @@ class _GoAway(ConnectionLost):
 _shared: dict[tuple[int, Access], Wire] = {}
 _shared_lock = threading.Lock()
 os.register_at_fork(after_in_child=lambda: _after_fork())
+
+
+@atexit.register
+def close_shared() -> None:
+    """Close the connections of this process that are idle."""
+    with _shared_lock:
+        wires = list(_shared.values())
+    for wire in wires:
+        wire.close()
 
 
 def _after_fork() -> None:

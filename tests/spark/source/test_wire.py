@@ -1,0 +1,246 @@
+"""Connections of worker processes, against real servers and against strange ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from struct import pack
+
+import pytest
+import trustme
+from tests.spark.source.brokers import create
+
+from penstock.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimeout,
+    TopicNotFound,
+)
+from penstock.protocol.acl import verify
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import RESPONSE, Command, decode_command, encode_command
+from penstock.protocol.frames import FrameDecoder
+from penstock.spark.options import parse_read
+from penstock.spark.wire import Access, Connection, Wire, body_bytes
+from penstock.testing.embedded import Embedded
+
+PLAIN = Access(namesrv=("127.0.0.1:1",))
+
+
+@contextmanager
+def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A listener that hands each connection to ``serve``, then closes it."""
+
+    def run() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                serve(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        host, port = listener.getsockname()
+        yield f"{host}:{port}"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+def requests(connection: socket.socket) -> Iterator[Command]:
+    decoder = FrameDecoder()
+    while data := connection.recv(65_536):
+        for frame in decoder.feed(data):
+            yield decode_command(frame)
+
+
+def test_requests_under_way_together_get_their_own_answers() -> None:
+    def backwards(connection: socket.socket) -> None:
+        seen = []
+        for request in requests(connection):
+            seen.append(request)
+            if len(seen) == 3:
+                # A request of the server's own, as brokers send them, is nobody's answer.
+                connection.sendall(encode_command(Command(40, 1)))
+                for one in reversed(seen):
+                    answer = Command(0, one.request_id, RESPONSE, one.ext, b"body")
+                    connection.sendall(encode_command(answer))
+
+    with server(backwards) as address:
+        commands = [Command(1, ext={"n": str(n)}) for n in range(3)]
+        answers = Wire(PLAIN).call_many(address, commands)
+    assert [answer.ext for answer in answers] == [{"n": "0"}, {"n": "1"}, {"n": "2"}]
+    assert all(bytes(answer.body) == b"body" for answer in answers)  # type: ignore[arg-type]
+
+
+def test_a_connection_is_used_again_unless_the_other_side_has_left() -> None:
+    accepted: list[int] = []
+
+    def answer_twice(connection: socket.socket) -> None:
+        accepted.append(1)
+        for count, request in enumerate(requests(connection), 1):
+            connection.sendall(encode_command(Command(0, request.request_id, RESPONSE)))
+            if count == 2:
+                return
+
+    with server(answer_twice) as address:
+        wire = Wire(PLAIN)
+        for _ in range(5):
+            wire.exchange(address, Command(1))
+        wire.close()
+    assert len(accepted) in (3, 4), "two requests a connection, and no more"
+
+
+def test_a_server_that_goes_away_is_left_for_a_new_connection() -> None:
+    said: list[int] = []
+
+    def go_away_once(connection: socket.socket) -> None:
+        for request in requests(connection):
+            said.append(ResponseCode.SUCCESS if said else ResponseCode.GO_AWAY)
+            connection.sendall(encode_command(Command(said[-1], request.request_id, RESPONSE)))
+
+    with server(go_away_once) as address:
+        wire = Wire(PLAIN)
+        assert wire.exchange(address, Command(1)).code == ResponseCode.SUCCESS
+        wire.close()
+    assert said == [ResponseCode.GO_AWAY, ResponseCode.SUCCESS]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pack(">iI", -5, 0),
+        pack(">iI", 2**31 - 1, 10),
+        pack(">iI", 10, 100),
+        pack(">iI", 8, 0x07_000004) + b"{}{}",
+        pack(">iI", 6, 2) + b"[]",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+def test_a_strange_answer_is_an_error_and_costs_no_memory(garbage: bytes) -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(garbage)
+
+    with server(talk) as at:
+        with pytest.raises((ProtocolError, ConnectionLost)) as refused:
+            Wire(PLAIN).exchange(at, Command(1), 5)
+        if isinstance(refused.value, ConnectionLost):
+            assert at in str(refused.value)
+
+
+def test_silence_and_absence_are_told_apart_and_name_the_address() -> None:
+    with server(lambda connection: list(requests(connection)).clear()) as at:
+        connection = Connection(at, PLAIN)
+        with pytest.raises(RequestTimeout, match=at):
+            connection.receive(0.0)
+        connection.close()
+    with pytest.raises(ConnectFailed, match=at):
+        Wire(PLAIN).exchange(at, Command(1))
+
+
+def test_requests_are_signed_with_all_they_carry() -> None:
+    seen: list[Command] = []
+
+    def note(connection: socket.socket) -> None:
+        for request in requests(connection):
+            seen.append(request)
+            connection.sendall(encode_command(Command(0, request.request_id, RESPONSE)))
+
+    access = Access(namesrv=("127.0.0.1:1",), access_key="AK", secret_key="SK", security_token="TK")
+    with server(note) as address:
+        wire = Wire(access)
+        wire.exchange(address, Command(10, ext={"a": "1"}, body=b"abc"))
+        wire.close()
+    ext = seen[0].ext
+    assert ext is not None
+    assert (ext["AccessKey"], ext["SecurityToken"], ext["a"]) == ("AK", "TK", "1")
+    assert verify(ext, b"abc", "SK")
+    assert not verify(ext, b"abd", "SK")
+    assert "SK" not in "".join(ext.values())
+
+
+def test_the_environment_fills_in_what_the_options_leave_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.9:9876")
+    monkeypatch.setenv("PENSTOCK_ACCESS_KEY", "AK")
+    monkeypatch.setenv("PENSTOCK_SECRET_KEY", "SK")
+    monkeypatch.setenv("PENSTOCK_NAMESPACE", "ns")
+    monkeypatch.setenv("PENSTOCK_TLS", "true")
+    access = Access.of()
+    assert access.namesrv == ("10.0.0.9:9876",)
+    assert (access.access_key, access.secret_key, access.namespace) == ("AK", "SK", "ns")
+    assert access.tls is not None
+    assert "SK" not in repr(access)
+    assert pickle.loads(pickle.dumps(access)) == access
+    assert Access.of(tls=False).tls is None
+    monkeypatch.delenv("PENSTOCK_SECRET_KEY")
+    with pytest.raises(ConfigError, match="secret_key is missing"):
+        Access.of()
+
+
+def test_name_servers_are_tried_in_turn(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 3)
+    wire = Wire(Access.of(f"127.0.0.1:1;{mq.namesrv}"))
+    assert len(wire.route("orders").subscribe_queues("orders")) == 3
+    with pytest.raises(TopicNotFound, match="'absent'"):
+        wire.route("absent")
+    assert wire.topics() == ["orders"]
+    wire.close()
+
+
+def test_a_process_shares_its_connections_and_a_forked_one_makes_its_own(mq: Embedded) -> None:
+    access = Access.of(mq.namesrv)
+    wire = Wire.shared(access)
+    assert Wire.shared(Access.of(mq.namesrv)) is wire
+    wire.ask_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, "topics")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # Only what touches no thread of the parent's may happen here.
+        is_own = Wire.shared(access) is not wire
+        os.write(writing, b"1" if is_own else b"0")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1) == b"1"
+    os.close(reading)
+    os.close(writing)
+    assert wire.topics() == []
+
+
+def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+
+    def echo(connection: socket.socket) -> None:
+        with suppress(OSError), context.wrap_socket(connection, server_side=True) as secure:
+            for request in requests(secure):
+                answer = Command(0, request.request_id, RESPONSE, body=body_bytes(request) * 1000)
+                secure.sendall(encode_command(answer))
+
+    with server(echo) as address:
+        trusting = parse_read(
+            {"namesrv": address, "topic": "t", "tls": json.dumps({"ca_file": f"{tmp_path}/ca.pem"})}
+        )
+        wire = Wire(trusting.access)
+        for _ in range(3):
+            answer = wire.exchange(address, Command(1, body=b"0123456789"))
+            assert body_bytes(answer) == b"0123456789" * 1000
+        wire.close()
+        doubting = parse_read({"namesrv": address, "topic": "t", "tls": "true"})
+        with pytest.raises(ConnectFailed, match="no TLS connection to"):
+            Wire(doubting.access).exchange(address, Command(1))
