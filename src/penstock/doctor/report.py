@@ -79,8 +79,11 @@ def worst_first(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def summary(facts: GroupFacts) -> dict[str, object]:
-    """A group in one line."""
+    """A group in one line; None is what no broker was there to tell."""
     letters = facts.dead_letters
+    if not facts.cluster.masters:
+        unknown = dict.fromkeys(("members", "topics", "lag", "retries", "dead_letters"))
+        return {"group": facts.group, **unknown}
     return {
         "group": facts.group,
         "members": len(facts.members),

@@ -62,7 +62,7 @@ def _stuck(facts: GroupFacts, member: MemberFacts, running_ms: int) -> Finding:
         "stuck-handler",
         f"a handler of member {member.client_id} has been running for {duration(running_ms)} on "
         f"{longest.queue} offset {longest.offset}{held_up}",
-        f"penstock query {longest.msg_id}",
+        f"penstock query --id {longest.msg_id}",
         f"look at what its thread waits for: py-spy dump, or jstack, on {member.address}",
         member=member.client_id,
         queue=longest.queue,
