@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import session
+from penstock.spark.tuned_session import session
 from penstock.testing.embedded import Embedded, embedded
 
 _HERE = Path(__file__).parent

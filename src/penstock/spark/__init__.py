@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from penstock.spark.consuming import consume as consume
     from penstock.spark.deduplication import deduplicate as deduplicate
     from penstock.spark.registration import register as register
-    from penstock.spark.session import session as session
+    from penstock.spark.tuned_session import session as session
 
 _HOMES: Final = {
     "consume": "penstock.spark.consuming",
     "deduplicate": "penstock.spark.deduplication",
     "register": "penstock.spark.registration",
-    "session": "penstock.spark.session",
+    "session": "penstock.spark.tuned_session",
 }
 
 

@@ -257,6 +257,6 @@ def _session() -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    from penstock.spark.session import session
+    from penstock.spark.tuned_session import session
 
     return session()
