@@ -1,0 +1,252 @@
+"""The driver's half of a stream, asked as Spark asks it, but without Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.spark.source.brokers import create, numbered, numbers, produce, running
+
+from penstock import MessageQueue
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.spark.fetch import DataLost
+from penstock.spark.options import parse_read
+from penstock.spark.streaming import TopicStream, read_offsets
+from penstock.testing.embedded import Embedded
+
+ALL = ReadAllAvailable()
+
+
+def stream(namesrv: str, **options: str) -> TopicStream:
+    given = {"namesrv": namesrv, "topic": "orders", "pollTimeoutMs": "0", **options}
+    return TopicStream(parse_read(given), ("body",), 2)
+
+
+def content(reader: TopicStream, start: dict[str, object], end: dict[str, object]) -> list[int]:
+    """The numbers of a micro-batch."""
+    return numbers(
+        (body,)
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for body in batch.column(0).to_pylist()
+    )
+
+
+def queue(number: int) -> MessageQueue:
+    return MessageQueue("orders", "broker-a", number)
+
+
+def test_a_stream_begins_at_the_end_and_reads_what_comes(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 2)
+    produce(mq.namesrv, numbered("orders", range(10)))
+    reader = stream(mq.namesrv)
+    start = reader.initialOffset()
+    assert sum(read_offsets(start).values()) == 10
+    assert reader.latestOffset(start, ALL) == start
+    assert reader.partitions(start, start) == []
+    produce(mq.namesrv, numbered("orders", range(10, 20)))
+    end = reader.latestOffset(start, ALL)
+    assert content(reader, start, end) == list(range(10, 20))
+    assert reader.reportLatestOffset() == end
+    reader.stop()
+
+
+def test_offsets_are_the_same_text_for_the_same_place(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 12)
+    first, second = stream(mq.namesrv), stream(mq.namesrv)
+    written = json.dumps(first.initialOffset())
+    assert json.dumps(second.initialOffset()) == written
+    assert json.dumps(second.latestOffset(json.loads(written), ALL)) == written
+    first.stop()
+    second.stop()
+
+
+def test_a_message_ends_the_wait_for_it(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 4)
+    reader = stream(mq.namesrv, pollTimeoutMs="10000")
+    place = reader.initialOffset()
+    for number in range(3):
+        sender = threading.Timer(0.05, produce, (mq.namesrv, numbered("orders", [number])))
+        sender.start()
+        begun = time.monotonic()
+        end = reader.latestOffset(place, ALL)
+        waited = time.monotonic() - begun
+        sender.join()
+        assert content(reader, place, end) == [number]
+        assert waited < 9, "the poll was over before the message was noticed"
+        place = end
+    reader.stop()
+
+
+def test_a_limit_is_kept_unless_all_is_asked_for(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 3)
+    produce(mq.namesrv, numbered("orders", range(50)))
+    reader = stream(mq.namesrv, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(20)
+    place = reader.initialOffset()
+    sizes: list[int] = []
+    seen: list[int] = []
+    while (end := reader.latestOffset(place, limit)) != place:
+        seen += content(reader, place, end)
+        sizes.append(len(seen) - sum(sizes))
+        place = end
+    assert sizes == [20, 20, 10]
+    assert sorted(seen) == list(range(50))
+    assert sum(read_offsets(reader.latestOffset(reader.initialOffset(), ALL)).values()) == 50
+    reader.stop()
+
+
+def test_available_now_ends_at_what_was_there(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 2)
+    produce(mq.namesrv, numbered("orders", range(30)))
+    reader = stream(mq.namesrv, startingOffsets="earliest", pollTimeoutMs="10000")
+    reader.prepareForTriggerAvailableNow()
+    produce(mq.namesrv, numbered("orders", range(30, 40)))
+    place, seen = reader.initialOffset(), []
+    while (end := reader.latestOffset(place, ReadMaxRows(8))) != place:
+        seen += content(reader, place, end)
+        place = end
+    assert sorted(seen) == list(range(30))
+    reader.stop()
+
+
+def test_a_queue_that_is_added_is_read_from_its_beginning(
+    mq: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    create(mq.namesrv, "orders", 1)
+    reader = stream(mq.namesrv)
+    start = reader.initialOffset()
+    create(mq.namesrv, "orders", 2)
+    produce(mq.namesrv, numbered("orders", range(5)), queue(1))
+    end = reader.latestOffset(start, ALL)
+    assert read_offsets(end) == {queue(0): 0, queue(1): 5}
+    assert content(reader, start, end) == list(range(5))
+    reader.stop()
+
+
+def test_a_pattern_may_match_nothing_yet(mq: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    options = {"namesrv": mq.namesrv, "subscribePattern": "shop-.*", "pollTimeoutMs": "0"}
+    reader = TopicStream(parse_read(options), ("body",), 2)
+    start = reader.initialOffset()
+    create(mq.namesrv, "shop-a", 1)
+    produce(mq.namesrv, numbered("shop-a", [1, 2]))
+    end = reader.latestOffset(start, ALL)
+    assert content(reader, start, end) == [1, 2]
+    reader.stop()
+
+
+def test_progress_is_shown_in_the_group_when_the_next_batch_is_asked_for(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 1)
+    produce(mq.namesrv, numbered("orders", range(10)))
+    reader = stream(mq.namesrv, group="audit", startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert [row.lag for row in mq.admin.group_lag("audit")] == [10], "not before it is finished"
+    reader.latestOffset(end, ALL)
+    assert [(row.committed, row.lag) for row in mq.admin.group_lag("audit")] == [(10, 0)]
+    reader.stop()
+    resumed = stream(mq.namesrv, group="audit", startingOffsets="group", commitToGroup="false")
+    assert read_offsets(resumed.initialOffset()) == {queue(0): 10}
+    resumed.stop()
+
+
+def test_the_offsets_say_whom_the_listener_moves_and_nothing_secret(
+    mq: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(mq.namesrv, "orders", 1)
+    plain = stream(mq.namesrv, group="audit")
+    assert plain.initialOffset() == {
+        "group": "audit",
+        "namesrv": mq.namesrv,
+        "offsets": {"orders": {"broker-a": {"0": 0}}},
+    }
+    assert set(stream(mq.namesrv).initialOffset()) == {"offsets"}
+    secrets = {"accessKey": "AK-secret", "secretKey": "SK-secret"}
+    signed = stream(mq.namesrv, group="audit", **secrets).initialOffset()
+    # The listener could not sign, so it is not asked.
+    assert set(signed) == {"offsets"}
+    monkeypatch.setenv("PENSTOCK_ACCESS_KEY", "AK-secret")
+    monkeypatch.setenv("PENSTOCK_SECRET_KEY", "SK-secret")
+    from_environment = stream(mq.namesrv, group="audit").initialOffset()
+    assert from_environment["group"] == "audit"
+    assert "secret" not in json.dumps([signed, from_environment])
+
+
+def test_an_outage_is_waited_out_with_a_word_about_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path / "data") as up:
+        create(up.namesrv, "orders", 1)
+        reader = stream(up.namesrv, group="audit", pollTimeoutMs="200")
+        start = reader.initialOffset()
+        up.kill()
+        with caplog.at_level(logging.WARNING):
+            assert reader.latestOffset(start, ALL) == start
+        assert "the stream of topic 'orders' waits" in caplog.text
+        with pytest.raises(PenstockError):
+            reader.prepareForTriggerAvailableNow()
+        up.start()
+        produce(up.namesrv, numbered("orders", [1, 2]))
+        deadline = time.monotonic() + 30
+        while (end := reader.latestOffset(start, ALL)) == start:
+            assert time.monotonic() < deadline
+        assert content(reader, start, end) == [1, 2]
+        reader.stop()
+
+
+def test_a_topic_that_was_made_anew_is_noticed(
+    mq: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    create(mq.namesrv, "orders", 1)
+    produce(mq.namesrv, numbered("orders", range(20)))
+    strict, lenient = stream(mq.namesrv), stream(mq.namesrv, failOnDataLoss="false")
+    start = strict.initialOffset()
+    mq.admin.delete_topic("orders")
+    create(mq.namesrv, "orders", 1)
+    produce(mq.namesrv, numbered("orders", [100, 101]))
+    end = strict.latestOffset(start, ALL)
+    with pytest.raises(DataLost, match="orders@broker-a:0 ends at 2, and the stream has read up"):
+        strict.partitions(start, end)
+    assert content(lenient, start, end) == [100, 101]
+    assert content(lenient, end, lenient.latestOffset(end, ALL)) == []
+
+
+def test_a_stream_has_no_end_and_no_foreign_checkpoint(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 1)
+    with pytest.raises(InvalidArgument, match="endingOffsets or endingTimestamp in a stream"):
+        stream(mq.namesrv, endingOffsets="latest")
+    with pytest.raises(InvalidArgument, match="does the checkpoint belong to another query"):
+        stream(mq.namesrv).latestOffset({"orders": {"0": 5}}, ALL)
+
+
+@pytest.mark.parametrize("cut", ["before", "while"])
+def test_a_wait_survives_the_loss_of_its_connection(tmp_path: Path, cut: str) -> None:
+    with running(tmp_path / "data") as up:
+        create(up.namesrv, "orders", 2)
+        reader = stream(up.namesrv, pollTimeoutMs="300")
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, ALL) == start
+        if cut == "before":
+            up.kill()
+            up.start()
+        else:
+            killer = threading.Timer(0.1, up.kill)
+            killer.start()
+            assert reader.latestOffset(start, ALL) == start
+            killer.join()
+            up.start()
+        produce(up.namesrv, numbered("orders", [7]))
+        deadline = time.monotonic() + 30
+        while (end := reader.latestOffset(start, ALL)) == start:
+            assert time.monotonic() < deadline
+        assert content(reader, start, end) == [7]
+        reader.stop()
