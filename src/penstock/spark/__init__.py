@@ -11,13 +11,30 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.spark.consuming import consume as consume
     from penstock.spark.deduplication import deduplicate as deduplicate
+    from penstock.spark.pipelines.archive import archive as archive
+    from penstock.spark.pipelines.archive import read_archive as read_archive
+    from penstock.spark.pipelines.dead_letters import dead_letters as dead_letters
+    from penstock.spark.pipelines.redrive import redrive as redrive
+    from penstock.spark.pipelines.redrive import redrive_audit as redrive_audit
+    from penstock.spark.pipelines.replay import replay as replay
+    from penstock.spark.pipelines.report import report as report
+    from penstock.spark.pipelines.watching import GroupWatch as GroupWatch
     from penstock.spark.registration import register as register
     from penstock.spark.tuned_session import session as session
 
+_PIPELINES: Final = "penstock.spark.pipelines"
 _HOMES: Final = {
+    "GroupWatch": f"{_PIPELINES}.watching",
+    "archive": f"{_PIPELINES}.archive",
     "consume": "penstock.spark.consuming",
     "deduplicate": "penstock.spark.deduplication",
+    "dead_letters": f"{_PIPELINES}.dead_letters",
+    "read_archive": f"{_PIPELINES}.archive",
+    "redrive": f"{_PIPELINES}.redrive",
+    "redrive_audit": f"{_PIPELINES}.redrive",
     "register": "penstock.spark.registration",
+    "replay": f"{_PIPELINES}.replay",
+    "report": f"{_PIPELINES}.report",
     "session": "penstock.spark.tuned_session",
 }
 

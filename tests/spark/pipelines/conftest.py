@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from penstock import DeadLetter, Message, Producer, PushConsumer
 from penstock.model import StoredMessage
 from penstock.testing.embedded import Embedded
+from penstock.testing.eventually import eventually
 
 
 class Shop:
@@ -44,25 +46,25 @@ class Shop:
 def bury(mq: Embedded, group: str, keys: Iterable[str], *, topic: str = "orders") -> None:
     """Have a group give up the messages with these keys, and consume all others."""
     doomed = set(keys)
-    with PushConsumer(group, namesrv=mq.namesrv, start_from="first") as consumer:
+    consumer = PushConsumer(group, namesrv=mq.namesrv, start_from="first")
 
-        @consumer.on(topic)
-        def bill(message: StoredMessage) -> None:
-            if doomed.intersection(message.keys):
-                raise DeadLetter(f"no price for {message.keys[0]}")
+    @consumer.on(topic)
+    def bill(message: StoredMessage) -> None:
+        if doomed.intersection(message.keys):
+            raise DeadLetter(f"no price for {message.keys[0]}")
 
-        consumer.start()
+    def is_settled() -> bool:
+        return not sum(row.lag for row in mq.admin.group_lag(group, topic=topic))
+
+    with consumer:
         wait_until(lambda: len(mq.admin.dead_letters(group)) >= len(doomed))
-        wait_until(lambda: not sum(row.lag for row in mq.admin.group_lag(group, topic=topic)))
+    # Offsets are committed when a consumer stops.
+    wait_until(is_settled)
 
 
-def wait_until(condition: object, timeout: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     """`penstock.testing.eventually` for tests that block."""
-    import asyncio
-
-    from penstock.testing.eventually import eventually
-
-    asyncio.run(eventually(condition, timeout, interval=0.05))  # type: ignore[call-overload]
+    asyncio.run(eventually(condition, timeout, interval=0.05))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,26 +22,26 @@ DOOMED = ["o-1", "o-2", "o-4", "o-5", "o-9"]
 
 
 @pytest.fixture
-def billed(shop: Shop) -> Iterator[Shop]:
+def billed(shop: Shop) -> Shop:
     """Ten orders, five of which the billing gave up on."""
     shop.order(10)
     bury(shop.mq, "billing", DOOMED)
-    yield shop
+    return shop
 
 
 def consumed_again(shop: Shop, count: int) -> dict[str, bytes]:
     """What the group gets when it runs again."""
     got: dict[str, bytes] = {}
     topics = set()
-    with PushConsumer("billing", namesrv=shop.mq.namesrv) as consumer:
+    consumer = PushConsumer("billing", namesrv=shop.mq.namesrv)
 
-        @consumer.on("orders")
-        def bill(message: StoredMessage) -> None:
-            topics.add(message.topic)
-            assert message.keys[0] not in got
-            got[message.keys[0]] = message.body
+    @consumer.on("orders")
+    def bill(message: StoredMessage) -> None:
+        topics.add(message.topic)
+        assert message.keys[0] not in got
+        got[message.keys[0]] = message.body
 
-        consumer.start()
+    with consumer:
         wait_until(lambda: len(got) >= count)
     assert topics == {"orders"}
     return got
@@ -92,7 +91,8 @@ def test_letters_are_repaired_sent_once_and_written_down(
     second = redrive(letters, audit=audit, by="bob", **wishes)
     assert (second.redriven, second.skipped, second.failed, second.already) == (0, 1, 1, 3)
     fresh = dead_letters(spark, "billing", namesrv=namesrv)
-    assert redrive(fresh, audit=audit, **wishes).redriven == 0
+    third = redrive(fresh, audit=audit, **wishes)
+    assert (third.redriven, third.skipped, third.failed) == (0, 1, 1)
 
     got = consumed_again(billed, 3)
     assert set(got) == {"o-1", "o-2", "o-4"}
@@ -109,7 +109,7 @@ def test_letters_are_repaired_sent_once_and_written_down(
     for row in rows:
         assert row["sent_to"] == "%RETRY%billing"
         assert billed.mq.admin.message(row["copy_id"]).msg_id == row["msg_id"]
-    assert redrive_audit(spark, audit).count() == first.letters + second.letters + 2
+    assert redrive_audit(spark, audit).count() == 10 + third.letters
 
 
 def test_columns_changed_in_spark_are_what_is_sent(

@@ -1,0 +1,493 @@
+"""``penstock spark archive | replay | dlq | report``: the pipelines of `penstock.spark`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.connecting import Target, on_cluster
+from penstock.cli.guessing import (
+    GroupArgument,
+    TopicArgument,
+    complete_groups,
+    complete_topics,
+    guessing_topic,
+)
+from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.spark.pipelines.cluster import Access
+    from penstock.spark.pipelines.redriving import Repair
+
+app = typer.Typer(
+    help="Spark jobs: archive, replay, dlq, report.\n\n"
+    "Example: penstock spark archive orders archive/orders",
+    no_args_is_help=True,
+)
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Where Spark runs.", show_default="this machine"),
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Stored at or after: 2026-11-16T14:30, 2h ago."),
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stored before.")]
+RateOption = Annotated[
+    float | None, typer.Option("--rate", min=0.001, help="At most so many messages a second.")
+]
+DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Count, and send nothing.")]
+SqlOption = Annotated[
+    str | None,
+    typer.Option("--where", metavar="SQL", help="A condition on the columns, as in Spark SQL."),
+]
+_SECONDS = Column("seconds", align="right")
+REASONS_SHOWN = 20
+_REPAIRS = "penstock_repairs"
+
+
+# ---------------------------------------------------------------------------------------- archive
+
+
+@app.command("archive")
+@on_cluster
+def archive_topic(
+    target: Target,
+    topic: TopicArgument,
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Directory, or URL of any file system Spark knows.")
+    ],
+    rows_per_commit: Annotated[
+        int, typer.Option("--rows-per-commit", min=1, help="What a crash may undo.")
+    ] = 1_000_000,
+    compact: Annotated[
+        bool, typer.Option("--compact/--no-compact", help="Write small files together.")
+    ] = True,
+    allow_gaps: Annotated[
+        bool,
+        typer.Option("--allow-gaps", help="Go on where the broker deleted what was not archived."),
+    ] = False,
+    master: MasterOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add what a topic has gained since the last run to an archive of Parquet files, by day.
+
+    Run it as often as you like, or again after it was killed: each message is archived once.
+
+    Example: penstock spark archive orders archive/orders
+    """
+    from penstock.cli.spark_running import Bars, running_spark
+
+    with target.admin() as admin, guessing_topic(admin, topic):
+        admin.route(topic)
+    with running_spark("penstock archive", master) as spark, Bars(quiet=as_json) as bars:
+        from penstock.spark import archive
+
+        result = archive(
+            spark,
+            topic,
+            directory,
+            namesrv=target.namesrv,
+            rows_per_commit=rows_per_commit,
+            compact=compact,
+            fail_on_data_loss=not allow_gaps,
+            progress=bars,
+            **_access(target),
+        )
+    columns = [Column(name) for name in ("topic", "directory")]
+    columns += [Column(n, align="right") for n in ("archived", "total", "files", "days")]
+    columns += [Column("compacted", "files compacted"), _SECONDS]
+    values = _values(result)
+    gaps = sum(gap.count for gap in result.gaps)
+    if gaps:
+        output.note(f"{gaps} messages were gone before they could be archived.")
+    output.show_one(columns, values, as_json=as_json)
+
+
+# ----------------------------------------------------------------------------------------- replay
+
+
+@app.command("replay")
+@on_cluster
+def replay_messages(
+    target: Target,
+    to: Annotated[
+        str,
+        typer.Argument(metavar="TO", help="Topic to send to.", autocompletion=complete_topics),
+    ],
+    archive: Annotated[
+        str | None, typer.Option("--archive", metavar="DIR", help="Replay an archive.")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", help="Replay a topic as brokers hold it.", autocompletion=complete_topics
+        ),
+    ] = None,
+    path: Annotated[
+        Path | None, typer.Option("--path", metavar="DIR", help="Read --topic from this store.")
+    ] = None,
+    start: FromOption = None,
+    until: UntilOption = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option("--key", help="Only messages with this key; may be repeated."),
+    ] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys-file", metavar="FILE", help="Keys, one a line.")
+    ] = None,
+    tags: Annotated[
+        str | None, typer.Option("--tags", help="Only these tags, such as 'paid || refunded'.")
+    ] = None,
+    where: SqlOption = None,
+    rate: RateOption = None,
+    keep_queue: Annotated[
+        bool, typer.Option("--keep-queue", help="To the queue of the same broker and number.")
+    ] = False,
+    dry_run: DryRunFlag = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="ID", help="Finish a replay that died; sends the rest."),
+    ] = None,
+    yes: YesFlag = False,
+    master: MasterOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send messages of an archive, a topic or a store to a topic once more.
+
+    Every copy says which message it is a copy of, in its properties. Try --dry-run first.
+
+    Example: penstock spark replay orders-again --archive archive/orders --from 2h --rate 500
+    """
+    from penstock.cli.spark_running import Bars, running_spark
+
+    wanted = _keys(keys, keys_file)
+    if (archive is None) == (topic is None) or (path is not None and topic is None):
+        raise InvalidArgument(
+            "it is not clear what to replay",
+            expected="--archive DIR, --topic TOPIC, or --topic TOPIC with --path DIR",
+        )
+    if not dry_run:
+        output.confirm(f"Send messages to topic {to} at {target.namesrv}?", yes=yes)
+    with running_spark("penstock replay", master) as spark, Bars(quiet=as_json) as bars:
+        from penstock.spark import replay
+
+        result = replay(
+            spark,
+            to,
+            archive=archive,
+            topic=topic,
+            path=path,
+            start=_moment(start, "--from"),
+            end=_moment(until, "--until"),
+            keys=wanted,
+            tags=tags,
+            where=where,
+            rate=rate,
+            keep_queue=keep_queue,
+            dry_run=dry_run,
+            replay_id=resume,
+            namesrv=target.namesrv,
+            progress=bars,
+            **_access(target),
+        )
+    if as_json:
+        output.print_json(_values(result))
+        return
+    if dry_run:
+        days: list[dict[str, object]] = [
+            {"day": day, "messages": count} for day, count in result.days
+        ]
+        columns = (Column("day"), Column("messages", align="right"))
+        note = f"{result.matched} messages of {result.source} would be sent to {to}."
+        output.show(Table(columns, days, note=note, empty="Nothing matches."), as_json=False)
+        return
+    output.say(
+        f"Sent {result.sent} of {result.matched} messages of {result.source} to {to}, "
+        f"replay {result.replay_id}."
+    )
+
+
+def _keys(keys: list[str] | None, file: Path | None) -> list[str] | None:
+    if file is None:
+        return keys or None
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"--keys-file {file} cannot be read: {error}", expected="a text file, one key a line"
+        ) from error
+    return [*(keys or ()), *(line.strip() for line in lines if line.strip())]
+
+
+# -------------------------------------------------------------------------------------------- dlq
+
+
+@app.command("dlq")
+@on_cluster
+def dead_letter_job(
+    target: Target,
+    group: GroupArgument,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="SQL",
+            help="A condition, also on reason, reason_type, attempts, origin_topic.",
+        ),
+    ] = None,
+    settled: Annotated[
+        bool, typer.Option("--all", help="Also those that were redriven or purged already.")
+    ] = False,
+    redrive: Annotated[
+        bool, typer.Option("--redrive", help="Give them to their group again, each once.")
+    ] = False,
+    repair: Annotated[
+        str | None,
+        typer.Option(
+            "--repair",
+            metavar="FILE:FUNCTION",
+            help="Python function from a dead letter to a new body; also module:function.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to-topic", metavar="TOPIC", help="Send to this topic instead."),
+    ] = None,
+    audit: Annotated[
+        str, typer.Option("--audit", metavar="DIR", help="Where redrives are written down.")
+    ] = "redrive-audit",
+    rate: RateOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Repair, and say what would be sent.")
+    ] = False,
+    yes: YesFlag = False,
+    master: MasterOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The dead letters of a group by reason; with --redrive repaired and sent once more.
+
+    The audit keeps what was redriven, by whom and when. What was redriven before, here or by
+    `penstock dlq redrive`, is not sent again.
+
+    Example: penstock spark dlq billing --redrive --repair repairs.py:add_price --dry-run
+    """
+    from penstock.cli.spark_running import Bars, running_spark
+
+    function = None if repair is None else _loaded(repair)
+    if redrive and not dry_run:
+        output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
+    access = _access(target)
+    with running_spark("penstock dlq", master) as spark, Bars(quiet=as_json) as bars:
+        from penstock.spark import dead_letters
+        from penstock.spark import redrive as redrive_letters
+
+        letters = dead_letters(spark, group, settled=settled, namesrv=target.namesrv, **access)
+        if where is not None:
+            letters = letters.where(where)
+        if not (redrive or dry_run):
+            _show_reasons(letters, group, as_json)
+            return
+        result = redrive_letters(
+            letters,
+            group=group,
+            audit=None if dry_run else audit,
+            repair=function,
+            to=to,
+            rate=rate,
+            dry_run=dry_run,
+            namesrv=target.namesrv,
+            progress=bars,
+            **access,
+        )
+    names = ("letters", "redriven", "skipped", "failed", "already", "gone")
+    heads = {"redriven": "would be redriven"} if dry_run else {}
+    columns = [Column("group"), Column("sent_to", "to")]
+    columns += [Column(name, heads.get(name), align="right") for name in names]
+    output.show_one(columns, _values(result), as_json=as_json)
+    if not as_json:
+        for detail, count in result.details[:REASONS_SHOWN]:
+            output.note(output.plain(f"{count} failed: {detail}"))
+        if not dry_run:
+            output.note(f"Written down in {audit}, run {result.run}.")
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _show_reasons(letters: Any, group: str, as_json: bool) -> None:
+    from pyspark.sql import functions as F
+
+    rows = (
+        letters.groupBy("origin_topic", "reason_type", "reason")
+        .agg(
+            F.count(F.lit(1)).alias("letters"),
+            F.max("attempts").alias("attempts"),
+            F.unix_millis(F.max("store_timestamp")).alias("last_ms"),
+        )
+        .orderBy(F.desc("letters"), "reason_type", "reason")
+        .collect()
+    )
+    columns = (
+        Column("letters", align="right"),
+        Column("origin_topic", "topic"),
+        Column("reason_type", "failed with"),
+        Column("reason"),
+        Column("attempts", "attempts at most", align="right"),
+        Column("last_ms", "last one", format=output.local_time),
+    )
+    empty = f"Group {group} has no dead letters like that."
+    output.show(Table(columns, [row.asDict() for row in rows], empty=empty), as_json=as_json)
+
+
+def _loaded(name: str) -> Repair:
+    """The function a user named, from a file or from a module that can be imported."""
+    import importlib
+    import importlib.util
+    import sys
+
+    home, colon, attribute = name.rpartition(":")
+    if not colon or not home or not attribute:
+        raise InvalidArgument(f"--repair {name!r}", expected="FILE.py:FUNCTION or MODULE:FUNCTION")
+    try:
+        if home.endswith(".py"):
+            # A name of its own: somebody's json.py must not hide Python's.
+            spec = importlib.util.spec_from_file_location(_REPAIRS, Path(home).resolve())
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{home} is no Python file")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[_REPAIRS] = module
+            spec.loader.exec_module(module)
+            _ship(module)
+        else:
+            sys.path.insert(0, "")
+            module = importlib.import_module(home)
+    except Exception as error:
+        raise InvalidArgument(
+            f"--repair {name!r} cannot be loaded: {type(error).__name__}: {error}",
+            expected="FILE.py:FUNCTION or MODULE:FUNCTION",
+        ) from error
+    function: Callable[..., Any] | None = getattr(module, attribute, None)
+    if not callable(function):
+        raise InvalidArgument(
+            f"--repair {name!r}: {home} has no function {attribute!r}",
+            expected="a function of one dead letter",
+        )
+    return function
+
+
+def _ship(module: Any) -> None:
+    """Have functions of a file travel by value: executors cannot import it."""
+    from pyspark import cloudpickle
+
+    untyped: Any = cloudpickle
+    untyped.register_pickle_by_value(module)
+
+
+# ----------------------------------------------------------------------------------------- report
+
+
+@app.command("report")
+@on_cluster
+def write_report(
+    target: Target,
+    file: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
+    ] = Path("penstock-report.html"),
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            help="Only this topic; may be repeated.",
+            autocompletion=complete_topics,
+            show_default="all",
+        ),
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group",
+            help="Only this group; may be repeated.",
+            autocompletion=complete_groups,
+            show_default="all",
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="From when: 2026-11-16T14:30, 2h ago.", show_default="1h"
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Until when.", show_default="now")
+    ] = None,
+    watch: Annotated[
+        str | None,
+        typer.Option(
+            "--watch", metavar="DURATION", help="Watch the groups first, such as 1m: lag, latency."
+        ),
+    ] = None,
+    title: Annotated[str, typer.Option("--title", help="Its heading.")] = "Penstock report",
+    master: MasterOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """One HTML page with plots: throughput, lag, latency, retries, dead letters by reason.
+
+    Lag over time and the latency from producer to consumer are known only if the groups were
+    watched.
+
+    Example: penstock spark report -o report.html --from 2h --watch 30s
+    """
+    from penstock.cli.spark_running import Bars, running_spark
+
+    with running_spark("penstock report", master) as spark, Bars(quiet=as_json) as bars:
+        from penstock.spark import report
+
+        data = report(
+            spark,
+            file,
+            topics=topics or None,
+            groups=groups or None,
+            start=_moment(start, "--from"),
+            end=_moment(until, "--until"),
+            watch=watch,
+            title=title,
+            namesrv=target.namesrv,
+            progress=bars,
+            **_access(target),
+        )
+    if as_json:
+        output.print_json({"file": str(file), **_values(data)})
+        return
+    output.say(
+        f"Wrote {file}: {data.messages} messages in {len(data.topics)} topics, "
+        f"{len(data.groups)} groups, {sum(group.dead for group in data.groups)} dead letters."
+    )
+
+
+# ----------------------------------------------------------------------------------------- common
+
+
+def _access(target: Target) -> Access:
+    return dict(target.access)  # type: ignore[return-value]  # the CLI sets no other keys
+
+
+def _moment(text: str | None, option: str) -> int | None:
+    from penstock.cli.times import moment_ms
+
+    return None if text is None else moment_ms(text, option=option)
+
+
+def _values(result: Any) -> dict[str, object]:
+    """A result as plain values."""
+    values = dataclasses.asdict(result)
+    if "seconds" in values:
+        values["seconds"] = round(values["seconds"], 1)
+    return values

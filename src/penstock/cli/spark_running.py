@@ -1,0 +1,121 @@
+"""A Spark session for one command: quiet, with a bar, and with errors people can read."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from penstock.cli import output
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OUR_ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
+_LOG_LINES_SHOWN = 5
+
+
+@contextlib.contextmanager
+def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
+    """A session, stopped at the end if it began here; errors name the file that Spark logs to."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise PenstockError(
+            "this needs Spark, which is not installed",
+            hint="pip install 'penstock[spark,java,report]'",
+        )
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+
+    from penstock.spark import session
+
+    is_ours = SparkContext._active_spark_context is None
+    log = Path(tempfile.mkdtemp(prefix="penstock-spark-")) / "spark.log"
+    if is_ours and sys.stderr.isatty():
+        output.note("Starting Spark ...")
+    try:
+        with _stderr_to(log):
+            spark = session(name, master=master, config={"spark.log.level": "WARN"})
+    except PenstockError:
+        raise
+    except Exception as error:
+        last = "; ".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
+        raise PenstockError(
+            f"Spark did not start: {_first_line(error)} ({last})", hint=f"look into {log}"
+        ) from error
+    try:
+        yield spark
+    except PySparkException as error:
+        raise readable(error, log) from error
+    finally:
+        if is_ours:
+            spark.stop()
+    # Nobody looks at the log of a job that went well.
+    log.unlink(missing_ok=True)
+    log.parent.rmdir()
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """What is started meanwhile, Spark's JVM, writes its chatter into a file for good."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)
+
+
+def readable(error: Exception, log: Path) -> PenstockError:
+    """One sentence of what a job died of: ours from an executor if there is one, else Spark's."""
+    text = str(error)
+    ours = _OUR_ERROR.findall(text)
+    if ours:
+        return PenstockError(ours[-1][1].strip())
+    return PenstockError(f"Spark: {_first_line(error)}", hint=f"look into {log}")
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
+
+
+class Bars:
+    """Shows a pipeline's progress: a bar for each thing it does, one after the other."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._open = contextlib.ExitStack()
+        self._what: str | None = None
+        self._bar = output.Bar()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """What a pipeline calls."""
+        if what != self._what:
+            self._open.close()
+            self._what = what
+            self._bar = self._open.enter_context(output.progress(total, what, quiet=self._quiet))
+        self._bar.total(total)
+        self._bar.advance(done - self._bar.done)
