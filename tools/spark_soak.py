@@ -1,0 +1,361 @@
+"""Source, handlers that fail at random and the sink on Spark, with kills; every message's fate.
+
+    python -m tools.spark_soak --messages 200000 --kills 10 --broker-kills 3
+
+A broker process, a Spark process and this one. The Spark process runs two queries: one hands the
+messages of a topic to a handler that fails by chance (`consume`), one copies the topic through
+source and sink. Both Spark and the broker are killed with SIGKILL along the way and started again.
+At the end every message must have been handled or be a dead letter, and its copy must be there,
+once when repeats are dropped. Ends with 1 if one is missing; prints what became of them as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from penstock import Admin, DeadLetter, Message, Producer, RetryLater
+from penstock.errors import PenstockError
+from penstock.model import StoredMessage
+from penstock.spark.encode import ROW_PROPERTIES
+from penstock.spark.fetch import Fetcher
+from penstock.spark.options import parse_read
+from penstock.spark.planning import tasks
+from penstock.spark.positions import Positions
+from penstock.testing.process import ChildProcess
+
+ROOT = Path(__file__).parent.parent
+IN, OUT, GROUP = "soak-in", "soak-out", "soak"
+QUEUES = 4
+MAX_RETRIES = 3
+BURST = 200
+START_SECONDS = 180.0
+PATIENCE_SECONDS = 240.0
+POLL_SECONDS = 0.5
+DELAYS = " ".join(["1s"] * 18)
+"""Retries that wait for hours would make a soak of days."""
+FAILING, LATER, GIVEN_UP = 0.06, 0.10, 0.12
+"""Up to these shares of calls raise, ask for a later retry, give the message up."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much, and how rough."""
+
+    messages: int = 20_000
+    kills: int = 2
+    broker_kills: int = 1
+    seed: int = 1
+
+
+@dataclass
+class Fates:
+    """What became of the messages; the last four lines must be empty lists."""
+
+    messages: int
+    calls: int
+    handled: int
+    handled_again: int
+    dead_letters: int
+    copies: int
+    copies_again: int
+    kills: int
+    broker_kills: int
+    lost_by_handler: list[int]
+    lost_by_sink: list[int]
+    copied_twice_when_deduplicated: list[int]
+    unknown: list[int]
+
+    @property
+    def is_good(self) -> bool:
+        return not (
+            self.lost_by_handler
+            or self.lost_by_sink
+            or self.copied_twice_when_deduplicated
+            or self.unknown
+        )
+
+
+# ------------------------------------------------------------------------- the Spark process
+
+
+class Handler:
+    """Fails by chance, the same way for the same message and attempt; notes each call."""
+
+    def __init__(self, seed: int, notes: str) -> None:
+        self._seed = seed
+        self._notes = notes
+
+    def __call__(self, message: StoredMessage) -> None:
+        number = int(message.body[:12])
+        chance = random.Random(f"{self._seed} {number} {message.reconsume_times}").random()
+        verdict = (
+            "fails"
+            if chance < FAILING
+            else "later"
+            if chance < LATER
+            else "dead"
+            if chance < GIVEN_UP
+            else "done"
+        )
+        with Path(self._notes).open("a") as notes:
+            notes.write(f"{number} {message.reconsume_times} {verdict}\n")
+        if verdict == "fails":
+            raise ValueError(f"message {number} failed")
+        if verdict == "later":
+            raise RetryLater("1s", "not now")
+        if verdict == "dead":
+            raise DeadLetter("not ever")
+
+
+def job(namesrv: str, directory: Path, seed: int) -> None:
+    """Run both queries until killed."""
+    from penstock.spark import consume
+    from penstock.spark.tuned_session import session
+
+    spark = session("penstock-soak", master="local[2,4]")
+    consume(
+        {"namesrv": namesrv, "topic": IN, "startingOffsets": "earliest"},
+        Handler(seed, str(directory / "notes")),
+        group=GROUP,
+        checkpoint=directory / "handling",
+        max_retries=MAX_RETRIES,
+    )
+    stream = spark.readStream.format("penstock").option("namesrv", namesrv)
+    copied = stream.option("topic", IN).option("startingOffsets", "earliest").load()
+    (
+        copied.writeStream.format("penstock")
+        .option("namesrv", namesrv)
+        .option("topic", OUT)
+        .option("checkpointLocation", str(directory / "copying"))
+        .start()
+    )
+    say("running")
+    spark.streams.awaitAnyTermination()
+    say("a query ended")
+
+
+# -------------------------------------------------------------------------- this process
+
+
+class Cluster:
+    """A broker process that comes back under the same address."""
+
+    def __init__(self, directory: Path) -> None:
+        config = directory / "broker.conf"
+        config.write_text(f"messageDelayLevel={DELAYS}\n")
+        self._arguments: list[str | Path] = [
+            *(sys.executable, "-m", "penstock", "up", "--data", directory / "data"),
+            *("--config", config),
+        ]
+        self._process = self._started("0", "0")
+
+    def _started(self, nameserver_port: str, broker_port: str) -> ChildProcess:
+        ports = ("--nameserver-port", nameserver_port, "--broker-port", broker_port)
+        process = ChildProcess([*self._arguments, *ports], directory=ROOT).start()
+        ready = process.wait_for_line(r"ready namesrv=(\S+:(\d+)) broker=\S+:(\d+)", START_SECONDS)
+        self.namesrv, self._nameserver_port, self._broker_port = ready.groups()
+        return process
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process = self._started(self._nameserver_port, self._broker_port)
+
+    def stop(self) -> None:
+        self._process.kill()
+
+
+def soak(plan: Plan, directory: Path, tell: Callable[[str], None] | None = None) -> Fates:
+    """Run it all and account for every message."""
+    tell = tell or (lambda text: None)
+    cluster = Cluster(directory)
+    spark = ChildProcess(
+        [
+            *(sys.executable, "-m", "tools.spark_soak", "--job", cluster.namesrv),
+            *("--directory", directory, "--seed", str(plan.seed)),
+        ],
+        directory=ROOT,
+    )
+    try:
+        with Admin(namesrv=cluster.namesrv) as admin:
+            for topic in (IN, OUT):
+                admin.create_topic(topic, queues=QUEUES)
+        spark.start().wait_for_line("^running$", START_SECONDS)
+        _produce(plan, cluster, spark, directory, tell)
+        return _settled(plan, cluster.namesrv, directory, spark, tell)
+    finally:
+        if spark.is_running:
+            spark.kill()
+        cluster.stop()
+
+
+def _produce(
+    plan: Plan,
+    cluster: Cluster,
+    spark: ChildProcess,
+    directory: Path,
+    tell: Callable[[str], None],
+) -> None:
+    """Send the messages burst by burst, with the kills in between."""
+    bursts = [
+        range(start, min(start + BURST, plan.messages)) for start in range(0, plan.messages, BURST)
+    ]
+    chance = random.Random(plan.seed)
+    blows = Counter(chance.choices(range(len(bursts)), k=plan.kills))
+    broker_blows = Counter(chance.choices(range(len(bursts)), k=plan.broker_kills))
+    with Producer(group="soak-producer", namesrv=cluster.namesrv, retries=10) as producer:
+        for place, burst in enumerate(bursts):
+            _send(producer, burst)
+            for _ in range(broker_blows[place]):
+                tell(f"kills the broker after message {burst[-1]}")
+                cluster.kill()
+            for _ in range(blows[place]):
+                # Not before it has done something since its last start: that is what is tested.
+                before = _calls(directory)
+                _until(lambda before=before: _calls(directory) > before, spark, "a handler call")
+                tell(f"kills Spark after message {burst[-1]}")
+                spark.kill()
+                spark.start().wait_for_line("^running$", START_SECONDS)
+
+
+def _send(producer: Producer, burst: range) -> None:
+    """Send some messages; a broker that is being started again is waited for."""
+    left = [Message(IN, b"%012d %s" % (number, b"x" * 100)) for number in burst]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while left:
+        try:
+            producer.send_batch(left)
+            return
+        except PenstockError:
+            # Perhaps they were stored: then there are some twice, which the accounts allow.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+
+
+def _settled(
+    plan: Plan, namesrv: str, directory: Path, spark: ChildProcess, tell: Callable[[str], None]
+) -> Fates:
+    """The accounts, once nothing is missing any more or patience is at its end."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    best = None
+    while True:
+        found = account(plan, namesrv, directory)
+        missing = len(found.lost_by_handler) + len(found.lost_by_sink)
+        if best is None or missing < best:
+            best, deadline = missing, time.monotonic() + PATIENCE_SECONDS
+        if not missing or time.monotonic() > deadline or not spark.is_running:
+            if not spark.is_running:
+                tell(f"Spark ended by itself\n{spark.output[-4000:]}")
+            return found
+        tell(f"{missing} messages are on their way")
+        time.sleep(4 * POLL_SECONDS)
+
+
+def _until(condition: Callable[[], bool], spark: ChildProcess, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline or not spark.is_running:
+            raise AssertionError(f"no {what} in {PATIENCE_SECONDS} seconds\n{spark.output[-4000:]}")
+        time.sleep(POLL_SECONDS)
+
+
+def _calls(directory: Path) -> int:
+    notes = directory / "notes"
+    return notes.stat().st_size if notes.exists() else 0
+
+
+# ------------------------------------------------------------------------------- the accounts
+
+
+def account(plan: Plan, namesrv: str, directory: Path) -> Fates:
+    """What became of each message, from the notes, the dead letters and the copies."""
+    calls = _notes(directory / "notes")
+    done = Counter(number for number, verdict in calls if verdict == "done")
+    dead = {number for number, _ in _stored(namesrv, f"%DLQ%{GROUP}")}
+    copies = list(_stored(namesrv, OUT))
+    sent = Counter(number for number, _ in _stored(namesrv, IN))
+    everything = set(range(plan.messages))
+    once = {(number, name) for number, name in copies}
+    distinct = Counter(number for number, _ in once)
+    return Fates(
+        messages=plan.messages,
+        calls=len(calls),
+        handled=len(done),
+        handled_again=sum(count - 1 for count in done.values()),
+        dead_letters=len(dead),
+        copies=len(copies),
+        copies_again=len(copies) - len(once),
+        kills=plan.kills,
+        broker_kills=plan.broker_kills,
+        lost_by_handler=sorted(everything - set(done) - dead)[:20],
+        lost_by_sink=sorted(everything - set(distinct))[:20],
+        # A message that the producer sent twice has two copies by right.
+        copied_twice_when_deduplicated=sorted(
+            number for number, count in distinct.items() if count > sent[number]
+        )[:20],
+        unknown=sorted((set(done) | dead | set(distinct)) - everything)[:20],
+    )
+
+
+def _notes(path: Path) -> list[tuple[int, str]]:
+    if not path.exists():
+        return []
+    lines = [line.split() for line in path.read_text().splitlines()]
+    # A killed process may leave half a line.
+    return [(int(parts[0]), parts[2]) for parts in lines if len(parts) == 3]
+
+
+def _stored(namesrv: str, topic: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The messages of a topic, each with the name of the row it was."""
+    options = parse_read({"namesrv": namesrv, "topic": topic})
+    try:
+        planned = tasks(Positions(options).batch_ranges())
+    except PenstockError:
+        return  # nothing was ever given up
+    fetcher = Fetcher(options)
+    for task in planned:
+        for batch in fetcher.batches(task, ("body", "properties")):
+            for body, pairs in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                properties = dict(pairs)
+                yield int(body[:12]), tuple(properties.get(key, "") for key in ROW_PROPERTIES)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; 1 if a message is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tools.spark_soak", description=__doc__)
+    parser.add_argument("--messages", type=int, default=Plan.messages)
+    parser.add_argument("--kills", type=int, default=Plan.kills, help="of the Spark process")
+    parser.add_argument("--broker-kills", type=int, default=Plan.broker_kills)
+    parser.add_argument("--seed", type=int, default=Plan.seed)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.job:
+        job(chosen.job, chosen.directory, chosen.seed)
+        return 1
+    plan = Plan(chosen.messages, chosen.kills, chosen.broker_kills, chosen.seed)
+    with tempfile.TemporaryDirectory(prefix="penstock-soak-") as directory:
+        begun = time.monotonic()
+        fates = soak(
+            plan, Path(directory), lambda text: say(f"{time.monotonic() - begun:4.0f} s: {text}")
+        )
+    say(json.dumps(asdict(fates), indent=2))
+    return 0 if fates.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
