@@ -58,11 +58,18 @@ def as_here(
         for data in info.subscription_set
         if data.sub_string != "*"
     ]
-    return dataclasses.replace(info, mq_table=table, subscription_set=tuple(wanted))
+    properties = {**info.properties, "PROP_CONSUMER_START_TIMESTAMP": str(now_ms - 3_600_000)}
+    return dataclasses.replace(
+        info, properties=properties, mq_table=table, subscription_set=tuple(wanted)
+    )
 
 
 def examined(
-    release: str, change: Callable[[ConsumerRunningInfo, int], ConsumerRunningInfo], tag: str
+    release: str,
+    change: Callable[[ConsumerRunningInfo, int], ConsumerRunningInfo],
+    tag: str,
+    *,
+    consumed: bool = True,
 ) -> GroupReport:
     """A cluster with one such member, looked at."""
     reports: list[GroupReport] = []
@@ -72,7 +79,9 @@ def examined(
         async with shop() as mq, await connect(mq) as wire:
             await wire.heartbeat(CLIENT, consumer=GROUP, topics={TOPIC: "TagA || TagB"})
             await send(mq, 4, tag=tag)
-            await mq.admin.reset_offsets(GROUP, TOPIC, "last", force=True)
+            await mq.admin.reset_offsets(GROUP, TOPIC, "last" if consumed else "first")
+            await mq.clock.advance("1m")
+            await wire.heartbeat(CLIENT, consumer=GROUP, topics={TOPIC: "TagA || TagB"})
             body = encode_body(change(recorded(release), mq.clock.time_ms()))
             wire.serve(RequestCode.GET_CONSUMER_RUNNING_INFO, lambda request: Command(0, body=body))
             reports.append(await examine(mq))
@@ -98,6 +107,15 @@ def test_its_filter_is_tried_on_recent_messages() -> None:
     report = examined("5.5.0", as_here, "TagC")
     assert causes(report) == ["filter-matches-nothing"]
     assert report.findings[0].evidence["tags"] == {"TagC": 4}
+
+
+def test_one_that_is_paused_shows_by_what_it_leaves_lying() -> None:
+    report = examined("5.5.0", as_here, "TagA", consumed=False)
+    assert causes(report) == ["not-pulled"]
+    [finding] = report.findings
+    assert finding.severity is Severity.CRITICAL
+    assert finding.evidence["lag"] == 4
+    assert "does not tell whether it is" in finding.way_out[0]
 
 
 def test_messages_that_are_not_finished_for_long_make_it_seem_stuck() -> None:

@@ -54,6 +54,7 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
     "stuck-handler": ("a handler does not return", consuming.stuck_handler),
     "flow-control": ("a member cannot take more", consuming.flow_control),
     "lock-held-elsewhere": ("a queue is locked by another client", consuming.lock_held_elsewhere),
+    "not-pulled": ("a member does not pull a queue that it holds", consuming.not_pulled),
     "queue-without-member": ("nobody consumes a queue", consuming.queue_without_member),
     "queue-with-two-members": ("two members consume a queue", consuming.queue_with_two_members),
 }

@@ -137,6 +137,8 @@ class QueueFacts:
     """None: the group never committed there."""
     is_committed_known: bool = True
     """False: nobody could be asked, or offsets are not kept on brokers."""
+    last_stored_ms: int = 0
+    """When the last message came, by the broker's clock; 0: none is there."""
 
     @property
     def lag(self) -> int:

@@ -17,6 +17,7 @@ from penstock.model import MessageQueue, Subscription, TopicRoute
 from penstock.model.names import READ, dead_letter_topic, retry_topic
 from penstock.model.subscription import EVERYTHING
 from penstock.protocol.bodies import SubscriptionGroupTable, TopicStats
+from penstock.protocol.bodies.stats import TopicOffset
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import GetTopicStats
 from penstock.protocol.headers.codec import decode_header
@@ -103,16 +104,11 @@ class TopicGathering:
             except PenstockError:
                 continue
             found += await asyncio.gather(
-                *(
-                    self._queue(address, queue, ends.min_offset, ends.max_offset)
-                    for queue, ends in stats.offset_table.items()
-                )
+                *(self._queue(address, queue, ends) for queue, ends in stats.offset_table.items())
             )
         return tuple(sorted(found, key=lambda facts: facts.queue)), tuple(missing)
 
-    async def _queue(
-        self, address: str, queue: MessageQueue, min_offset: int, max_offset: int
-    ) -> QueueFacts:
+    async def _queue(self, address: str, queue: MessageQueue, ends: TopicOffset) -> QueueFacts:
         shown = MessageQueue(self._admin.short_name(queue.topic), queue.broker_name, queue.queue_id)
         committed: int | None = None
         is_known = self._keeps_offsets
@@ -122,7 +118,14 @@ class TopicGathering:
                     committed = await self._committed(address, queue)
                 except PenstockError:
                     is_known = False
-        return QueueFacts(shown, min_offset, max_offset, committed, is_known)
+        return QueueFacts(
+            shown,
+            ends.min_offset,
+            ends.max_offset,
+            committed,
+            is_known,
+            ends.last_update_timestamp,
+        )
 
     async def _committed(self, address: str, queue: MessageQueue) -> int | None:
         # A broker would rather say 0 than that there is none; 4.9 cannot be kept from it.

@@ -182,6 +182,55 @@ def _lock_owners(facts: GroupFacts) -> dict[str, list[str]]:
     return owners
 
 
+def not_pulled(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
+    """A member has a queue, messages wait in it, and it has none of them; nothing else tells why.
+
+    Java's consumers do not tell whether they are paused: this is how it shows.
+    """
+    if facts.is_broadcasting or any(not c.consume_enable for c in facts.configs.values()):
+        return
+    ahead = {b.name: b.clock_ahead_ms or 0 for b in facts.cluster.brokers if b.broker_id == 0}
+    waiting = {
+        q.queue: q
+        for topic in facts.topics
+        if topic.route is not None and not topic.forbidden_on
+        for q in topic.queues
+        if q.is_committed_known
+        and q.lag
+        and q.queue in topic.route.subscribe_queues(topic.name)
+        and facts.now_ms + ahead.get(q.queue.broker_name, 0) - q.last_stored_ms > limits.settle_ms
+    }
+    for member in facts.members:
+        if member.is_paused or not _has_settled(member, limits):
+            continue
+        idle = [
+            waiting[queue]
+            for queue, held in (member.queues or {}).items()
+            if queue in waiting
+            and held.cached + held.taken == 0
+            and str(queue) not in (member.paused_queues or ())
+            and (held.is_locked or not member.is_orderly)
+        ]
+        if idle:
+            lag = sum(q.lag for q in idle)
+            may_be_paused = " (it does not tell whether it is)" if member.is_paused is None else ""
+            yield critical(
+                "not-pulled",
+                f"member {member.client_id} holds {listed([str(q.queue) for q in idle], 4)}, where "
+                f"{plural(lag, 'message')} wait, and has pulled none of them",
+                f"is it paused{may_be_paused}? look at its log for pulls that fail",
+                f"penstock group lag {facts.group}",
+                member=member.client_id,
+                queues=[str(q.queue) for q in idle],
+                lag=lag,
+                oldest_pull_seconds=round(
+                    max(member.asked_ms - (member.queues or {})[q.queue].last_pull_ms for q in idle)
+                    / 1000,
+                    1,
+                ),
+            )
+
+
 def queue_without_member(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """Between two rebalances a queue may have nobody; for longer, something is wrong."""
     if facts.is_broadcasting or not _all_told(facts, limits):
@@ -206,8 +255,8 @@ def queue_without_member(facts: GroupFacts, limits: Thresholds) -> Iterator[Find
                 f"no member of group {facts.group!r} consumes {listed(list(map(str, alone)), 4)}, "
                 f"where {plural(behind, 'message')} wait",
                 f"penstock group describe {facts.group}",
-                "have all members share queues in the same way (allocation, topics), or restart "
-                "the one that was to have these",
+                "have all members share queues in the same way (allocation, topics); a member "
+                "that is paused takes none",
                 topic=topic.name,
                 queues=list(map(str, alone)),
                 lag=behind,
@@ -241,9 +290,13 @@ def _all_told(facts: GroupFacts, limits: Thresholds) -> bool:
     Who polls may have chosen its queues itself.
     """
     return bool(facts.members) and all(
+        member.polls is False and _has_settled(member, limits) for member in facts.members
+    )
+
+
+def _has_settled(member: MemberFacts, limits: Thresholds) -> bool:
+    return (
         member.queues is not None
-        and member.polls is False
         and member.started_ms is not None
         and member.asked_ms - member.started_ms >= limits.settle_ms
-        for member in facts.members
     )
