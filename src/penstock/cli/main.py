@@ -40,7 +40,10 @@ VERBS = {
     ),
     "dlq": Verb(f"{_HERE}.dead_letters:app", "Dead letters: list, show, redrive, purge."),
     "doctor": Verb(f"{_HERE}.doctor:doctor", "Why does a group not receive anything?"),
-    "bench": Verb(f"{_HERE}.benching:bench", "Measure sending and receiving."),
+    "bench": Verb(
+        f"{_HERE}.benching:bench",
+        "Measure sending, receiving and the time between, with this client.",
+    ),
     "spark": Verb(f"{_HERE}.spark_jobs:app", "Spark jobs: archive, replay, dlq, report."),
     "store": Verb(
         f"{_HERE}.store_tools:app",
@@ -48,7 +51,7 @@ VERBS = {
     ),
     "demo": Verb(
         f"{_HERE}.demo:demo",
-        "Place orders, bill and ship them, fail, retry, repair: all on a broker in this process.",
+        "A day in a shop: orders are billed, shipped, checked and archived with Spark, repaired.",
     ),
 }
 
