@@ -1,0 +1,122 @@
+"""How fast Spark scans a store directory, beside its own Parquet scan of the same rows.
+
+A store of two queues is written with 200-byte bodies and the properties a Java producer sends, and
+once more as Parquet, uncompressed, with the same columns. Both are scanned in turns: a scan is a
+write to ``noop``. Rates are rows per second of wall-clock time on two cores, everything in the page
+cache.
+
+    python -m benchmarks.spark_path [--full | --tiny]
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from benchmarks.effort import FULL, QUICK, Effort, Figures, at_least, median, ratio
+from benchmarks.script import main
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark.columns import ALL
+from penstock.spark.tuned_session import session
+from penstock.store import Draft, MessageStore, StoreConfig
+
+MESSAGES: Final = 2_000_000
+BODY_BYTES: Final = 200
+QUEUES: Final = 2
+TOPIC: Final = "orders"
+LEAN: Final = ("offset", "store_timestamp", "body")
+LEAN_TARGET: Final = 2_000_000
+ALL_TARGET: Final = 800_000
+RATIO_TARGET: Final = 0.8
+_WRITE_EVERY: Final = 512
+
+
+def run(effort: Effort = QUICK) -> Figures:
+    """Rows per second from the store and from Parquet, for three columns and for all."""
+    spark = session("penstock-bench", master="local[2,4]", config={"spark.driver.memory": "4g"})
+    spark.sparkContext.setLogLevel("ERROR")
+    count = effort.scaled(MESSAGES if effort is FULL else MESSAGES // 2)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        store, parquet = Path(directory) / "broker-a", Path(directory) / "parquet"
+        fill(store, count)
+        (read(spark, store, ALL).write.option("compression", "none").parquet(str(parquet)))
+        figures: Figures = {"rows": count, "body_bytes": BODY_BYTES, "cores": 2, "targets": []}
+        for label, columns, target in (("lean", LEAN, LEAN_TARGET), ("all", ALL, ALL_TARGET)):
+            ours = read(spark, store, columns)
+            theirs = spark.read.parquet(str(parquet)).select(*columns)
+            for frame in (ours, theirs):
+                _check(frame, count)
+                scan(frame)
+            rates: dict[str, list[float]] = {"path": [], "parquet": []}
+            for _ in range(effort.rounds):
+                rates["parquet"].append(count / scan(theirs))
+                rates["path"].append(count / scan(ours))
+            reached = ratio(rates["path"], rates["parquet"])
+            figures[label] = {
+                "columns": list(columns),
+                "rows_per_second": median(rates["path"]),
+                "parquet_rows_per_second": median(rates["parquet"]),
+                **reached,
+            }
+            figures["targets"].append(
+                at_least(f"rows a second from the path, {label}", target, median(rates["path"]))
+            )
+            if label == "lean":
+                name = f"path to Parquet scan, {label}"
+                figures["targets"].append(at_least(name, RATIO_TARGET, reached["ratio"]))
+    return figures
+
+
+def fill(root: Path, count: int) -> None:
+    """A store with ``count`` messages, spread over the queues."""
+    bodies = [os.urandom(BODY_BYTES) for _ in range(1000)]
+    host = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+    with MessageStore(root, StoreConfig(message_index_enable=False)) as store:
+        for number in range(count):
+            properties = (
+                f"KEYS\x01order-{number:08d}\x02"
+                f"UNIQ_KEY\x017F0000014D0130946E094D98{number:08X}\x02"
+                f"CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02TAGS\x01created\x02"
+            ).encode()
+            body = bodies[number % len(bodies)]
+            store.append(
+                Draft(
+                    TOPIC,
+                    number % QUEUES,
+                    body,
+                    properties,
+                    born_timestamp=1_794_793_031_525,
+                    born_host=host,
+                    store_host=host,
+                )
+            )
+            if number % _WRITE_EVERY == 0:
+                store.write()
+        store.write()
+
+
+def read(spark: SparkSession, path: Path, columns: tuple[str, ...]) -> DataFrame:
+    """The store as a table of these columns."""
+    reader = spark.read.format("penstock").option("columns", ",".join(columns))
+    return reader.option("topic", TOPIC).load(str(path))
+
+
+def scan(frame: DataFrame) -> float:
+    """How many seconds it takes to read everything."""
+    started = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def _check(frame: DataFrame, count: int) -> None:
+    found = frame.selectExpr("count(*)", "sum(length(body))").first()
+    assert found is not None
+    assert tuple(found) == (count, count * BODY_BYTES), found
+
+
+if __name__ == "__main__":
+    main(run)
