@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,3 +190,34 @@ def test_receipts_of_a_batch_are_ordinary_receipts() -> None:
         Receipt(SendStatus.OK, "a", "O1", QUEUE, 7),
         Receipt(SendStatus.OK, "b", "O2", QUEUE, 8),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "hint"),
+    [
+        ({"properties": {"amount": 7}}, "'amount' = 7 is of type int", "str(7)"),
+        ({"properties": {"amount": None}}, "'amount' = None is of type NoneType", "leave"),
+        ({"properties": {"raw": b"x"}}, "'raw' = b'x' is of type bytes", "b'x'.decode()"),
+        ({"properties": {7: "amount"}}, "the key of message property 7", "'7'"),
+        ({"properties": ["colour"]}, "message properties of type list", None),
+        ({"tag": 7}, "message tag 7 is of type int", "str(7)"),
+        ({"keys": [7]}, "message key 7 is of type int", "str(7)"),
+        ({"keys": 7}, "message keys 7 are of type int", None),
+        ({"keys": b"o-1"}, "message keys b'o-1' are of type bytes", None),
+        ({"sharding_key": 7}, "message sharding_key 7 is of type int", "str(7)"),
+    ],
+)
+def test_what_is_no_text_is_refused_and_not_guessed(
+    fields: dict[str, Any], said: str, hint: str | None
+) -> None:
+    with pytest.raises(IllegalMessage) as refused:
+        enclose(Message("T", b"x", **fields), "ID", SETTINGS)
+    assert said in refused.value.what
+    assert refused.value.expected
+    assert hint is None or hint in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("delay", [2.5, 3.0, True, -1, 19, "7s"])
+def test_a_delay_is_one_of_the_levels(delay: Any) -> None:
+    with pytest.raises(InvalidArgument, match="delay levels"):
+        enclose(Message("T", b"x", delay=delay), "ID", SETTINGS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+import penstock
+import penstock.aio
 from penstock.client.settings import (
     CONCURRENT_RETRIES,
     PROFILES,
@@ -155,3 +158,25 @@ def test_where_to_start_has_a_name_on_the_wire() -> None:
     assert StartFrom("last").wire_name == "CONSUME_FROM_LAST_OFFSET"
     assert StartFrom("first").wire_name == "CONSUME_FROM_FIRST_OFFSET"
     assert StartFrom("time", 5).wire_name == "CONSUME_FROM_TIMESTAMP"
+
+
+@pytest.mark.parametrize("module", [penstock, penstock.aio], ids=["blocking", "awaiting"])
+@pytest.mark.parametrize("name", ["Producer", "PushConsumer", "PullConsumer"])
+def test_wrong_arguments_are_told_by_the_name_of_the_class(module: Any, name: str) -> None:
+    client = getattr(module, name)
+    with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 .* argument: 'group'$"):
+        client()
+    with pytest.raises(TypeError, match=rf"^{name}\(\) takes 2 positional arguments"):
+        client("g", "127.0.0.1:9876")
+    # What tools show is still the whole signature.
+    assert list(inspect.signature(client).parameters)[:2] == ["group", "namesrv"]
+
+
+def test_a_class_of_ones_own_keeps_its_own_arguments() -> None:
+    class Shop(penstock.Producer):
+        def __init__(self, name: str) -> None:
+            super().__init__(f"shop-{name}")
+
+    with pytest.raises(TypeError, match=r"Shop\.__init__\(\) missing 1 .*'name'"):
+        Shop()  # type: ignore[call-arg]
+    assert Shop("a")._settings.group == "shop-a"

@@ -6,6 +6,7 @@ Pure. Everything that can be wrong with a message is found here, before a broker
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.client.settings import ProducerSettings
@@ -51,15 +52,13 @@ def stamped(message: Message, msg_id: str) -> dict[str, str]:
     """The properties a message is sent with."""
     properties: dict[str, str] = {}
     if message.properties:
-        check_user_properties(message.properties)
-        properties.update(message.properties)
+        properties.update(_user_properties(message.properties))
     if message.tag:
-        properties[Property.TAGS] = message.tag
+        properties[Property.TAGS] = _text("tag", message.tag)
     if message.keys:
-        keys = message.keys
-        properties[Property.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        properties[Property.KEYS] = _keys(message.keys)
     if message.sharding_key is not None:
-        properties[Property.SHARDING_KEY] = message.sharding_key
+        properties[Property.SHARDING_KEY] = _text("sharding_key", message.sharding_key)
     if message.delay is not None:
         level = DELAY_LEVELS.level_of(message.delay)
         if level:
@@ -68,6 +67,58 @@ def stamped(message: Message, msg_id: str) -> dict[str, str]:
     properties[Property.WAIT] = "true"
     properties[Property.UNIQUE_KEY] = msg_id
     return properties
+
+
+def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """What a user may set: text under text.
+
+    Another type would have to be guessed back by whoever reads it: None would arrive as "None".
+    """
+    if not isinstance(properties, Mapping):
+        raise IllegalMessage(
+            f"message properties of type {type(properties).__name__}",
+            expected="a dict, such as {'colour': 'red'}",
+        )
+    for key, value in properties.items():
+        if not isinstance(key, str):
+            raise IllegalMessage(
+                f"the key of message property {key!r} is of type {type(key).__name__}",
+                expected="text",
+                hint=f"{str(key)!r}",
+            )
+        if not isinstance(value, str):
+            raise IllegalMessage(
+                f"message property {key!r} = {value!r} is of type {type(value).__name__}",
+                expected="text: consumers get properties as text",
+                hint="leave the property out" if value is None else _as_text(value),
+            )
+    check_user_properties(properties)
+    return properties
+
+
+def _keys(keys: Iterable[str]) -> str:
+    if isinstance(keys, str):
+        return keys
+    if isinstance(keys, bytes | bytearray) or not isinstance(keys, Iterable):
+        raise IllegalMessage(
+            f"message keys {keys!r} are of type {type(keys).__name__}",
+            expected="a list of text, such as ['order-1']",
+        )
+    return " ".join([_text("key", key) for key in keys])
+
+
+def _text(what: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise IllegalMessage(
+            f"message {what} {value!r} is of type {type(value).__name__}",
+            expected="text",
+            hint=_as_text(value),
+        )
+    return value
+
+
+def _as_text(value: object) -> str:
+    return f"{value!r}.decode()" if isinstance(value, bytes) else f"str({value!r})"
 
 
 @functools.lru_cache(maxsize=1024)

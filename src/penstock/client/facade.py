@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, Unpack
@@ -70,6 +72,21 @@ class Facade:
 
     _lease: Lease | None = None
     _was_stopped = False
+
+    def __init_subclass__(cls) -> None:
+        """Have Python name the public class when its arguments are wrong, not one below it."""
+        super().__init_subclass__()
+        init = cls.__init__
+        if "__init__" in cls.__dict__ or not isinstance(init, types.FunctionType):
+            return
+        named = types.FunctionType(
+            init.__code__, init.__globals__, "__init__", init.__defaults__, init.__closure__
+        )
+        functools.update_wrapper(named, init)
+        del named.__wrapped__  # type: ignore[attr-defined]  # it is a copy, not a wrapper
+        named.__kwdefaults__ = init.__kwdefaults__
+        named.__qualname__ = cls.__name__
+        cls.__init__ = named  # type: ignore[method-assign]
 
     def __init__(self, what: str, session: SessionSettings, namespace: str | None) -> None:
         self._what = what

@@ -46,7 +46,8 @@ class DelayLevels:
         if isinstance(delay, str):
             level = self._levels.get(delay.strip().lower())
         else:
-            level = delay if 0 <= delay <= self.max_level and delay is not True else None
+            is_number = isinstance(delay, int) and not isinstance(delay, bool)
+            level = delay if is_number and 0 <= delay <= self.max_level else None
         if level is None:
             raise InvalidArgument(
                 f"delay {delay!r} is none of the {self.max_level} delay levels",
