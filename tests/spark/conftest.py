@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+import json
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +16,9 @@ from penstock.spark.tuned_session import session
 from penstock.testing.embedded import Embedded, embedded
 
 _HERE = Path(__file__).parent
+VECTORS = _HERE.parent / "vectors"
+# Python before 3.11.4 knows no filters, and later ones warn where none is named.
+SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,3 +44,19 @@ def mq() -> Iterator[Embedded]:
     """A name server and a broker of the test's own, on real sockets that executors can reach."""
     with embedded() as running:
         yield running
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Callable[[str], tuple[Path, list[dict[str, Any]]]]:
+    """Unpack a store that Apache RocketMQ wrote: its root, and its messages by the manifest."""
+
+    def unpack(version: str) -> tuple[Path, list[dict[str, Any]]]:
+        with tarfile.open(VECTORS / f"store-{version}.tar.gz") as archive:
+            # The timer wheel is 38 MB that nobody reads.
+            members = [member for member in archive if not member.name.endswith("timerwheel")]
+            archive.extractall(tmp_path / version, members, **SAFE_EXTRACTION)
+        with gzip.open(VECTORS / f"store-{version}.manifest.jsonl.gz", "rt") as lines:
+            rows = [json.loads(line) for line in lines]
+        return tmp_path / version / "store", [row for row in rows if row["kind"] == "message"]
+
+    return unpack

