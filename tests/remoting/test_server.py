@@ -7,12 +7,15 @@ import gc
 import logging
 from pathlib import Path
 
+import orjson
 import pytest
 
 from penstock.errors import LifecycleError, ListenFailed
 from penstock.protocol.codes import ResponseCode
-from penstock.protocol.commands import Command, reply
+from penstock.protocol.commands import RESPONSE, Command, encode_command, reply
+from penstock.protocol.frames import FrameDecoder
 from penstock.remoting import Limits, Peer, Promise, Server, go_away
+from penstock.remoting.peer import shortcut_key
 from penstock.testing.eventually import eventually
 from penstock.testing.raw_connection import RawConnection
 
@@ -52,6 +55,38 @@ async def test_several_ports_share_a_handler() -> None:
         for port in server.ports:
             async with await RawConnection.open(port) as raw:
                 assert (await raw.ask(Command(34, 1, body=b"hi"))).body == b"hi"
+
+
+async def test_a_shortcut_sees_a_request_first_and_may_leave_it() -> None:
+    seen: list[bytes] = []
+
+    def shortcut(_peer: Peer, header: bytes, body: bytes) -> bytes | None:
+        seen.append(body)
+        if body == b"broken":
+            raise ValueError("no way")
+        answer = Command(0, orjson.loads(header)["opaque"], RESPONSE, body=b"short")
+        return encode_command(answer) if body == b"usual" else None
+
+    async with (
+        Server(echo, shortcuts={shortcut_key(310): shortcut}) as server,
+        await RawConnection.open(server.port) as raw,
+    ):
+        assert (await raw.ask(Command(310, 1, body=b"usual"))).body == b"short"
+        assert (await raw.ask(Command(310, 2, body=b"unusual"))).body == b"unusual"
+        assert (await raw.ask(Command(311, 3, body=b"usual"))).body == b"usual"
+        assert (await raw.ask(Command(310, 4, body=b"usual", serializer=1))).body == b"usual"
+        broken = await raw.ask(Command(310, 5, body=b"broken"))
+        assert (broken.code, broken.remark) == (1, "ValueError: no way")
+        assert seen == [b"usual", b"unusual", b"broken"]
+        for peer in server.peers:
+            peer.use_handler(echo)
+        assert (await raw.ask(Command(310, 6, body=b"usual"))).body == b"usual"
+
+
+@pytest.mark.parametrize("code", [11, 34, 310])
+def test_the_key_of_a_shortcut_is_how_headers_begin(code: int) -> None:
+    [frame] = FrameDecoder().feed(encode_command(Command(code, 1, ext={"a": "b"})))
+    assert frame.header.startswith(shortcut_key(code))
 
 
 async def test_a_port_in_use_is_named_with_a_way_out() -> None:

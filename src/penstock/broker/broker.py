@@ -321,6 +321,7 @@ class Broker(Service):
             tls=self._tls,
             on_disconnect=self._peer_gone,
             before_write=storage.write,
+            shortcuts=self._dispatcher.shortcuts,
         )
 
     def _peer_gone(self, peer: Peer) -> None:

@@ -93,6 +93,10 @@ class BrokerStats:
         counter.size += size
         counter.calls += 1
 
+    def queue_puts(self, topic: str, queue_id: int) -> QueueCounter:
+        """What was stored in a queue, to be counted on until the topic is gone."""
+        return self._new_put(topic, queue_id)
+
     def put_took(self, topic: str, queue_id: int, seconds: float) -> None:
         """From the moment a message was taken in until it may be acknowledged."""
         flow = self._puts.get(topic)

@@ -78,6 +78,7 @@ class Storage(Service):
     ) -> None:
         """``put_took`` is told topic, queue and seconds of one message a write: a sample."""
         self.store = store
+        self._stage = store.append
         self._clock = clock
         self._flush_interval = flush_interval
         self._sync_timeout = sync_timeout
@@ -103,7 +104,7 @@ class Storage(Service):
     def append(self, draft: Draft) -> Appended:
         """Stage one message; it is written before any answer of this loop turn leaves."""
         try:
-            appended = self.store.append(draft)
+            appended = self._stage(draft)
         except StoreError as error:
             self._note_failed_append(error)
             raise
@@ -173,7 +174,7 @@ class Storage(Service):
     def _schedule_write(self, draft: Draft) -> None:
         self._is_write_scheduled = True
         if self._probe is None:
-            self._probe = _Probe(draft.topic, draft.queue_id, self._clock.monotonic())
+            self._probe = _Probe(draft[0], draft[1], self._clock.monotonic())
         assert self._loop is not None, "the storage was started"
         self._loop.call_soon(self._write_unasked)
 

@@ -111,6 +111,7 @@ class Topics:
         self._changed = changed
         self._table: dict[str, TopicConfig] = {}
         self._version = DataVersion(0, now_ms(), 0)
+        self._watchers: list[Callable[[], None]] = []
         self._system = {config.topic_name: config for config in system}
         self._add_system_topics()
 
@@ -160,6 +161,10 @@ class Topics:
     def table(self) -> TopicConfigTable:
         """Everything, as it is registered, answered and saved."""
         return TopicConfigTable(dict(self._table), self._version)
+
+    def on_change(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` after every change, for whoever keeps what it worked out of a topic."""
+        self._watchers.append(watcher)
 
     # Changing
 
@@ -240,6 +245,7 @@ class Topics:
             for name, config in table.topic_config_table.items()
         }
         self._version = table.data_version
+        self._tell_watchers()
         self._add_system_topics()
 
     def _add_system_topics(self) -> None:
@@ -249,7 +255,12 @@ class Topics:
 
     def _note_change(self, topic: str) -> None:
         self._version = self._version.following(self._now_ms())
+        self._tell_watchers()
         self._changed(topic)
+
+    def _tell_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher()
 
 
 def check_queue_count(read: int, write: int) -> None:

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import orjson
 
 from penstock.errors import ProtocolError
-from penstock.protocol.frames import BINARY, JSON, MAX_HEADER_BYTES, Frame
+from penstock.protocol.frames import BINARY, JSON, MAX_HEADER_BYTES, BareFrame
 
 VERSION: Final = 479
 """The release we claim to be, V5_3_3, as RocketMQ counts them."""
@@ -134,7 +134,7 @@ def body_size(body: Body) -> int:
 # ------------------------------------------------------------------------------------- decoding
 
 
-def decode_command(frame: Frame) -> Command:
+def decode_command(frame: BareFrame) -> Command:
     """What ``frame`` says; anything but a well-formed header is a ``ProtocolError``."""
     serializer, header, body = frame
     if serializer != JSON:

@@ -10,7 +10,7 @@ than it may have is refused before a byte of it is kept.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from penstock.errors import ProtocolError
 
@@ -32,6 +32,10 @@ class Frame(NamedTuple):
     serializer: int
     header: bytes
     body: bytes
+
+
+BareFrame: TypeAlias = tuple[int, bytes, bytes]
+"""The values of a `Frame` without their names, which cost as much to make as the tuple."""
 
 
 class FrameDecoder:
@@ -61,7 +65,11 @@ class FrameDecoder:
 
         A ``ProtocolError`` is final: the stream has no mark to find the next frame by.
         """
-        frames: list[Frame] = []
+        return [_new_tuple(Frame, frame) for frame in self.cut(data)]
+
+    def cut(self, data: bytes) -> list[BareFrame]:
+        """What ``feed`` does for those who take a frame apart at once: plain tuples."""
+        frames: list[BareFrame] = []
         start = self._finish_buffered(data, frames) if self._buffer else 0
         size = len(data)
         # No legal frame is shorter than both length words, so peeking at them never waits for
@@ -77,14 +85,13 @@ class FrameDecoder:
             if end > size:
                 self._wanted = end - start
                 break
-            # NamedTuple's own constructor costs twice as much as the tuple it makes.
-            frames.append(_new_tuple(Frame, (serializer, data[header:body], data[body:end])))
+            frames.append((serializer, data[header:body], data[body:end]))
             start = end
         if start < size:
             self._buffer += memoryview(data)[start:]
         return frames
 
-    def _finish_buffered(self, data: bytes, frames: list[Frame]) -> int:
+    def _finish_buffered(self, data: bytes, frames: list[BareFrame]) -> int:
         """Add to the buffered frame what it lacks; return how much of ``data`` that took."""
         buffer = self._buffer
         taken = 0
@@ -105,7 +112,7 @@ class FrameDecoder:
                 break
         body = _LENGTH_BYTES + header_length
         with memoryview(buffer) as view:
-            frames.append(Frame(mark >> 24, bytes(view[_LENGTH_BYTES:body]), bytes(view[body:])))
+            frames.append((mark >> 24, bytes(view[_LENGTH_BYTES:body]), bytes(view[body:])))
         # A new buffer rather than clear(): nothing of a large frame stays allocated.
         self._buffer = bytearray()
         self._wanted = _LENGTH_BYTES

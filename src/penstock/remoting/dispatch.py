@@ -26,7 +26,7 @@ from penstock.protocol.bodies import encode_body
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import Body, Command
 from penstock.protocol.headers import encode_header, header_codec
-from penstock.remoting.peer import Handler, Peer
+from penstock.remoting.peer import Handler, Peer, Shortcut, shortcut_key
 from penstock.remoting.promise import Promise
 
 if TYPE_CHECKING:
@@ -111,12 +111,18 @@ class Dispatcher:
     """Finds the handler of a request; answers what nobody handles."""
 
     def __init__(self) -> None:
+        self.shortcuts: dict[bytes, Shortcut] = {}
+        """What a server of this dispatcher may be given to spare its hottest requests the way."""
         self._handlers: dict[int, Handler] = {}
         self._unknown: set[int] = set()
 
     def add_raw(self, code: int, handler: Handler) -> None:
         """Serve a code with a function of the bare command."""
         self._handlers[code] = handler
+
+    def add_shortcut(self, code: int, shortcut: Shortcut) -> None:
+        """Let a function have a first look at the requests of a code that has a handler, too."""
+        self.shortcuts[shortcut_key(code)] = shortcut
 
     def add_module(self, module: ModuleType, state: object) -> None:
         """Serve the codes that the functions of a module are marked with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -13,7 +13,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, reply
 from penstock.remoting.limits import Limits
 from penstock.remoting.listener import Listener, PlainListener, SniffingListener
-from penstock.remoting.peer import Handler, Peer, PeerHook
+from penstock.remoting.peer import Handler, Peer, PeerHook, Shortcut
 from penstock.remoting.promise import Promise
 from penstock.remoting.tls import ServerTls
 from penstock.remoting.turn import Turn
@@ -33,6 +33,7 @@ class Server:
 
     ``before_write`` is called at the end of every loop turn that has something to send, before it
     is sent; see `turn`. ``on_connect`` and ``on_disconnect`` get each peer that was taken in.
+    ``shortcuts`` (see `peer.shortcut_key`) may be filled while it runs.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Server:
         on_connect: PeerHook | None = None,
         on_disconnect: PeerHook | None = None,
         before_write: Callable[[], None] | None = None,
+        shortcuts: Mapping[bytes, Shortcut] | None = None,
     ) -> None:
         self._handler = handler
+        self._shortcuts = {} if shortcuts is None else shortcuts
         self._host = host
         self._first_port = port
         self._limits = limits or Limits()
@@ -187,6 +190,7 @@ class Server:
             loop=asyncio.get_running_loop(),
             accepted=True,
             opened=self._take_in,
+            shortcuts=self._shortcuts,
         )
 
     def _take_in(self, peer: Peer) -> None:

@@ -2,6 +2,7 @@
 
 This is the hottest path of the broker, so one object binds what it needs once and looks at as
 little as it can: properties are searched, not parsed; a known topic was validated when it was made.
+What most sends look like does not even come here any more, see `send_shortcut`.
 The answer is returned at once; the connection sends it only after the store has written
 (`remoting.turn`), or, with sync flush, when a promise is kept.
 """
@@ -12,6 +13,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.broker.delaying import delayed
+from penstock.broker.handlers.send_shortcut import (
+    SENDERS_FLAGS,
+    SendShortcut,
+    born_host,
+    refused,
+)
 from penstock.broker.retries import group_of_retry_topic, is_dead_on_send, max_reconsume_times
 from penstock.broker.state import BrokerState
 from penstock.broker.storage import Answered
@@ -30,7 +37,6 @@ from penstock.protocol.batches import BatchItem, decode_batch
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import header_codec
 from penstock.protocol.headers.send import SEND_V2, SendMessage
-from penstock.protocol.records import SysFlag, parse_host
 from penstock.protocol.send_answers import SendAnswers
 from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise
@@ -40,9 +46,6 @@ _NO_EXT: Final[Mapping[str, str]] = {}
 _read_v1 = header_codec(SendMessage).read
 _read_v2 = SEND_V2.read
 _new_tuple = tuple.__new__
-# A record that is flagged as prepared is never delivered: only the broker flags.
-_SENDERS_FLAGS: Final = ~SysFlag.TRANSACTION_MASK
-_BORN_HOST: Final = "born_host"
 _WAIT_NOT: Final = "WAIT\x01false"
 _TIMER_KEYS: Final = (
     Property.TIMER_DELAY_SECONDS,
@@ -77,6 +80,8 @@ class Sending:
         self._append = broker.storage.append
         self._count = broker.stats.put
         self._answer_frame = self._answers.frame
+        self._shortcut = SendShortcut(broker, self._answers)
+        self.shortcut = self._shortcut.serve
 
     # Request codes
 
@@ -128,9 +133,9 @@ class Sending:
                     body,
                     stored_text.encode(),
                     flag,
-                    sys_flag & _SENDERS_FLAGS,
+                    sys_flag & SENDERS_FLAGS,
                     born_timestamp,
-                    peer.data.get(_BORN_HOST) or _born_host(peer),
+                    born_host(peer),
                     self._store_host,
                     reconsume_times,
                     0,
@@ -142,6 +147,8 @@ class Sending:
             log_position, queue_offset, size, _ = appended
             self._count(topic, queue_id, size)
             if not (self._has_made_topic or self._storage.is_sync_flush or command.serializer):
+                if config is not None and topic == asked_topic and special is None:
+                    self._shortcut.open_lane(topic, queue_id, is_ordered=config.order)
                 return self._answer_frame(
                     command.request_id, log_position, queue_id, queue_offset, unique_id
                 )
@@ -149,12 +156,7 @@ class Sending:
             answer = Command(0, ext=self._answers.ext(msg_id, queue_id, queue_offset, unique_id))
             return self._acknowledge(answer, appended, _WAIT_NOT not in stored_text)
         except PenstockError as error:
-            # RocketMQ says these two with refusals as well.
-            ext = {
-                Property.REGION: self._answers.region,
-                Property.TRACE_ON: self._answers.trace_on,
-            }
-            return Command(error.code, ext=ext, remark=str(error))
+            return refused(error, self._answers)
 
     def _send_batch(self, peer: Peer, command: Command, ask: SendMessage) -> Command | Promise:
         if ask.topic.startswith(RETRY_PREFIX):
@@ -174,9 +176,9 @@ class Sending:
                 b"",
                 b"",
                 ask.flag,
-                ask.sys_flag & _SENDERS_FLAGS,
+                ask.sys_flag & SENDERS_FLAGS,
                 ask.born_timestamp,
-                peer.data.get(_BORN_HOST) or _born_host(peer),  # type: ignore[arg-type]
+                born_host(peer),
                 self._store_host,
                 ask.reconsume_times,
                 0,
@@ -343,11 +345,6 @@ def _batch_items(body: bytes) -> list[BatchItem]:
                 "a batch with a transactional message", expected="no transactions in batches"
             )
     return items
-
-
-def _born_host(peer: Peer) -> bytes:
-    host = peer.data[_BORN_HOST] = parse_host(peer.remote)
-    return host
 
 
 def _body_illegal(size: int, limit: int) -> IllegalMessage:

@@ -62,6 +62,8 @@ class _Int32s(dict[str, int]):
 
 
 _INT32S: Final = _Int32s({str(number): number for number in range(-1, 1024)})
+SMALL_INT32S: Final[Mapping[str, int]] = dict(_INT32S)
+"""The same without the others: what is not in it has to be parsed."""
 
 
 def wire(name: str) -> dict[str, str]:

@@ -1,0 +1,139 @@
+"""The send that nearly every send is, served straight from the bytes of its header.
+
+A producer's requests differ in little more than the body and the id of the message. So a queue that
+took one message the long way (`send`) gets a lane, and while its topic stays as it is, the next
+ones need no second look at topic and queue, no `Command` and no header object. Whatever is unusual
+about a request (a flag, a delay, a field that is missing) sends it the long way, where it is
+decided and explained.
+
+    header ─▶ lane of (topic, queue)? ─▶ properties, nothing special? ─▶ append ─▶ answer
+                  │ no                       │ no
+                  └──────────────────────────┴──▶ None: the handler serves it, and may open the lane
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from penstock.broker.state import BrokerState
+from penstock.broker.stats import QueueCounter
+from penstock.broker.topics import SEND_FORBIDDEN
+from penstock.errors import PenstockError
+from penstock.model.names import RETRY_PREFIX, Property
+from penstock.protocol.commands import RESPONSE, Command, encode_command
+from penstock.protocol.headers.codec import SMALL_INT32S
+from penstock.protocol.records import SysFlag, parse_host
+from penstock.protocol.send_answers import SendAnswers
+from penstock.remoting import Peer
+
+# A record that is flagged as prepared is never delivered: only the broker flags.
+SENDERS_FLAGS: Final = ~SysFlag.TRANSACTION_MASK
+_BORN_HOST: Final = "born_host"
+_MAX_REQUEST_ID: Final = 0x7FFF_FFFF
+_INT64_DIGITS: Final = 18
+"""A number of so many characters is one of 64 bits, whatever it is."""
+
+_read_json = orjson.loads
+_Lane = tuple[int, QueueCounter]
+
+
+class SendShortcut:
+    """Usual sends of one broker."""
+
+    def __init__(self, broker: BrokerState, answers: SendAnswers) -> None:
+        self._stats = broker.stats
+        self._answers = answers
+        self._store_host = broker.store_host
+        self._max_body = broker.storage.max_message_size
+        # With sync flush an answer is a promise, and a slave takes nothing.
+        self._is_open = not broker.storage.is_sync_flush and not broker.config.is_slave
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._stamp = broker.stamp.stamp
+        self._append = broker.storage.append
+        self._answer_frame = answers.frame
+        broker.topics.on_change(self._lanes.clear)
+
+    def open_lane(self, topic: str, queue_id: int, *, is_ordered: bool) -> None:
+        """A queue took a message; the next one may take the shortcut."""
+        if (
+            self._is_open
+            and not is_ordered
+            and topic not in SEND_FORBIDDEN
+            and not topic.startswith(RETRY_PREFIX)
+        ):
+            # The queue as clients write it, so that it need not be parsed.
+            self._lanes[topic, str(queue_id)] = (queue_id, self._stats.queue_puts(topic, queue_id))
+
+    def serve(self, peer: Peer, header: bytes, body: bytes) -> bytes | None:
+        """Serve a SEND_MESSAGE_V2 with a JSON header; None: unusual."""
+        try:
+            head = _read_json(header)
+            ext = head["extFields"]
+            topic = ext["b"]
+            queue_id, counter = self._lanes[topic, ext["e"]]
+            flag = SMALL_INT32S[ext["h"]]
+            sys_flag = SMALL_INT32S[ext["f"]]
+            reconsume_times = SMALL_INT32S[ext["j"]]
+            born_text = ext["g"]
+            born_timestamp = int(born_text)
+            stored_text, unique_id, special = self._stamp(ext["i"])
+            request_id = head["opaque"]
+            wire_flag = head["flag"]
+            if (
+                wire_flag != 0
+                or special is not None
+                or ext["m"] != "false"
+                or ext["d"] not in SMALL_INT32S
+                or "a" not in ext
+                or "c" not in ext
+                or not 0 < len(body) <= self._max_body
+                or len(born_text) > _INT64_DIGITS
+                or type(request_id) is not int
+                or type(wire_flag) is not int
+                or not 0 <= request_id <= _MAX_REQUEST_ID
+            ):
+                return None
+            properties = stored_text.encode()
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        try:
+            log_position, queue_offset, size, _ = self._append(
+                # What a Draft is, without the detour through its class.
+                (  # type: ignore[arg-type]
+                    topic,
+                    queue_id,
+                    body,
+                    properties,
+                    flag,
+                    sys_flag & SENDERS_FLAGS,
+                    born_timestamp,
+                    peer.data.get(_BORN_HOST) or born_host(peer),
+                    self._store_host,
+                    reconsume_times,
+                    0,
+                )
+            )
+        except PenstockError as error:
+            refusal = refused(error, self._answers)
+            refusal.request_id, refusal.flag = request_id, RESPONSE
+            return encode_command(refusal)
+        counter.count += 1
+        counter.size += size
+        counter.calls += 1
+        return self._answer_frame(request_id, log_position, queue_id, queue_offset, unique_id)
+
+
+def refused(error: PenstockError, answers: SendAnswers) -> Command:
+    """The answer to a send that fails; RocketMQ says region and tracing with refusals as well."""
+    ext = {Property.REGION: answers.region, Property.TRACE_ON: answers.trace_on}
+    return Command(error.code, ext=ext, remark=str(error))
+
+
+def born_host(peer: Peer) -> bytes:
+    """The address of whoever sends, as records carry it; kept with the connection."""
+    host = peer.data.get(_BORN_HOST)
+    if not isinstance(host, bytes):
+        host = peer.data[_BORN_HOST] = parse_host(peer.remote)
+    return host
