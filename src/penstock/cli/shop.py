@@ -40,7 +40,7 @@ class Shop:
         order = json.loads(message.body)
         if order["card"] == "expired":
             self.count("dead")
-            raise DeadLetter(f"card of {order['customer']} has expired")
+            raise DeadLetter("the card has expired")
         if order["card"] == "renewed":
             self.count("billed after repair")
             return
@@ -96,7 +96,7 @@ def check_for_fraud(message: StoredMessage) -> None:
     """Runs on Spark's executors, once for each order."""
     number = json.loads(message.body)["number"]
     if number % SUSPICIOUS_EVERY == 0:
-        raise DeadLetter(f"order {number} looks like fraud")
+        raise DeadLetter("looks like fraud")
 
 
 def renew_card(letter: Letter) -> bytes:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 CHECKERS = "fraud-check"
 _STEPS = 7
 _PATIENCE_SECONDS = 90.0
+_OPEN_SECONDS = 4.0
+"""How long customers come."""
+_WATCH_SECONDS = 0.2
 _LOG_LINES_SHOWN = 20
 
 Tell = Callable[[str], None]
@@ -117,10 +121,15 @@ def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:
 
     shop = Shop(orders)
     day = Day(shop)
-    tell("starting a broker and Spark")
-    spark = session("penstock-demo", config={"spark.log.level": "ERROR"})
-    try:
-        with embedded() as mq, GroupWatch(namesrv=mq.namesrv, interval=0.2) as watch:
+    tell("starting a broker")
+    with (
+        embedded() as mq,
+        GroupWatch(namesrv=mq.namesrv, interval=_WATCH_SECONDS) as watch,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        # Spark takes as long to start as the shop to open: both at once.
+        starting = pool.submit(session, "penstock-demo", config={"spark.log.level": "ERROR"})
+        try:
             billing = PushConsumer("billing", namesrv=mq.namesrv, start_from="first")
             billing.on(TOPIC)(shop.bill)
             shipping = PushConsumer(
@@ -128,21 +137,23 @@ def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:
             )
             shipping.on(TOPIC)(shop.ship)
             with Producer("shop", namesrv=mq.namesrv) as producer, billing, shipping:
-                tell(f"placing {orders} orders")
+                tell(f"placing {orders} orders, billing and shipping them")
                 for number in range(1, orders + 1):
                     producer.send(order_message(number))
                     day.sent += 1
-                tell("billing and shipping")
+                    # Customers come one after the other, and a plot of one instant shows nothing.
+                    time.sleep(_OPEN_SECONDS / orders)
                 _wait(lambda: shop.ships >= orders, "all orders to be shipped")
                 _wait(
                     lambda: shop.counts["billed"] + shop.counts["dead"] >= orders,
                     "all orders to be billed or dead",
                 )
-                _on_spark(day, spark, mq.namesrv, work, tell)
+                tell("waiting for Spark")
+                _on_spark(day, starting.result(), mq.namesrv, work, tell)
             tell("writing the report")
-            _report(day, spark, mq.namesrv, report, watch.samples)
-    finally:
-        spark.stop()
+            _report(day, starting.result(), mq.namesrv, report, watch.samples)
+        finally:
+            starting.result().stop()
     return day
 
 
