@@ -248,7 +248,7 @@ class DeadLetterActions(MessageActions):
                     f"group {group!r} consumes in order (client {client.client_id}), so brokers "
                     f"take whatever is sent to its retry topic for dead",
                     expected="a topic to send to, or a group whose consumers have stopped",
-                    hint="redrive to the topic the messages came from",
+                    hint="redrive to the topic they came from: to=..., or --to-topic",
                 )
 
     async def _refuse_burial(self, group: str, receipt: Receipt) -> None:
@@ -258,7 +258,7 @@ class DeadLetterActions(MessageActions):
             raise ServiceNotAvailable(
                 f"the broker put the copy of {receipt.msg_id} to the dead letters of {group!r} at "
                 f"once: the group holds locks of an orderly consumer",
-                hint="wait a minute until they expire, or redrive to the topic it came from",
+                hint="wait a minute until they expire, or give the topic it came from: --to-topic",
             )
 
     @on_host
