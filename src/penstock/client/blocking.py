@@ -50,7 +50,8 @@ class Producer(ProducerFacade):
     ``send_timeout`` (sendMsgTimeout) covers all attempts, ``retries`` (retryTimesWhenSendFailed)
     go to other brokers, ``linger`` (autoBatch) lets single sends wait so long for company in one
     request, bodies of ``compress_over`` bytes (compressMsgBodyOverHowmuch) are compressed.
-    ``instance`` (instanceName) makes clients share a session.
+    ``instance`` (instanceName) makes clients share a session. With ``trace`` (enableMsgTrace) each
+    send is told to RMQ_SYS_TRACE_TOPIC, or to the topic it names (customizedTraceTopic).
     """
 
     _outbox: Outbox
@@ -215,7 +216,8 @@ class PushConsumer(PushConsumerFacade):
     where a group without an offset begins: last, first or a time; ``batch_size``
     (consumeMessageBatchMaxSize); ``allocation`` (allocateMessageQueueStrategy) is average, circle,
     consistent-hash or an `AssignmentStrategy`; ``threads`` (consumeThreadMin); ``max_retries``
-    (maxReconsumeTimes), None: 16, or without end when orderly; ``instance`` (instanceName).
+    (maxReconsumeTimes), None: 16, or without end when orderly; ``instance`` (instanceName); with
+    ``trace`` (enableMsgTrace) each call of a handler is told to a trace topic, as in `Producer`.
     """
 
     _handler_host: Host | None = None

@@ -121,6 +121,15 @@ async def end_transaction(producer: ProducerCore, half: HalfMessage, decision: i
     )
     replica = await producer.session.find_broker(stored.queue, only_this=True)
     await producer.session.calls.tell(replica.address, RequestCode.END_TRANSACTION, end)
+    if producer.tracer is not None:
+        producer.tracer.transaction_ended(
+            half.message,
+            stored.msg_id,
+            stored.transaction_id,
+            decision,
+            stored.queue.broker_name,
+            from_check=False,
+        )
 
 
 def _settle(future: asyncio.Future[StoredMessage], message: StoredMessage) -> None:

@@ -42,11 +42,14 @@ from penstock.client.pull_consumer import BATCH_SIZE, PullConsumerCore
 from penstock.client.pulling import FilterHook
 from penstock.client.push_consumer import PushConsumerCore
 from penstock.client.selection import QueueSelector, chosen
-from penstock.client.settings import Model, SessionSettings
+from penstock.client.settings import ConsumerSettings, Model, ProducerSettings, SessionSettings
 from penstock.client.subscriptions import Subscriptions
-from penstock.errors import InvalidArgument, LifecycleError
+from penstock.client.tracing import Tracer
+from penstock.errors import ConfigError, InvalidArgument, LifecycleError
 from penstock.model import Message, MessageQueue, StoredMessage
+from penstock.model.names import TRACE_TOPIC
 from penstock.protocol.headers.transactions import TransactionDecision
+from penstock.protocol.validation import check_topic
 from penstock.runtime.durations import Duration, seconds
 
 log = logging.getLogger(__name__)
@@ -137,6 +140,7 @@ class ProducerFacade(Facade):
         compress_over: int = 4096,
         instance: str | None = None,
         check_transaction: CheckTransaction | None = None,
+        trace: bool | str = False,
         **options: Unpack[ProducerOptions],
     ) -> None:
         access, rest = split(dict(options))
@@ -152,6 +156,7 @@ class ProducerFacade(Facade):
                 **rest,
             },
         )
+        self._trace_topic = trace_topic(trace)
         self._check = check_transaction
         self._checkers: concurrent.futures.ThreadPoolExecutor | None = None
         super().__init__(
@@ -160,7 +165,8 @@ class ProducerFacade(Facade):
 
     def _make_core(self, lease: Lease) -> ProducerCore:
         check = None if self._check is None else self._check_elsewhere
-        return ProducerCore(lease.session, self._settings, check=check)
+        tracer = make_tracer(lease, self._settings, self._trace_topic, "PRODUCE")
+        return ProducerCore(lease.session, self._settings, check=check, tracer=tracer)
 
     def _check_elsewhere(self, message: StoredMessage, answer: TransactionAnswer) -> None:
         """The user's check runs on a thread of its own, never on the session's loop."""
@@ -222,6 +228,7 @@ class PushConsumerFacade(Facade):
         hooks: Sequence[ConsumeHook] = (),
         filter_hooks: Sequence[FilterHook] = (),
         on_queues_changed: QueueListener | None = None,
+        trace: bool | str = False,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         access, rest = split(dict(options))
@@ -240,6 +247,7 @@ class PushConsumerFacade(Facade):
                 **rest,
             },
         )
+        self._trace_topic = trace_topic(trace)
         self._hooks = tuple(hooks)
         self._filter_hooks = tuple(filter_hooks)
         self._on_queues_changed = on_queues_changed
@@ -306,6 +314,7 @@ class PushConsumerFacade(Facade):
             hooks=self._hooks,
             filter_hooks=self._filter_hooks,
             on_change=None if self._on_queues_changed is None else self._tell_queues_changed,
+            tracer=make_tracer(lease, settings, self._trace_topic, "CONSUME"),
         )
         for topic, function, tags, sql in self._handlers:
             core.subscribe(topic, function, tags=tags, sql=sql)
@@ -380,6 +389,26 @@ class PullConsumerFacade(Facade):
         return InvalidArgument(
             f"{self._what} both subscribes and is assigned queues", expected="one of them"
         )
+
+
+def trace_topic(trace: bool | str) -> str | None:
+    """Where traces go: nowhere, to RocketMQ's own topic, or to one by name."""
+    if isinstance(trace, str):
+        return check_topic(trace)
+    if not isinstance(trace, bool):
+        raise ConfigError(f"trace is {trace!r}", expected="True, False, or the name of a topic")
+    return TRACE_TOPIC if trace else None
+
+
+def make_tracer(
+    lease: Lease, settings: ProducerSettings | ConsumerSettings, topic: str | None, role: str
+) -> Tracer | None:
+    """What tells the trace topic, if there is one."""
+    if topic is None:
+        return None
+    return Tracer(
+        lease.session, settings.group, role=role, topic=topic, namespace=settings.namespace
+    )
 
 
 def queue_set(

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client import conversations
 from penstock.client.conversations import HalfMessage
@@ -41,6 +41,9 @@ from penstock.protocol.headers.transactions import TransactionDecision
 from penstock.protocol.message_ids import UniqueIds
 from penstock.remoting.peer import Peer
 
+if TYPE_CHECKING:
+    from penstock.client.tracing import Tracer
+
 log = logging.getLogger(__name__)
 
 TransactionCheck = Callable[[StoredMessage, TransactionAnswer], None]
@@ -58,6 +61,7 @@ class ProducerCore:
         settings: ProducerSettings,
         *,
         check: TransactionCheck | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.session = session
         self.settings = settings
@@ -66,6 +70,7 @@ class ProducerCore:
         self.in_flight = 0
         self.sends: set[Send] = set()
         """Sends without a result yet."""
+        self.tracer = tracer
         self._check = check
         self._turns: dict[str, RoundRobin] = {}
         self._ids = unique_ids(session.client_id, session.chance.getrandbits(32))
@@ -89,7 +94,27 @@ class ProducerCore:
             log.warning("transaction asked for, nobody can tell group=%s", self.group)
             answer(TransactionDecision.UNKNOWN)
         else:
-            self._check(message, answer)
+            self._check(message, self._traced(message, answer))
+
+    def _traced(self, message: StoredMessage, answer: TransactionAnswer) -> TransactionAnswer:
+        """Trace what a broker is told that had to ask."""
+        tracer = self.tracer
+        if tracer is None:
+            return answer
+
+        def traced(decision: int) -> None:
+            transaction = message.properties.get(Property.TRANSACTION_ID)
+            tracer.transaction_ended(
+                message,
+                message.msg_id,
+                transaction,
+                decision,
+                message.queue.broker_name,
+                from_check=True,
+            )
+            answer(decision)
+
+        return traced
 
     # --------------------------------------------------------------------------- lifecycle
 
@@ -100,6 +125,8 @@ class ProducerCore:
         self.session.add_producer(self)
         self._is_running = True
         self.session.start()
+        if self.tracer is not None:
+            self.tracer.start()
         if self.faults is not None:
             self.session.tasks.spawn(self._probe_by_the_clock(self.faults), f"{self.group} probes")
         log.info("producer started group=%s client=%s", self.group, self.session.client_id)
@@ -140,6 +167,8 @@ class ProducerCore:
             )
             for send in list(self.sends):
                 send.abandon(self._not_running())
+        if self.tracer is not None:
+            await self.tracer.stop()
         await self.session.remove_producer(self.group)
         log.info("producer stopped group=%s", self.group)
 
@@ -173,6 +202,8 @@ class ProducerCore:
         except PenstockError as error:
             done(error)
             return
+        if self.tracer is not None:
+            done = self.tracer.watch(message, envelope, done)
         self._begin()
         if self._lingering is not None and envelope.may_batch and timeout is None:
             if queue is None and message.sharding_key is None:
@@ -234,6 +265,8 @@ class ProducerCore:
     ) -> Receipt:
         """Send a message that was checked, and return its receipt."""
         future, done = _awaited()
+        if self.tracer is not None:
+            done = self.tracer.watch(message, envelope, done)
         self._begin()
         self.send_envelope(message, envelope, None, done, retry_refusals=True, code=code)
         return await future
@@ -278,6 +311,8 @@ class ProducerCore:
         if any(message.sharding_key != first.sharding_key for message in messages):
             first = replace(first, sharding_key=None)  # No queue suits them all.
         future, done = _awaited()
+        if self.tracer is not None:
+            done = self.tracer.watch_batch(messages, plain, done)
         self._begin()
         self.send_batch_body(
             first,

@@ -37,6 +37,7 @@ from penstock.client.settings import ConsumerSettings, ProducerSettings
 from penstock.client.statistics import ConsumerStatistics
 from penstock.client.subscriptions import Subscriptions
 from penstock.client.tasks import Tasks
+from penstock.client.tracing import Tracer
 from penstock.errors import InvalidArgument, LifecycleError, PenstockError
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import RETRY_PREFIX
@@ -73,8 +74,10 @@ class PushConsumerCore:
         filter_hooks: Sequence[FilterHook] = (),
         offset_store: OffsetStore | None = None,
         on_change: Callable[[str, frozenset[MessageQueue]], None] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.session = session
+        self.tracer = tracer
         self.settings = settings
         subscriptions = Subscriptions(
             settings.group,
@@ -99,7 +102,7 @@ class PushConsumerCore:
             timeout=settings.consume_timeout,
             orderly=settings.orderly,
             needs_lock=settings.orderly and settings.is_clustering,
-            hooks=hooks,
+            hooks=hooks if tracer is None else (*hooks, tracer),
             namespace=settings.namespace,
         )
         self.make_executor = make_executor
@@ -194,6 +197,8 @@ class PushConsumerCore:
         session.start()
         self._inner.join_quietly()
         await state.statistics.start()
+        if self.tracer is not None:
+            self.tracer.start()
         self.runner.start()
         self.started_ms = session.clock.time_ms()
         state.is_running = True
@@ -291,6 +296,8 @@ class PushConsumerCore:
             queue.is_dropped = True
         state.queues.clear()
         await state.statistics.stop()
+        if self.tracer is not None:
+            await self.tracer.stop()
         self._phase = "stopped"
 
     async def _unlock_all(self, held: Sequence[ProcessQueue]) -> None:

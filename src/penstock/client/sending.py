@@ -186,6 +186,8 @@ class Send:
             self._finish(error)
             return
         if stored is not None:
+            if producer.tracer is not None:
+                producer.tracer.heard(queue.broker_name, answer.ext)
             if producer.faults is not None:
                 now = producer.clock.monotonic()
                 producer.faults.sent(queue.broker_name, now - self._begun, now)

@@ -1,0 +1,160 @@
+"""Message traces: what became of each message, as clients tell it to a topic of its own.
+
+The text of Java's TraceDataEncoder. A trace message has one entry after the other, each ended by
+0x02; an entry is its kind and the fields of its class here, in their order, separated by 0x01. An
+absent value is written ``null``, as Java does: its reader drops empty fields at the end of a line.
+
+    Pub 0x01 1794823803130 0x01 DefaultRegion 0x01 shop 0x01 orders ... 0x01 true 0x02
+
+Times are epoch milliseconds, costs milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, astuple, dataclass, fields
+from typing import ClassVar, Final, TypeAlias
+
+DEFAULT_REGION: Final = "DefaultRegion"
+_FIELD: Final = "\x01"
+_ENTRY: Final = "\x02"
+_NULL: Final = "null"
+
+RETURN_CODES: Final = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")
+"""How a handler call ended; the code is the place in this list (Java's ConsumeReturnType)."""
+
+
+class TracedType:
+    """What kind of message it is: the places of Java's MessageType."""
+
+    NORMAL: Final = 0
+    HALF: Final = 1
+    COMMIT: Final = 2
+    DELAY: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A message was sent, and the broker answered."""
+
+    kind: ClassVar[str] = "Pub"
+
+    time_ms: int
+    region: str
+    group: str
+    topic: str
+    msg_id: str
+    tags: str
+    keys: str
+    store_host: str
+    body_bytes: int
+    cost_ms: int
+    message_type: int
+    offset_msg_id: str
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeBegun:
+    """A handler was called with a message; ``request_id`` ties it to its end."""
+
+    kind: ClassVar[str] = "SubBefore"
+
+    time_ms: int
+    region: str
+    group: str
+    request_id: str
+    msg_id: str
+    retries: int
+    keys: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeEnded:
+    """The handler returned; ``code`` is the place of how it did in `RETURN_CODES`.
+
+    The last two are missing in what earlier releases write.
+    """
+
+    kind: ClassVar[str] = "SubAfter"
+
+    request_id: str
+    msg_id: str
+    cost_ms: int
+    success: bool
+    keys: str = ""
+    code: int = 0
+    time_ms: int = 0
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """A producer said what became of a transaction."""
+
+    kind: ClassVar[str] = "EndTransaction"
+
+    time_ms: int
+    region: str
+    group: str
+    topic: str
+    msg_id: str
+    tags: str
+    keys: str
+    store_host: str
+    message_type: int
+    transaction_id: str
+    state: str
+    from_check: bool
+
+
+Trace: TypeAlias = Published | ConsumeBegun | ConsumeEnded | TransactionEnded
+_KINDS: Final[dict[str, type[Trace]]] = {
+    kind.kind: kind for kind in (Published, ConsumeBegun, ConsumeEnded, TransactionEnded)
+}
+_WITHOUT_OFFSET_ID: Final = 12
+
+
+def encode_trace(trace: Trace) -> str:
+    """One entry, its end included."""
+    return _FIELD.join((trace.kind, *map(_text, astuple(trace)))) + _ENTRY
+
+
+def decode_traces(body: bytes) -> list[Trace]:
+    """The entries of a trace message; what has no meaning is skipped."""
+    found: list[Trace] = []
+    for entry in body.decode("utf-8", "replace").split(_ENTRY):
+        name, *line = entry.split(_FIELD)
+        kind = _KINDS.get(name)
+        if kind is None:
+            continue
+        if kind is Published and len(line) == _WITHOUT_OFFSET_ID:
+            line.insert(-1, "")  # An earlier release: the outcome came right after the type.
+        values = _values(kind, line)
+        if values is not None:
+            found.append(kind(**values))  # type: ignore[arg-type]  # read by the fields' types
+    return found
+
+
+def _values(kind: type[Trace], line: list[str]) -> dict[str, object] | None:
+    values: dict[str, object] = {}
+    for place, field in enumerate(fields(kind)):
+        if place >= len(line):
+            if field.default is MISSING:
+                return None
+            continue
+        text = "" if line[place] == _NULL else line[place]
+        if field.type == "bool":
+            values[field.name] = text == "true"
+        elif field.type == "int":
+            if not (text.isascii() and text.isdecimal()) or len(text) > 19:
+                return None
+            values[field.name] = int(text)
+        else:
+            values[field.name] = text
+    return values
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) or _NULL
