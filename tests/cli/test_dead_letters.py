@@ -11,6 +11,7 @@ import pytest
 from tests.cli.running import fail, run, succeed
 
 from penstock import DeadLetter, Message, Producer, PushConsumer, StoredMessage
+from penstock.cli.redriving import Redriving
 from penstock.testing.embedded import Embedded
 
 
@@ -182,6 +183,40 @@ def test_redriving_again_is_possible_when_it_is_said(cluster: Embedded) -> None:
     assert succeed("dlq", "redrive", "g-again", "--yes", "--json").json["redriven"] == 2
     report = succeed("dlq", "redrive", "g-again", "--again", "--yes", "--json").json
     assert (report["redriven"], report["pending"]) == (2, 0)
+
+
+def test_a_redrive_that_was_stopped_goes_on_where_it_was(cluster: Embedded) -> None:
+    topic = give_up(cluster, "g-stopped", 6)
+    plan = Redriving(
+        cluster.admin, "g-stopped", None, cluster.admin.dead_letter_queues("g-stopped")
+    )
+    plan.plan(lambda letter: True, None)
+
+    def stop_after_two(count: int) -> None:
+        if len(plan.sent) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plan.run(1000, on_sent=stop_after_two)
+    assert (len(plan.sent), plan.left) == (2, 4)
+    assert pending(cluster, "g-stopped") == 4
+    report = succeed("dlq", "redrive", "g-stopped", "--yes", "--json").json
+    assert (report["redriven"], report["pending"]) == (4, 0)
+    with Handled(cluster, "g-stopped", topic) as handled:
+        until(lambda: len(handled.bodies) == 6, "all were handled")
+    assert set(handled.bodies.values()) == {1}
+
+
+def test_letters_of_which_nobody_noted_that_they_were_sent_are_known_by_their_copies(
+    cluster: Embedded,
+) -> None:
+    give_up(cluster, "g-killed", 3)
+    # As after a kill between sending and moving the mark.
+    cluster.admin.redrive("g-killed", cluster.admin.dead_letters("g-killed")[:2])
+    assert pending(cluster, "g-killed") == 3
+    report = succeed("dlq", "redrive", "g-killed", "--yes", "--json").json
+    assert (report["redriven"], report["pending"]) == (1, 0)
+    assert pending(cluster, "g-killed") == 0
 
 
 def test_a_rate_is_kept(cluster: Embedded) -> None:

@@ -263,7 +263,11 @@ def redrive_letters(
                 yes=yes,
             )
             with output.progress(len(plan.chosen), "redriving", quiet=as_json) as bar:
-                plan.run(rate, on_sent=bar.advance)
+                try:
+                    plan.run(rate, on_sent=bar.advance)
+                except BaseException:
+                    output.note(f"{len(plan.sent)} were redriven before that; start it again.")
+                    raise
     complaint = choice.wanted.complaint()
     if complaint:
         output.note(complaint)
