@@ -291,3 +291,29 @@ def test_a_letter_that_says_no_origin_needs_a_topic(cluster: Embedded) -> None:
     assert "--to-topic" in done.err
     [row] = succeed("dlq", "list", "g-foreign", "--json").json
     assert (row["reason"], row["reason_text"]) == (None, "not recorded")
+
+
+def test_a_namespace_is_a_world_of_its_own(cluster: Embedded) -> None:
+    inside = ("--namespace", "NS")
+    succeed("topic", "create", "bills", "--queues", "1", *inside)
+    succeed("send", "bills", "1", "2", *inside)
+    consumer = PushConsumer(
+        "g-inside", namesrv=cluster.namesrv, namespace="NS", start_from="first", max_retries=0
+    )
+
+    @consumer.on("bills")
+    def handle(message: StoredMessage) -> None:
+        raise TimeoutError
+
+    with consumer:
+        until(
+            lambda: len(succeed("dlq", "list", "g-inside", "--json", *inside).json) == 2,
+            "both are dead",
+        )
+    assert "no broker knows consumer group 'g-inside'" in fail("dlq", "list", "g-inside")
+    purged = succeed("dlq", "purge", "g-inside", "--before", "1h", "--yes", "--json", *inside).json
+    assert purged["purged"] == 0
+    redriven = succeed("dlq", "redrive", "g-inside", "--yes", "--json", *inside).json
+    assert (redriven["redriven"], redriven["pending"]) == (2, 0)
+    states = succeed("dlq", "list", "g-inside", "--all", "--json", *inside).json
+    assert [row["state"] for row in states] == ["redriven", "redriven"]

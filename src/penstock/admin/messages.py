@@ -15,6 +15,7 @@ from penstock.model.hosts import unpack_host
 from penstock.model.names import Property
 from penstock.protocol.bodies import ConsumeDirectlyResult
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.clients import ConsumeMessageDirectly
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import (
@@ -31,6 +32,8 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group RocketMQ's own tools read with; every broker has it."""
 
 MAX_PULL = 32
+MAX_OWN_PULL = 1024
+MAX_OWN_BYTES = 4 << 20
 MAX_QUERY = 64
 TOPICS_AT_ONCE = 16
 _END_OF_TIME = 2**63 - 1
@@ -197,7 +200,9 @@ class MessageActions(OffsetActions):
                 subscription="*",
                 expression_type="TAG",
             )
-            answer = await self.session.calls.pull(address, header, self._timeout)
+            answer = await self.session.calls.pull(
+                address, header, self._timeout, _much(count - len(messages))
+            )
             if answer.code not in _ANSWERS:
                 raise refusal(answer, RequestCode.PULL_MESSAGE, address, str(queue))
             ends = decode_header(PullMessageResult, answer.ext)
@@ -228,6 +233,13 @@ class MessageActions(OffsetActions):
             ),
             about=f"message {msg_id!r} and client {client_id!r} of group {group!r}",
         )
+
+
+def _much(count: int) -> dict[str, str] | None:
+    """What our own broker is told beside `MAX_PULL`; others overlook it."""
+    if count <= MAX_PULL:
+        return None
+    return {PULL_BYTES: str(MAX_OWN_BYTES), PULL_COUNT: str(min(count, MAX_OWN_PULL))}
 
 
 def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:

@@ -19,7 +19,7 @@ from penstock.model import MessageQueue, StoredMessage
 if TYPE_CHECKING:
     from penstock import Admin
 
-CHUNK = 256
+CHUNK = 512
 """Messages asked for at once."""
 POLL_SECONDS = 0.3
 
