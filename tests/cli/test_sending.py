@@ -6,13 +6,18 @@ import json
 import signal
 import subprocess
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from tests.cli.running import PENSTOCK, fail, run, succeed
 
-from penstock import StoredMessage
+from penstock import Message, MessageQueue, Producer, Receipt, StoredMessage
+from penstock.cli.input_messages import Numbered
 from penstock.cli.reading import ends, read
+from penstock.cli.sending import send_all
+from penstock.cli.times import Pacer
+from penstock.client.selection import QueueSelector
 from penstock.testing.embedded import Embedded
 
 
@@ -141,6 +146,44 @@ def test_what_cannot_be_sent_is_one_sentence(
     cluster: Embedded, arguments: list[str], said: str
 ) -> None:
     assert said in fail("send", *arguments)
+
+
+class Overlaps(Producer):
+    """A producer that notes when two of one sharding key are on their way at once."""
+
+    def __init__(self, namesrv: str) -> None:
+        super().__init__("overlaps", namesrv=namesrv)
+        self.flying: dict[str, Future[Receipt]] = {}
+        self.overlaps = 0
+        self.together = 0
+
+    def submit(
+        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+    ) -> Future[Receipt]:
+        self.together = max(self.together, sum(not f.done() for f in self.flying.values()))
+        before = self.flying.get(message.sharding_key or "")
+        self.overlaps += before is not None and not before.done()
+        self.flying[message.sharding_key or ""] = sent = super().submit(message, queue=queue)
+        return sent
+
+
+def test_messages_of_one_sharding_key_are_sent_one_after_the_other(cluster: Embedded) -> None:
+    cluster.admin.create_topic("sharded", 4)
+    messages = [
+        Message("sharded", str(number).encode(), sharding_key=f"k-{number % 5}")
+        for number in range(200)
+    ]
+    receipts: list[Receipt] = []
+    with Overlaps(cluster.namesrv) as producer:
+        numbered = [Numbered(line, message) for line, message in enumerate(messages, 1)]
+        send_all(producer, numbered, Pacer(None), receipts.append)
+    assert producer.overlaps == 0
+    assert producer.together > 0
+    assert len(receipts) == 200
+    for key in range(5):
+        own = [m for m in stored(cluster, "sharded") if m.properties["__SHARDINGKEY"] == f"k-{key}"]
+        numbers = [int(m.body) for m in sorted(own, key=lambda m: m.queue_offset)]
+        assert numbers == list(range(key, 200, 5))
 
 
 def test_a_cluster_that_is_away_is_one_sentence_with_a_way_out() -> None:

@@ -180,15 +180,25 @@ def send_all(
     pacer: Pacer,
     on_receipt: Callable[[Receipt], object],
 ) -> None:
-    """Send messages in their order, many at a time; receipts come in that order, too.
+    """Send messages many at a time, those of one sharding key one after the other.
 
-    Whatever ends it early, what is on its way by then is waited for and told.
+    Receipts come in the order of the messages. Whatever ends it early, what is on its way by then
+    is waited for and told.
     """
     waiting: deque[tuple[int, Future[Receipt]]] = deque()
+    last_of: dict[str, Future[Receipt]] = {}
     try:
         for number, message in messages:
             pacer.wait()
+            key = message.sharding_key
+            # A broker with several threads may store two that are on their way in either order.
+            while key is not None and waiting and not _is_done(last_of.get(key)):
+                _take(waiting, on_receipt)
             waiting.append((number, producer.submit(message)))
+            if key is not None:
+                last_of[key] = waiting[-1][1]
+                if len(last_of) > WINDOW:
+                    last_of = {k: sent for k, sent in last_of.items() if not sent.done()}
             while waiting and (len(waiting) >= WINDOW or waiting[0][1].done()):
                 _take(waiting, on_receipt)
         while waiting:
@@ -198,6 +208,10 @@ def send_all(
             with contextlib.suppress(PenstockError):
                 on_receipt(future.result())
         raise
+
+
+def _is_done(sent: Future[Receipt] | None) -> bool:
+    return sent is None or sent.done()
 
 
 def _take(
