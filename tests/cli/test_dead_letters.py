@@ -12,6 +12,7 @@ from tests.cli.running import fail, run, succeed
 
 from penstock import DeadLetter, Message, Producer, PushConsumer, StoredMessage
 from penstock.cli.redriving import Redriving
+from penstock.model.names import WRITE
 from penstock.testing.embedded import Embedded
 
 
@@ -317,3 +318,13 @@ def test_a_namespace_is_a_world_of_its_own(cluster: Embedded) -> None:
     assert (redriven["redriven"], redriven["pending"]) == (2, 0)
     states = succeed("dlq", "list", "g-inside", "--all", "--json", *inside).json
     assert [row["state"] for row in states] == ["redriven", "redriven"]
+
+
+def test_letters_that_may_not_be_read_are_one_sentence_with_a_way_out(cluster: Embedded) -> None:
+    # As RocketMQ made its dead-letter topics for years: to be written to only.
+    give_up(cluster, "g-unreadable", 1)
+    cluster.admin.create_topic("%DLQ%g-unreadable", 1, permission=WRITE)
+    said = fail("dlq", "list", "g-unreadable")
+    assert "penstock topic create '%DLQ%g-unreadable' --queues 1" in said
+    succeed("topic", "create", "%DLQ%g-unreadable", "--queues", "1")
+    assert len(succeed("dlq", "list", "g-unreadable", "--json").json) == 1

@@ -5,6 +5,8 @@ What redriving and purging do to a cluster is told in `penstock.admin.dead_lette
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +18,7 @@ from penstock.cli.guessing import GroupArgument, complete_groups
 from penstock.cli.messages import KeyOption, TagOption, WhereOption
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
 from penstock.cli.sending import RateOption
-from penstock.errors import GroupNotFound, InvalidArgument, NotFound
+from penstock.errors import GroupNotFound, InvalidArgument, NoPermission, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,6 +46,20 @@ IdOption = Annotated[
 AllFlag = Annotated[
     bool, typer.Option("--all", help="Also those that were redriven or purged already.")
 ]
+
+
+@contextlib.contextmanager
+def _letters_of(target: Target, group: str) -> Iterator[Admin]:
+    """An administrator who reads the letters of a group; brokers of old let nobody read them."""
+    with target.admin() as admin:
+        try:
+            yield admin
+        except NoPermission as error:
+            raise NoPermission(
+                f"the dead letters of {group!r} may not be read: {error.what}",
+                code=error.code,
+                hint=f"allow it: penstock topic create '%DLQ%{group}' --queues 1",
+            ) from error
 
 
 def _places(admin: Admin, group: str) -> list[DeadLetterQueue]:
@@ -98,10 +114,11 @@ def list_letters(
     from penstock.cli import reading
     from penstock.cli.redriving import redriven_anywhere
 
-    with target.admin() as admin:
-        if group is None:
+    if group is None:
+        with target.admin() as admin:
             output.show(_groups(admin), as_json=as_json)
-            return
+        return
+    with _letters_of(target, group) as admin:
         choice = Choice(messages.Filter(tag, keys, where), reason)
         places = _places(admin, group)
         found = [
@@ -173,7 +190,7 @@ def show_letter(
     from penstock.cli.querying import show_message
     from penstock.cli.redriving import redriven_anywhere
 
-    with target.admin() as admin:
+    with _letters_of(target, group) as admin:
         places = _places(admin, group)
         # A message that died again after a redrive has its id twice: the newest is meant.
         found = reading.newest(
@@ -251,7 +268,7 @@ def redrive_letters(
     from penstock.cli.redriving import Redriving
 
     choice = Choice(messages.Filter(tag, keys, where), reason, frozenset(ids or ()))
-    with target.admin() as admin:
+    with _letters_of(target, group) as admin:
         plan = Redriving(admin, group, to, _places(admin, group), again)
         total = sum(place.count if again else place.pending for place in plan.queues)
         with output.progress(total, "reading", quiet=as_json) as bar:
