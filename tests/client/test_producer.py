@@ -418,6 +418,70 @@ async def test_lingering_keeps_keys_together_and_lets_delayed_messages_pass(benc
 
 
 @on_bench()
+async def test_lingering_messages_of_all_kinds_share_a_lane_in_their_order(bench: Bench) -> None:
+    producer = bench.producer(linger=0.05)
+    await producer.queues("T")
+    messages = [
+        Message("T", b"plain"),
+        Message("T", b"tagged", tag="a"),
+        Message("T", b"keyed", keys=["k"], tag="a"),
+        Message("T", b"flagged", flag=7),
+        Message("T", bytearray(b"no bytes")),  # type: ignore[arg-type]  # taken all the same
+        Message("T", b"own", properties={"p": "v"}),
+        Message("T", b"other tag", tag="b"),
+        Message("T", b"long tag", tag="t" * 300),
+    ]
+    results: list[Receipt | PenstockError] = []
+    for message in messages:
+        producer.send(message, results.append)
+    await asyncio.sleep(1)
+    [request] = bench.broker.asked(BATCH)
+    items = decode_batch(request.body)
+    assert [item.body for item in items] == [bytes(message.body) for message in messages]
+    assert [item.flag for item in items] == [0, 0, 0, 7, 0, 0, 0, 0]
+    found = [parse_properties(item.properties) for item in items]
+    assert [one.get("TAGS") for one in found] == [message.tag for message in messages]
+    assert found[2]["KEYS"] == "k"
+    assert found[5]["p"] == "v"
+    assert all(one["WAIT"] == "true" for one in found)
+    ids = [one["UNIQ_KEY"] for one in found]
+    assert len(set(ids)) == len(ids)
+    assert [result.msg_id for result in results if isinstance(result, Receipt)] == ids
+    for msg_id in ids:
+        parse_unique_id(msg_id)
+
+
+@on_bench()
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("T", b""),
+        Message("T", "text"),  # type: ignore[arg-type]
+        Message("T", b"x", tag=5),  # type: ignore[arg-type]
+        Message("T", b"x", tag="a||b\x01"),
+        Message("bad topic", b"x"),
+        Message(["T"], b"x"),  # type: ignore[arg-type]
+        "no message",
+    ],
+    ids=str,
+)
+async def test_what_is_wrong_with_a_lingering_message_is_told_as_without(
+    bench: Bench, message: Message
+) -> None:
+    told: list[str] = []
+    for linger in (0.0, 0.05):
+        producer = bench.producer(group=f"shop{linger > 0}", linger=linger)
+        results: list[Receipt | PenstockError] = []
+        producer.send(message, results.append)
+        await asyncio.sleep(1)
+        [result] = results
+        assert isinstance(result, PenstockError)
+        told.append(f"{type(result).__name__}: {result}")
+        assert producer.in_flight == 0
+    assert told[0] == told[1]
+
+
+@on_bench()
 async def test_a_wrong_queue_fails_its_lingering_message_and_no_other(bench: Bench) -> None:
     producer = bench.producer(linger=0.05)
     await producer.queues("T")

@@ -140,3 +140,15 @@ def test_texts_that_are_no_ids_are_refused(text: str) -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="of 5 bytes"):
         UniqueIds(b"12345", 1, 1)
+
+
+def test_several_ids_are_as_good_as_one_by_one() -> None:
+    ids = UniqueIds(b"\x7f\x00\x00\x01", 1234, 5678)
+    now_ms = 1_700_000_000_000
+    made = [ids.next(now_ms), *ids.several(now_ms, 3), ids.next(now_ms)]
+    counters = [parse_unique_id(one).counter for one in made]
+    assert counters == [0, 1, 2, 3, 4]
+    assert {parse_unique_id(one).elapsed_ms for one in made} == {
+        parse_unique_id(made[0]).elapsed_ms
+    }
+    assert ids.several(now_ms, 0) == []

@@ -122,7 +122,7 @@ def _as_text(value: object) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _before_id(tag: str | None) -> str:
+def before_id(tag: str | None) -> str:
     """The property string of a message with nothing but a tag, up to the value of its id."""
     properties = {Property.TAGS: tag} if tag else {}
     return format_properties({**properties, Property.WAIT: "true"}) + f"{Property.UNIQUE_KEY}\x01"
@@ -142,7 +142,7 @@ def _property_text(
         and not extra
     ):
         # Nearly every message; only its id differs from that of the one before.
-        return f"{_before_id(tag)}{msg_id}\x02"
+        return f"{before_id(tag)}{msg_id}\x02"
     properties = stamped(message, msg_id)
     if namespace:
         properties[Property.INSTANCE_ID] = namespace
@@ -160,7 +160,9 @@ def enclose(
     """Check a message and make it ready; ``extra`` are properties that users may not set."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"a message of type {type(message).__name__}", expected="Message")
-    topic = checked_topic(message.topic)
+    # What is no text is refused by name; it may not even be hashable.
+    topic = message.topic
+    topic = checked_topic(topic) if isinstance(topic, str) else check_topic(topic)
     body = message.body
     if not isinstance(body, bytes):
         body = _as_bytes(body)

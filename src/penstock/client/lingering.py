@@ -4,13 +4,16 @@ A lane gathers messages for one queue. Messages without a wish share the lane of
 moves on to another queue each time a batch leaves it: the load still goes round, yet a batch is not
 spread thin. A lane leaves when it is full or when its first message has lingered long enough; a
 message that was alone in it travels as an ordinary send.
+
+What is done for every message is kept to a look at it and an entry in a list (`take`). Its id and
+its bytes are made when the lane leaves, for all of them together.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.client.envelopes import Envelope
+from penstock.client.envelopes import REMEMBERED_TAG, Envelope, before_id, checked_topic, enclose
 from penstock.client.receipts import Receipt, receipts_of_batch
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue
@@ -21,6 +24,22 @@ if TYPE_CHECKING:
     from penstock.client.producer import ProducerCore
     from penstock.client.sending import SendDone
 
+_MAX_KINDS: Final = 1024
+_ID_LENGTH: Final = 32
+"""Characters of a unique id of a client with an IPv4 address; others are a little longer."""
+
+
+class _Kind:
+    """What messages of one topic and tag have in common, checked and encoded once."""
+
+    __slots__ = ("before_id", "size")
+
+    def __init__(self, topic: str, tag: str | None) -> None:
+        checked_topic(topic)
+        self.before_id = before_id(tag).encode()
+        self.size = MIN_ITEM_BYTES + len(self.before_id) + _ID_LENGTH + 1
+        """Bytes of such a message in a batch, but for its body."""
+
 
 class _Lane:
     __slots__ = ("dones", "envelopes", "messages", "size", "timer", "wish")
@@ -29,7 +48,7 @@ class _Lane:
         self.wish = wish
         self.timer = timer
         self.messages: list[Message] = []
-        self.envelopes: list[Envelope] = []
+        self.envelopes: list[Envelope | _Kind] = []
         self.dones: list[SendDone] = []
         self.size = 0
 
@@ -37,38 +56,104 @@ class _Lane:
 class Lingering:
     """The lanes of one producer."""
 
-    __slots__ = ("_lanes", "_producer", "pending_bytes")
+    __slots__ = (
+        "_full",
+        "_kinds",
+        "_lanes",
+        "_max_pending",
+        "_plain_bytes",
+        "_producer",
+        "pending_bytes",
+    )
 
     def __init__(self, producer: ProducerCore) -> None:
+        settings = producer.settings
         self._producer = producer
         self._lanes: dict[str | MessageQueue, _Lane] = {}
+        self._kinds: dict[tuple[str, str | None], _Kind] = {}
+        self._full = settings.linger_bytes
+        self._max_pending = settings.linger_pending
+        # Longer bodies are compressed, or too long; a namespace is a property more.
+        limit = settings.max_message_bytes
+        if settings.compress_over > 0:
+            limit = min(limit, settings.compress_over - 1)
+        self._plain_bytes = 0 if settings.namespace else limit
         self.pending_bytes = 0
+
+    def take(self, message: Message, done: SendDone) -> bool:
+        """Let a message wait that has nothing but a body and perhaps a tag; False: it has more.
+
+        This is what most messages are. The caller checks and adds the others (`add`), and those
+        with which something is wrong.
+        """
+        try:
+            body, topic, tag = message.body, message.topic, message.tag
+            if (
+                type(message) is not Message
+                or type(body) is not bytes
+                or not 0 < len(body) <= self._plain_bytes
+                or message.properties
+                or message.keys
+                or message.sharding_key is not None
+                or message.delay is not None
+                or message.flag
+            ):
+                return False
+            kind = self._kinds.get((topic, tag)) or self._new_kind(topic, tag)
+        except (AttributeError, TypeError, PenstockError):
+            return False
+        lane = self._lanes.get(topic)
+        if lane is None:
+            lane = self._open(topic, None)
+        lane.messages.append(message)
+        lane.envelopes.append(kind)
+        lane.dones.append(done)
+        size = kind.size + len(body)
+        lane.size += size
+        self.pending_bytes += size
+        if lane.size >= self._full or self.pending_bytes > self._max_pending:
+            self._depart(topic)
+        return True
+
+    def _new_kind(self, topic: str, tag: str | None) -> _Kind:
+        if tag is not None and type(tag) is not str:
+            raise TypeError("a tag that is no text has to be refused by name")
+        kind = _Kind(topic, tag)
+        if tag is None or len(tag) <= REMEMBERED_TAG:
+            if len(self._kinds) >= _MAX_KINDS:
+                self._kinds.clear()
+            self._kinds[topic, tag] = kind
+        return kind
 
     def add(
         self, message: Message, envelope: Envelope, wish: MessageQueue | None, done: SendDone
     ) -> None:
-        """Let a message wait for others to the same queue."""
-        producer = self._producer
+        """Let a message that was checked wait for others to the same queue."""
         key: str | MessageQueue = wish or envelope.topic
         lane = self._lanes.get(key)
         if lane is None:
-            timer = producer.clock.call_later(producer.settings.linger, self._depart, key)
-            lane = self._lanes[key] = _Lane(wish, timer)
+            lane = self._open(key, wish)
         size = MIN_ITEM_BYTES + len(envelope.body) + len(envelope.properties)
         lane.messages.append(message)
         lane.envelopes.append(envelope)
         lane.dones.append(done)
         lane.size += size
         self.pending_bytes += size
-        if lane.size >= producer.settings.linger_bytes or (
-            self.pending_bytes > producer.settings.linger_pending
-        ):
+        if lane.size >= self._full or self.pending_bytes > self._max_pending:
             self._depart(key)
 
     def flush(self) -> None:
         """Let all lanes leave now."""
         for key in list(self._lanes):
             self._depart(key)
+
+    def _open(self, key: str | MessageQueue, wish: MessageQueue | None) -> _Lane:
+        producer = self._producer
+        # A lane counts as one send from here on, and as all its messages when it leaves.
+        producer.begin()
+        timer = producer.clock.call_later(producer.settings.linger, self._depart, key)
+        lane = self._lanes[key] = _Lane(wish, timer)
+        return lane
 
     def _depart(self, key: str | MessageQueue) -> None:
         lane = self._lanes.pop(key, None)
@@ -77,21 +162,18 @@ class Lingering:
         lane.timer.cancel()
         self.pending_bytes -= lane.size
         producer = self._producer
+        msg_ids = producer.new_ids(len(lane.messages))
         if len(lane.messages) == 1:
-            producer.send_envelope(
-                lane.messages[0], lane.envelopes[0], lane.wish, lane.dones[0], retry_refusals=True
-            )
+            [message], [envelope], [done] = lane.messages, lane.envelopes, lane.dones
+            if isinstance(envelope, _Kind):
+                envelope = enclose(message, msg_ids[0], producer.settings)
+            producer.send_envelope(message, envelope, lane.wish, done, retry_refusals=True)
             return
         dones = lane.dones
-        msg_ids = [envelope.msg_id for envelope in lane.envelopes]
-        body = encode_batch(
-            [
-                (envelope.body, envelope.properties.encode(), envelope.flag)
-                for envelope in lane.envelopes
-            ]
-        )
+        producer.begin(len(dones) - 1)
+        body = encode_batch(_items(lane, msg_ids))
 
-        def done(result: Receipt | PenstockError) -> None:
+        def done_all(result: Receipt | PenstockError) -> None:
             # The batch counted as one send; the others end here.
             producer.finished(len(dones) - 1)
             if isinstance(result, Receipt):
@@ -102,4 +184,18 @@ class Lingering:
                     one(result)
 
         first = Message(lane.messages[0].topic, b"")  # The wish already says what its key meant.
-        producer.send_batch_body(first, msg_ids, body, lane.wish, done, retry_refusals=True)
+        producer.send_batch_body(first, msg_ids, body, lane.wish, done_all, retry_refusals=True)
+
+
+def _items(lane: _Lane, msg_ids: list[str]) -> list[tuple[bytes, bytes, int]]:
+    """The messages of a lane as a batch takes them; ``msg_ids`` gets the ids they had before."""
+    items: list[tuple[bytes, bytes, int]] = []
+    for number, envelope in enumerate(lane.envelopes):
+        if type(envelope) is _Kind:
+            properties = b"%b%b\x02" % (envelope.before_id, msg_ids[number].encode())
+            items.append((lane.messages[number].body, properties, 0))
+        else:
+            assert isinstance(envelope, Envelope), "either kind or envelope"
+            msg_ids[number] = envelope.msg_id
+            items.append((envelope.body, envelope.properties.encode(), envelope.flag))
+    return items

@@ -197,6 +197,16 @@ class ProducerCore:
         if not self._is_running:
             done(self._not_running())
             return
+        lingering = self._lingering
+        if (
+            lingering is not None
+            and queue is None
+            and timeout is None
+            and extra is None
+            and self.tracer is None
+            and lingering.take(message, done)
+        ):
+            return
         try:
             envelope = enclose(message, self.new_id(), self.settings, extra)
         except PenstockError as error:
@@ -204,10 +214,9 @@ class ProducerCore:
             return
         if self.tracer is not None:
             done = self.tracer.watch(message, envelope, done)
-        self._begin()
-        if self._lingering is not None and envelope.may_batch and timeout is None:
+        if lingering is not None and envelope.may_batch and timeout is None:
             if queue is None and message.sharding_key is None:
-                self._lingering.add(message, envelope, None, done)
+                lingering.add(message, envelope, None, done)
                 return
             # Which queue a key means is only known once the route is; until then it goes alone.
             queues = self.session.routes.publish_queues(envelope.topic)
@@ -215,11 +224,11 @@ class ProducerCore:
                 try:
                     wish = chosen(queue, queues, message)
                 except PenstockError as error:
-                    self.finished()
                     done(error)
                     return
-                self._lingering.add(message, envelope, wish, done)
+                lingering.add(message, envelope, wish, done)
                 return
+        self.begin()
         self.send_envelope(
             message, envelope, queue, done, timeout=timeout, retry_refusals=retry_refusals
         )
@@ -267,7 +276,7 @@ class ProducerCore:
         future, done = _awaited()
         if self.tracer is not None:
             done = self.tracer.watch(message, envelope, done)
-        self._begin()
+        self.begin()
         self.send_envelope(message, envelope, None, done, retry_refusals=True, code=code)
         return await future
 
@@ -313,7 +322,7 @@ class ProducerCore:
         future, done = _awaited()
         if self.tracer is not None:
             done = self.tracer.watch_batch(messages, plain, done)
-        self._begin()
+        self.begin()
         self.send_batch_body(
             first,
             [envelope.msg_id for envelope in plain],
@@ -413,16 +422,21 @@ class ProducerCore:
         """A unique id for a message."""
         return self._ids.next(self.clock.time_ms())
 
+    def new_ids(self, count: int) -> list[str]:
+        """The same for several."""
+        return self._ids.several(self.clock.time_ms(), count)
+
     def finished(self, count: int = 1) -> None:
         """``count`` sends have their answer."""
         self.in_flight -= count
         if not self.in_flight:
             self._idle.set()
 
-    def _begin(self) -> None:
+    def begin(self, count: int = 1) -> None:
+        """``count`` sends more wait for their answer."""
         if not self.in_flight:
             self._idle.clear()
-        self.in_flight += 1
+        self.in_flight += count
 
     def _command(self, code: int, envelope: Envelope, born_ms: int, queue: MessageQueue) -> Command:
         header = SendMessage(

@@ -31,23 +31,35 @@ class BatchItem(NamedTuple):
 def encode_batch(items: Iterable[BatchItem | tuple[bytes, bytes, int]]) -> bytes:
     """The body that carries ``items``."""
     parts: list[bytes] = []
+    head = properties_head = b""
+    shape: tuple[int, int, int] | None = None
     for body, properties, flag in items:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise IllegalMessage(
-                f"message properties take {len(properties)} bytes in message {len(parts) // 4} "
-                "of a batch",
-                expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
-            )
-        size = MIN_ITEM_BYTES + len(body) + len(properties)
-        try:
-            head = _HEAD.pack(size, 0, 0, flag, len(body))
-        except struct.error as error:
-            raise IllegalMessage(
-                f"flag {flag} or body of {len(body)} bytes has no room in a batch",
-                expected="a flag of 32 bits and a body below 2 GiB",
-            ) from error
-        parts += (head, body, _PROPERTIES_LENGTH.pack(len(properties)), properties)
+        # Messages of one producer tend to be of one shape, and then have the same heads.
+        if shape != (len(body), len(properties), flag):
+            shape = (len(body), len(properties), flag)
+            head, properties_head = _item_heads(*shape, number=len(parts) // 4)
+        parts += (head, body, properties_head, properties)
     return b"".join(parts)
+
+
+def _item_heads(
+    body_length: int, properties_length: int, flag: int, *, number: int
+) -> tuple[bytes, bytes]:
+    """What stands before the body and before the properties of a message."""
+    if properties_length > MAX_PROPERTIES_BYTES:
+        raise IllegalMessage(
+            f"message properties take {properties_length} bytes in message {number} of a batch",
+            expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
+        )
+    size = MIN_ITEM_BYTES + body_length + properties_length
+    try:
+        head = _HEAD.pack(size, 0, 0, flag, body_length)
+    except struct.error as error:
+        raise IllegalMessage(
+            f"flag {flag} or body of {body_length} bytes has no room in a batch",
+            expected="a flag of 32 bits and a body below 2 GiB",
+        ) from error
+    return head, _PROPERTIES_LENGTH.pack(properties_length)
 
 
 def decode_batch(body: bytes) -> list[BatchItem]:

@@ -96,12 +96,20 @@ class UniqueIds:
 
     def next(self, now_ms: int) -> str:
         """A new id, at this time."""
+        return f"{self._head(now_ms)}{next(self._counter) & 0xFFFF:04X}"
+
+    def several(self, now_ms: int, count: int) -> list[str]:
+        """New ids at this time, for less than one by one."""
+        head = self._head(now_ms)
+        return [f"{head}{n & 0xFFFF:04X}" for n in itertools.islice(self._counter, count)]
+
+    def _head(self, now_ms: int) -> str:
         start, end = self._month
         if not start <= now_ms < end:
             start, end = self._month = _month_bounds_ms(now_ms, self._utc_offset_seconds)
         # A long month has more milliseconds than a signed 32-bit number; they wrap, as in Java.
         elapsed = (now_ms - start) & 0xFFFF_FFFF
-        return f"{self._prefix}{elapsed:08X}{next(self._counter) & 0xFFFF:04X}"
+        return f"{self._prefix}{elapsed:08X}"
 
 
 def _month_bounds_ms(time_ms: int, utc_offset_seconds: int) -> tuple[int, int]:
