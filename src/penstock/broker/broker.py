@@ -167,7 +167,7 @@ class Broker(Service):
             # Again, and therefore earlier: clients are served until here, not a part longer.
             stack.push_async_callback(self._stop_server, server)
             store.on_arrival(state.held.arrived, state.held.queues)
-            store.on_arrival(delays.arrived)
+            store.on_arrival(delays.arrived, delays.queues)
             add_all(self._dispatcher, state, delays)
             await stack.enter_async_context(registration)
             log.info(

@@ -48,6 +48,8 @@ class Delays(Service):
         self._positions: dict[int, int] = {}
         self._is_failing = False
         self._busy_levels: set[int] = set(range(1, levels.max_level + 1))
+        self.queues = frozenset((SCHEDULE_TOPIC, level - 1) for level in self._busy_levels)
+        """Where messages arrive that wait for their time."""
         self._woken = asyncio.Event()
 
     # Progress

@@ -32,7 +32,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
-from penstock.store import Appended, Draft, MessageStore
+from penstock.store import Appended, AppendedRun, Draft, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +120,17 @@ class Storage(Service):
             self._note_failed_append(error)
             raise
         if not self._is_write_scheduled:
+            self._schedule_write(draft)
+        return appended
+
+    def append_run(self, draft: Draft, body: bytes, unless: Sequence[bytes]) -> AppendedRun | None:
+        """`append_batch` straight from the body of a request; None: that is not possible."""
+        try:
+            appended = self.store.append_run(draft, body, unless)
+        except StoreError as error:
+            self._note_failed_append(error)
+            raise
+        if appended is not None and not self._is_write_scheduled:
             self._schedule_write(draft)
         return appended
 

@@ -53,3 +53,7 @@ class RunningExtension:
     REFUSED_LOCKS: Final = "penstock.refusedLocks"
     """Queues it should consume in order and cannot lock, as a JSON object by queue of the client
     that holds the lock; an empty text where the broker does not tell."""
+
+
+SHORT_RECEIPT: Final = "penstockShortReceipt"
+"""On a batch send: the id of the first message is enough of an answer."""

@@ -32,6 +32,7 @@ from penstock.model import MessageQueue, TopicRoute
 from penstock.model.names import DEFAULT_TOPIC
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
+from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.send import SendMessage, encode_send_v2
 from penstock.spark.wire import Access, Connection, Wire
 from penstock.spark.write_options import PRODUCER_GROUP
@@ -297,4 +298,7 @@ class Outbox:
             broker_name=queue.broker_name,
         )
         code = RequestCode.SEND_BATCH_MESSAGE if post.is_batch else RequestCode.SEND_MESSAGE_V2
-        return Command(code, ext=encode_send_v2(header), body=post.body)
+        ext = encode_send_v2(header)
+        if post.is_batch:
+            ext[SHORT_RECEIPT] = "true"
+        return Command(code, ext=ext, body=post.body)

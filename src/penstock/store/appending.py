@@ -16,8 +16,9 @@ from penstock.model.names import RETRY_PREFIX
 from penstock.model.properties import MAX_PROPERTIES_BYTES
 from penstock.protocol.records import BLANK_HEAD_BYTES, SysFlag, encode_record
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.dispatch import Staged
+from penstock.store.dispatch import Staged, StagedRun
 from penstock.store.parts import NO_ROOM, Parts
+from penstock.store.runs import RunParts, encode_run
 
 MAX_TOPIC_BYTES: Final = 127
 MAX_RETRY_TOPIC_BYTES: Final = 255
@@ -25,6 +26,7 @@ RECORD_OVERHEAD_BYTES: Final = 65_536
 MAX_STAGED_BYTES: Final = 32 << 20
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
 _new_tuple = tuple.__new__
+_UNUSUAL: Final = SysFlag.TRANSACTION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 _NO_QUEUE = (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK)
 
 
@@ -53,6 +55,17 @@ class Appended(NamedTuple):
     store_timestamp: int
 
 
+class AppendedRun(NamedTuple):
+    """Where the messages of a batch are that was appended as a whole."""
+
+    log_positions: Sequence[int]
+    queue_offset: int
+    """Of the first one."""
+    size: int
+    """Of all records together."""
+    last: Appended
+
+
 class BatchItem(Protocol):
     """One message of a batch, as ``penstock.protocol.batches`` decodes it."""
 
@@ -76,8 +89,12 @@ class Appender:
         self._queue_by_key = parts.queues.queues
         self._time_ms = parts.time_ms
         self._is_sync = parts.config.is_sync_flush
-        self._pending: list[Staged] = []
-        self._unflushed: deque[Staged] = deque()
+        self._pending: list[Staged | StagedRun] = []
+        self._in_runs = 0
+        """Messages that wait in runs, but for one of each."""
+        self._has_runs = False
+        """Whether a run may be among what is to be published."""
+        self._unflushed: deque[Staged | StagedRun] = deque()
 
     def append(self, draft: Draft) -> Appended:
         """Stage one message; ``write`` puts it into the log."""
@@ -190,6 +207,54 @@ class Appender:
             self.write()
         return appended
 
+    def append_run(
+        self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
+    ) -> AppendedRun | None:
+        """Stage the messages of a batch send as a whole, straight from its body.
+
+        None if something about them is unusual, or properties have one of ``unless``: then
+        `append_batch` is the way.
+        """
+        if self._parts.refusal is not None:
+            self._parts.refuse()
+        if draft.sys_flag & _UNUSUAL:
+            return None
+        queue = self._queue_by_key.get((draft.topic, draft.queue_id))
+        if queue is None:
+            queue = self._new_queue(draft.topic, draft.queue_id)
+        now = self._time_ms()
+        shared = RunParts(
+            queue.topic_bytes,
+            draft.queue_id,
+            draft.sys_flag,
+            draft.born_timestamp,
+            draft.born_host,
+            draft.store_host,
+            draft.reconsume_times,
+            draft.prepared_transaction_offset,
+        )
+        commit_log = self._log
+        queue_offset = queue.next_offset
+        made = encode_run(body, shared, queue_offset, commit_log.position, now, unless)
+        if made is None or len(made[0]) > self._config.max_message_size + RECORD_OVERHEAD_BYTES:
+            return None
+        if commit_log.position + len(made[0]) + BLANK_HEAD_BYTES > commit_log.segment_end:
+            made = encode_run(body, shared, queue_offset, self._roll(len(made[0])), now)
+            assert made is not None, "it was possible before"
+        records, run = made
+        count, total = len(run.sizes), len(records)
+        position = commit_log.position
+        commit_log.parts.append(records)
+        commit_log.position = position + total
+        queue.next_offset = queue_offset + count
+        self._pending.append((queue, position, total, queue_offset, draft.sys_flag, now, run))
+        self._in_runs += count - 1
+        self._has_runs = True
+        last = Appended(run.positions[-1], queue_offset + count - 1, run.sizes[-1], now)
+        if position - commit_log.written[0] > MAX_STAGED_BYTES:
+            self.write()
+        return AppendedRun(run.positions, queue_offset, total, last)
+
     def _encode_batch(
         self, queue: ConsumeQueue, draft: Draft, items: Sequence[BatchItem], position: int, now: int
     ) -> list[bytes]:
@@ -271,26 +336,30 @@ class Appender:
         if not pending:
             return
         self._pending = []
+        in_runs, self._in_runs = self._in_runs, 0
         commit_log = self._log
         last = pending[-1]
         before = commit_log.written[0]
         try:
             commit_log.write(last[5])
         except (OSError, StoreError) as error:
-            self._write_failed(pending, error)
-        commit_log.last_record = last[1]
+            self._write_failed(pending, len(pending) + in_runs, error)
+        tail = last[6]
+        commit_log.last_record = last[1] if isinstance(tail, bytes) else tail.positions[-1]
         counts = self._parts.counts
         counts.write_calls += 1
-        counts.put_count += len(pending)
+        counts.put_count += len(pending) + in_runs
         counts.put_bytes += commit_log.written[0] - before
         if self._is_sync:
             self._unflushed.extend(pending)
         else:
             self._publish(pending)
 
-    def _write_failed(self, pending: list[Staged], error: Exception) -> None:
+    def _write_failed(
+        self, pending: list[Staged | StagedRun], messages: int, error: Exception
+    ) -> None:
         """Take back what was staged; refuse more if the disk is full or worse."""
-        self._parts.counts.put_refused += len(pending)
+        self._parts.counts.put_refused += messages
         for queue, _, _, queue_offset, sys_flag, _, _ in reversed(pending):
             if sys_flag & SysFlag.TRANSACTION_MASK not in _NO_QUEUE:
                 queue.next_offset = queue_offset
@@ -302,11 +371,15 @@ class Appender:
             raise error
         raise StoreError(f"write to {self._log.directory} failed: {error}") from error
 
-    def _publish(self, staged: Sequence[Staged]) -> None:
+    def _publish(self, staged: Sequence[Staged | StagedRun]) -> None:
         parts = self._parts
         last = staged[-1]
         try:
-            parts.dispatcher.fresh(staged)
+            if self._has_runs:
+                self._has_runs = self._is_sync  # With sync flush others may still wait.
+                parts.dispatcher.publish(staged)
+            else:
+                parts.dispatcher.fresh(staged)  # type: ignore[arg-type]  # no run among them
         finally:
             parts.published = (last[1] + last[2], last[5])
         problem = parts.dispatcher.index_error or self._queues.failed_writes
@@ -318,7 +391,7 @@ class Appender:
         unflushed = self._unflushed
         if not unflushed:
             return
-        ready: list[Staged] = []
+        ready: list[Staged | StagedRun] = []
         while unflushed and unflushed[0][1] + unflushed[0][2] <= log_position:
             ready.append(unflushed.popleft())
         if ready:

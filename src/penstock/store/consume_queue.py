@@ -14,7 +14,7 @@ persisted. Both hold the lock of the queue table meanwhile, so that neither sees
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
@@ -25,6 +25,8 @@ from penstock.store.segments import SegmentMaps, find_segments, segment_path, wr
 UNIT_BYTES: Final = 20
 UNIT: Final = struct.Struct(">qiq")
 pack_unit: Final = UNIT.pack
+_TOGETHER: Final = 256
+_pack_together: Final = struct.Struct(">" + "qiq" * _TOGETHER).pack
 
 # What RocketMQ fills the part of a first file with that is before the queue's first entry.
 FILLER: Final = pack_unit(0, 0x7FFF_FFFF, 0)
@@ -51,6 +53,20 @@ class QueueFiles(NamedTuple):
     touched: dict[str, bool]
     """Files written to since they were last synced, and whether their names may be new."""
     read_only: bool
+
+
+def pack_units(positions: Sequence[int], sizes: Sequence[int]) -> bytes:
+    """The units of records without tags."""
+    count = len(positions)
+    fields = [0] * (3 * count)
+    fields[0::3], fields[1::3] = positions, sizes
+    whole = count - count % _TOGETHER
+    packed = [
+        _pack_together(*fields[3 * start : 3 * (start + _TOGETHER)])
+        for start in range(0, whole, _TOGETHER)
+    ]
+    packed += [pack_unit(positions[i], sizes[i], 0) for i in range(whole, count)]
+    return b"".join(packed)
 
 
 class ConsumeQueue:

@@ -13,11 +13,12 @@ from itertools import islice
 from penstock.protocol.filters import tag_code
 from penstock.protocol.records import SysFlag
 from penstock.store.config import StoreConfig
-from penstock.store.consume_queue import ConsumeQueue, pack_unit
+from penstock.store.consume_queue import UNIT_BYTES, ConsumeQueue, pack_unit, pack_units
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import Scanned
 from penstock.store.queue_table import TAIL_BYTES, QueueTable
+from penstock.store.runs import Run
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ _DELAY = b"\x02DELAY\x01"
 Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes]
 """A fresh record on its way to queue and index: queue, log position, size, queue offset, system
 flag, store timestamp, properties. A plain tuple, since one is made for every append."""
+
+StagedRun = tuple[ConsumeQueue, int, int, int, int, int, Run]
+"""Fresh records of one batch: queue, log position of the first, size of all, queue offset of the
+first, system flag, store timestamp, and the run itself."""
 
 _Visible = tuple[ConsumeQueue, int, int, int, bytes]
 """A record that readers see now: queue, next queue offset, tags code, store timestamp, properties.
@@ -73,6 +78,17 @@ def message_keys(properties: bytes) -> list[bytes]:
     return ([unique] if unique else []) + [word for word in words.split(b" ") if word]
 
 
+def _opened(staged: StagedRun) -> list[Staged]:
+    """The messages of a run one by one."""
+    queue, _, _, queue_offset, sys_flag, timestamp, run = staged
+    return [
+        (queue, position, size, offset, sys_flag, timestamp, tail[2:])
+        for offset, (position, size, tail) in enumerate(
+            zip(run.positions, run.sizes, run.tails, strict=True), queue_offset
+        )
+    ]
+
+
 class Dispatcher:
     """Builds queue entries and index entries, and tells who waits for messages."""
 
@@ -87,6 +103,53 @@ class Dispatcher:
         self.deleted_topics: dict[str, int] = {}
         self.index_stopped_at: int | None = None
         self.index_error: OSError | None = None
+
+    def publish(self, staged: Sequence[Staged | StagedRun]) -> None:
+        """Make appended records and runs of them visible, in the order of the log."""
+        single: list[Staged] = []
+        for one in staged:
+            tail = one[6]
+            if isinstance(tail, bytes):
+                single.append(one)  # type: ignore[arg-type]  # the last part says which it is
+            elif self._is_short(one[0], tail):
+                if single:
+                    self.fresh(single)
+                    single = []
+                self._fresh_run(one[0], one[3], tail)
+            else:
+                single += _opened(one)  # type: ignore[arg-type]
+        if single:
+            self.fresh(single)
+
+    def _is_short(self, queue: ConsumeQueue, run: Run) -> bool:
+        """Whether nobody needs to look at the messages of a run: no key, no tag, no listener."""
+        return (
+            run.is_plain
+            and not queue.is_schedule
+            and not queue.is_deleted
+            and all(
+                waiting is not None and (queue.topic, queue.queue_id) not in waiting
+                for _, waiting in self.listeners
+            )
+        )
+
+    def _fresh_run(self, queue: ConsumeQueue, queue_offset: int, run: Run) -> None:
+        """Make the queue entries of a run, as `fresh` would one by one."""
+        queues = self._queues
+        units = pack_units(run.positions, run.sizes)
+        done = 0
+        while done < len(units):
+            tail = queue.tail
+            if not tail:
+                queues.dirty[queue] = None
+            room = max(UNIT_BYTES, TAIL_BYTES - len(tail))
+            room -= room % UNIT_BYTES
+            tail += units[done : done + room]
+            done = min(done + room, len(units))
+            queue.max_offset = queue_offset + done // UNIT_BYTES
+            if len(tail) >= TAIL_BYTES:
+                queues.settle(queue)
+        queues.bound_tails(len(run.sizes))
 
     def fresh(self, staged: Sequence[Staged]) -> None:
         """Make appended records visible."""

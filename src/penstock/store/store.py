@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.protocol.records import decode_record
 from penstock.store import layout
-from penstock.store.appending import Appended, Appender, BatchItem, Draft
+from penstock.store.appending import Appended, AppendedRun, Appender, BatchItem, Draft
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.cleaning import Cleaner
 from penstock.store.commit_log import CommitLog, store_timestamp_of
@@ -240,6 +240,16 @@ class MessageStore:
         ``draft`` has what they share; its body, properties and flag are not used.
         """
         return self._appender.append_batch(draft, items)
+
+    def append_run(
+        self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
+    ) -> AppendedRun | None:
+        """`append_batch` straight from the body of a batch send, in a third of the time.
+
+        None if that is not possible, or if one of ``unless`` may be among the properties: then
+        nothing is staged.
+        """
+        return self._appender.append_run(draft, body, unless)
 
     def write(self) -> None:
         """Put everything staged into the page cache; without sync flush, readers see it now.

@@ -35,6 +35,7 @@ from penstock.model.names import RETRY_PREFIX, WRITE, Property, dead_letter_topi
 from penstock.model.properties import encode_properties
 from penstock.protocol.batches import BatchItem, decode_batch
 from penstock.protocol.commands import Command
+from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers import header_codec
 from penstock.protocol.headers.send import SEND_V2, SendMessage
 from penstock.protocol.send_answers import SendAnswers
@@ -47,6 +48,8 @@ _read_v1 = header_codec(SendMessage).read
 _read_v2 = SEND_V2.read
 _new_tuple = tuple.__new__
 _WAIT_NOT: Final = "WAIT\x01false"
+# Messages that ask for more than being stored, which no batch may have.
+_SPECIAL_IN_BATCHES: Final = (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")
 _TIMER_KEYS: Final = (
     Property.TIMER_DELAY_SECONDS,
     Property.TIMER_DELAY_MS,
@@ -168,35 +171,42 @@ class Sending:
         assert type(body) is bytes, "a received body is bytes"
         if not 0 < len(body) <= self._max_body:
             raise _body_illegal(len(body), self._max_body)
-        items = _batch_items(body)
-        appended = self._storage.append_batch(
-            Draft(
-                ask.topic,
-                queue_id,
-                b"",
-                b"",
-                ask.flag,
-                ask.sys_flag & SENDERS_FLAGS,
-                ask.born_timestamp,
-                born_host(peer),
-                self._store_host,
-                ask.reconsume_times,
-                0,
-            ),
-            items,
+        draft = Draft(
+            ask.topic,
+            queue_id,
+            b"",
+            b"",
+            ask.flag,
+            ask.sys_flag & SENDERS_FLAGS,
+            ask.born_timestamp,
+            born_host(peer),
+            self._store_host,
+            ask.reconsume_times,
+            0,
         )
-        self._stats.put(ask.topic, queue_id, sum(one.size for one in appended), len(appended))
-        prefix = self._answers.id_prefix
+        # Nearly every batch takes the short way; the long one finds out what is unusual.
+        run = self._storage.append_run(draft, body, _SPECIAL_IN_BATCHES)
+        if run is not None:
+            positions, queue_offset, total, last = run
+        else:
+            appended = self._storage.append_batch(draft, _batch_items(body))
+            positions = [one.log_position for one in appended]
+            queue_offset, last = appended[0].queue_offset, appended[-1]
+            total = sum(one.size for one in appended)
+        self._stats.put(ask.topic, queue_id, total, len(positions))
+        if SHORT_RECEIPT in (command.ext or _NO_EXT):
+            positions = positions[:1]
+        msg_id = (self._answers.id_prefix + "%016X").__mod__
         answer = Command(
             0,
             ext=self._answers.ext(
-                ",".join(f"{prefix}{one.log_position:016X}" for one in appended),
+                ",".join(map(msg_id, positions)),
                 queue_id,
-                appended[0].queue_offset,
+                queue_offset,
                 self._stamp(ask.properties or "").unique_id,
             ),
         )
-        return self._acknowledge(answer, appended[-1], _WAIT_NOT not in (ask.properties or ""))
+        return self._acknowledge(answer, last, _WAIT_NOT not in (ask.properties or ""))
 
     def _acknowledge(self, answer: Command, appended: Appended, waits: bool) -> Command | Promise:
         waits = waits and self._storage.is_sync_flush

@@ -1,0 +1,150 @@
+"""A batch on the short way leaves the same store as on the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.protocol.batches import BatchItem, decode_batch, encode_batch
+from penstock.protocol.records import pack_host
+from penstock.store import Draft, MessageStore, StoreConfig
+from penstock.store.consume_queue import pack_unit, pack_units
+from penstock.store.runs import RunParts, encode_run
+
+HOST = pack_host("127.0.0.1", 10911)
+DRAFT = Draft("orders", 2, b"", b"", 0, 0, 77, HOST, HOST, 0, 0)
+PARTS = RunParts(b"orders", 2, 0, 77, HOST, HOST, 0, 0)
+NOW = 1_700_000_000_000
+PROPERTIES = st.sampled_from(
+    [b"", b"a\x01b\x02", b"TAGS\x01t\x02", b"UNIQ_KEY\x01ID\x02", b"a\x01b\x02KEYS\x01k1 k2"]
+)
+ITEMS = st.lists(
+    st.builds(BatchItem, st.binary(max_size=50), PROPERTIES, st.integers(-5, 5)),
+    min_size=1,
+    max_size=40,
+)
+
+
+def opened(path: Path, **config: object) -> MessageStore:
+    store = MessageStore(path, StoreConfig(**config), time_ms=lambda: NOW)  # type: ignore[arg-type]
+    store.open()
+    return store
+
+
+def everything(store: MessageStore) -> tuple[bytes, list[tuple[int, ...]]]:
+    """The log, and what the queue says of it."""
+    found = store.read("orders", 2, 0, max_count=10_000, max_bytes=1 << 30)
+    return b"".join(map(bytes, found.slices)), [(found.count, found.next_offset)]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ITEMS, min_size=1, max_size=4))
+def test_both_ways_store_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[BatchItem]]
+) -> None:
+    path = tmp_path_factory.mktemp("runs")
+    short, long = opened(path / "short"), opened(path / "long")
+    for items in batches:
+        run = short.append_run(DRAFT, encode_batch(items))
+        appended = long.append_batch(DRAFT, items)
+        assert run is not None
+        assert list(run.log_positions) == [one.log_position for one in appended]
+        assert run.queue_offset == appended[0].queue_offset
+        assert run.size == sum(one.size for one in appended)
+        assert run.last == appended[-1]
+        short.write()
+        long.write()
+    assert everything(short) == everything(long)
+    assert short.max_position == long.max_position
+    for key in ("ID", "k1", "k2"):
+        found = [
+            store.query("orders", key, begin_ms=0, end_ms=2 * NOW).slices for store in (short, long)
+        ]
+        assert list(map(bytes, found[0])) == list(map(bytes, found[1]))
+    for store in (short, long):
+        store.close()
+    files = [
+        {
+            file.relative_to(path / name): file.read_bytes()
+            for file in sorted((path / name / "consumequeue").rglob("*"))
+            if file.is_file()
+        }
+        for name in ("short", "long")
+    ]
+    assert files[0] == files[1]
+
+
+def test_a_run_longer_than_a_queue_file_and_a_log_segment_is_read_back(tmp_path: Path) -> None:
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    items = [BatchItem(b"%d" % number, b"n\x01%d\x02" % number) for number in range(3000)]
+    for start in range(0, 60_000, 3000):
+        run = store.append_run(DRAFT, encode_batch(items))
+        assert run is not None
+        assert run.queue_offset == start
+        store.write()
+    store.close()
+    again = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    assert again.max_offset("orders", 2) == 60_000
+    again.close()
+
+
+def test_a_run_is_seen_by_who_waits_for_its_queue(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    told: list[tuple[str, int, int]] = []
+    store.on_arrival(
+        lambda topic, queue, offset, code, time, properties: told.append((topic, queue, offset)),
+        {("orders", 2)},
+    )
+    store.append_run(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
+    store.write()
+    assert told == [("orders", 2, 1), ("orders", 2, 2)]
+    store.close()
+
+
+def test_a_run_waits_for_the_disk_with_sync_flush(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
+    run = store.append_run(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
+    store.write()
+    assert store.max_offset("orders", 2) == 0
+    store.mark_flushed(store.flush())
+    assert run is not None
+    assert store.max_offset("orders", 2) == 2
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0" * 21,
+        encode_batch([BatchItem(b"a")])[:-1],
+        encode_batch([BatchItem(b"a")]) + b"x",
+        encode_batch([BatchItem(b"abc", b"k\x01v\x02")]).replace(b"\x00\x04k", b"\x00\x03k"),
+        encode_batch([BatchItem(b"a", b"k\x01\x00\x02")]),
+    ],
+)
+def test_what_does_not_add_up_takes_the_long_way(body: bytes) -> None:
+    assert encode_run(body, PARTS, 0, 0, NOW) is None
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_it(body: bytes) -> None:
+    made = encode_run(body, PARTS, 0, 0, NOW)
+    if made is not None:
+        assert len(decode_batch(body)) == len(made[1].sizes)
+
+
+def test_unusual_hosts_and_topics_take_the_long_way() -> None:
+    body = encode_batch([BatchItem(b"a")])
+    assert encode_run(body, PARTS, 0, 0, NOW) is not None
+    assert encode_run(body, PARTS._replace(born_host=bytes(20)), 0, 0, NOW) is None
+    assert encode_run(body, PARTS._replace(topic=b"t" * 200), 0, 0, NOW) is None
+
+
+def test_units_are_packed_together_as_they_are_one_by_one() -> None:
+    positions, sizes = list(range(0, 6000, 10)), list(range(1, 601))
+    one_by_one = b"".join(map(pack_unit, positions, sizes, [0] * 600))
+    assert pack_units(positions, sizes) == one_by_one
