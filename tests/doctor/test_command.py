@@ -163,5 +163,11 @@ def test_what_is_advised_is_a_command_with_these_options(advice: str) -> None:
         command.make_context(advice, words, parent=context)
 
 
-def test_every_cause_has_a_title() -> None:
-    assert all(title and title[0].islower() for title in TITLES.values())
+@pytest.mark.parametrize("cause", TITLES)
+def test_every_cause_has_a_test_that_finds_it(cause: str) -> None:
+    tests = [
+        path.read_text(encoding="utf-8")
+        for path in Path(__file__).parent.glob("test_*.py")
+        if path.name != Path(__file__).name
+    ]
+    assert any(f'"{cause}"' in text for text in tests)

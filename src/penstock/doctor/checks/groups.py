@@ -99,7 +99,7 @@ def consuming_disabled(facts: GroupFacts, limits: Thresholds) -> Iterator[Findin
                 "consuming-disabled",
                 f"group {facts.group!r} is kept from reading topic {topic.name!r} on "
                 f"{listed(list(topic.forbidden_on))} (forbidden bit {READ})",
-                "mqadmin updateSubGroup, or start another group",
+                "have it allowed again by whoever forbade it, or consume with another group",
                 topic=topic.name,
                 brokers=list(topic.forbidden_on),
             )
