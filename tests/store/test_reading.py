@@ -120,6 +120,55 @@ def test_records_side_by_side_are_one_slice(open_store: OpenStore, make_draft: M
     assert offsets(result) == list(range(3, 35))
 
 
+@pytest.mark.parametrize("queues", [1, 3])
+def test_a_read_of_thousands_is_the_same_as_many_small_ones(
+    open_store: OpenStore, make_draft: MakeDraft, queues: int
+) -> None:
+    # Sizes differ, and the log has several segments, so that portions end at all kinds of places.
+    store = open_store(replace(ROOMY, mapped_file_size_consume_queue=80_000))
+    count = 7000 * queues
+    fill(store, [make_draft("orders", n % queues, bytes(n % 50)) for n in range(count)])
+    for queue_id in range(queues):
+        small: list[bytes] = []
+        while len(small) < 7000:
+            result = store.read("orders", queue_id, len(small), max_count=32)
+            small += [record.body for record in decode_records(b"".join(result.slices))]
+        for max_bytes in (1, 200_000, 8 << 20):
+            many: list[bytes] = []
+            while len(many) < 7000:
+                result = store.read(
+                    "orders", queue_id, len(many), max_count=65_536, max_bytes=max_bytes
+                )
+                records = decode_records(b"".join(result.slices))
+                assert [r.queue_offset for r in records] == list(
+                    range(len(many), result.next_offset)
+                )
+                assert result.size == sum(map(len, result.slices))
+                assert result.size <= max_bytes or result.count == 1
+                assert result.count == len(records)
+                many += [record.body for record in records]
+                if max_bytes == 1 and len(many) > 20:
+                    break
+            assert many == small[: len(many)]
+            assert len(many) == 7000 or max_bytes == 1
+
+
+def test_a_read_of_thousands_stops_before_what_was_deleted(
+    open_store: OpenStore, make_draft: MakeDraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(replace(ROOMY, mapped_file_size_consume_queue=80_000))
+    fill(store, [make_draft("orders", n % 2, bytes(100)) for n in range(8000)])
+    queue = store.queue_table.get("orders", 0)
+    assert queue is not None
+    assert store._reader.read(queue, 0, 65_536, 8 << 20, None).count >= 1024
+    # The reader has looked at the queue; then retention takes the first segment.
+    monkeypatch.setattr(CommitLog, "min_position", property(lambda _: 1 << 20))
+    result = store._reader.read(queue, 0, 65_536, 8 << 20, None)
+    assert result.status is ReadStatus.FOUND
+    assert offsets(result)[0] > 1024
+    assert offsets(result) == list(range(offsets(result)[0], result.next_offset))
+
+
 def test_slices_are_parts_of_the_mapped_log(open_store: OpenStore, make_draft: MakeDraft) -> None:
     store = open_store(ROOMY)
     fill(store, [make_draft()])
