@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullMessageResult
+from penstock.protocol.records import MIN_RECORD_BYTES
 from penstock.spark.arrow import Wanted, to_batches
 from penstock.spark.cluster import Cluster
 from penstock.spark.options import ReadOptions
@@ -54,6 +56,8 @@ _CODES = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
+_QUEUE_OFFSET = Struct(">q")
+_QUEUE_OFFSET_AT: Final = 20  # behind size, magic, checksum, queue and flag
 _REMOVED = "MESSAGE_WAS_REMOVING"
 """What a broker says whose log no longer has what its queue points to."""
 
@@ -162,10 +166,14 @@ class Fetcher:
                     f"{address} found messages of {queue} at {offset}, but goes on at {following}",
                     expected="a later offset",
                 )
+            body = answer.body
+            if not isinstance(body, memoryview) or body.nbytes < MIN_RECORD_BYTES:
+                raise ProtocolError(
+                    f"{address} found messages of {queue} at {offset}, but sent none"
+                )
+            self._check_first(cursor, body, result)
             cursor.offset = following
-            if not isinstance(answer.body, memoryview):
-                raise ProtocolError(f"a received body of type {type(answer.body).__name__}")
-            return answer.body
+            return body
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > offset:
             # Either no message up to there has the tags, or the log has lost them.
             if answer.remark == _REMOVED:
@@ -182,6 +190,15 @@ class Fetcher:
             f"{queue} ends at {result.max_offset} on {address}, and {offset} to "
             f"{cursor.part.high - 1} were to be read"
         )
+
+    def _check_first(self, cursor: _Cursor, body: memoryview, result: PullMessageResult) -> None:
+        """A broker that deletes while it reads brings what is left; the rest is gone."""
+        if self._options.exact_tags is None:
+            (first,) = _QUEUE_OFFSET.unpack_from(body, _QUEUE_OFFSET_AT)
+        else:
+            first = result.min_offset
+        if first > cursor.offset:
+            self._skip(cursor, first, result)
 
     def _skip(self, cursor: _Cursor, following: int, result: PullMessageResult) -> None:
         """Messages up to ``following`` are gone."""
