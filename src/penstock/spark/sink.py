@@ -128,7 +128,7 @@ def write_rows(
 ) -> Written:
     """Send the rows of one task and return when all of them are confirmed."""
     written = Written()
-    ids = new_ids()
+    ids = new_ids() if options.message_ids else None
     row = 0
     with Outbox(
         options.access, written.stored, seconds=options.send_seconds, retries=options.retries

@@ -15,6 +15,7 @@ WRITE_OPTIONS: Final = (
     "topic",
     "keepQueue",
     "batchBytes",
+    "messageIds",
     "sendTimeoutMs",
     "retries",
 )
@@ -32,6 +33,8 @@ class WriteOptions:
     topic: str | None = None
     keep_queue: bool = False
     batch_bytes: int = DEFAULT_BATCH_BYTES
+    message_ids: bool = False
+    """Whether each message gets a unique id of its own, by which it can be looked up."""
     send_seconds: float = 10.0
     retries: int = 5
 
@@ -46,6 +49,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         topic=given.checked("topic", checked_topic),
         keep_queue=given.boolean("keepQueue", False),
         batch_bytes=given.integer("batchBytes", 1024, MAX_BATCH_BYTES) or DEFAULT_BATCH_BYTES,
+        message_ids=given.boolean("messageIds", False),
         send_seconds=10.0 if timeout is None else timeout / 1000,
         retries=5 if retries is None else retries,
     )

@@ -50,6 +50,7 @@ def test_what_is_written_comes_back_row_for_row(spark: SparkSession, mq: Embedde
     )
     assert got == sorted(rows, key=lambda row: row[0])
     assert len({row.msg_id for row in found}) == 2000
+    assert not any("UNIQ_KEY" in row.properties for row in found)
     assert len({row.queue_id for row in found}) > 1, "the batches take turns"
 
 
@@ -59,9 +60,11 @@ def test_a_text_body_and_the_topic_of_each_row(spark: SparkSession, mq: Embedded
     df = spark.range(100).selectExpr(
         "CAST(id AS string) AS body", "IF(id % 2 = 0, 'left', 'right') AS topic"
     )
-    write(df, mq)
+    write(df, mq, messageIds=True)
     for topic, remainder in (("left", 0), ("right", 1)):
-        numbers = {int(row.body) for row in read(spark, mq, topic).collect()}
+        rows = read(spark, mq, topic).collect()
+        assert len({row.properties["UNIQ_KEY"] for row in rows}) == 50
+        numbers = {int(row.body) for row in rows}
         assert numbers == {number for number in range(100) if number % 2 == remainder}
 
 

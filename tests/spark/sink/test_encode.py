@@ -144,6 +144,13 @@ def test_ids_are_unique_and_go_on_past_sixteen_bits() -> None:
     assert len(seen) == 140_000
 
 
+def test_without_ids_a_message_has_its_brokers_only() -> None:
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b"]})
+    out = encode_rows(rows, Layout(body=0), ORIGIN, 0, None)
+    assert all("UNIQ_KEY" not in properties(out, row) for row in range(2))
+    assert properties(out, 1)["PENSTOCK_ROW"] == "1"
+
+
 def test_a_delay_keeps_a_row_out_of_batches() -> None:
     out = encoded([{"body": b"a"}, {"body": b"b", "delay": "10s"}, {"body": b"c", "delay": ""}])
     assert out.delayed is not None
