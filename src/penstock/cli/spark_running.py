@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from penstock.cli import output
-from penstock.errors import PenstockError
+from penstock.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,8 @@ def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
             hint="pip install 'penstock[spark,java,report]'",
         )
     from pyspark import SparkContext
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.logger import PySparkLogger
 
     from penstock.spark import session
 
@@ -50,16 +52,28 @@ def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
         raise PenstockError(
             f"Spark did not start: {_first_line(error)} ({last})", hint=f"look into {log}"
         ) from error
+    # It writes every error of a query to stderr, which the error itself tells better.
+    chatter = PySparkLogger.getLogger("SQLQueryContextLogger")
+    chatter.addFilter(_nothing)
+    keeps_log = False
     try:
         yield spark
+    except AnalysisException as error:
+        raise InvalidArgument(_first_line(error).rstrip(";")) from error
     except PySparkException as error:
+        keeps_log = True
         raise readable(error, log) from error
     finally:
+        chatter.removeFilter(_nothing)
         if is_ours:
             spark.stop()
-    # Nobody looks at the log of a job that went well.
-    log.unlink(missing_ok=True)
-    log.parent.rmdir()
+        if not keeps_log:
+            log.unlink(missing_ok=True)
+            log.parent.rmdir()
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ class Shop:
 def bury(mq: Embedded, group: str, keys: Iterable[str], *, topic: str = "orders") -> None:
     """Have a group give up the messages with these keys, and consume all others."""
     doomed = set(keys)
-    consumer = PushConsumer(group, namesrv=mq.namesrv, start_from="first")
+    consumer = PushConsumer(group, namesrv=mq.namesrv, start_from="first", persist_interval=0.1)
 
     @consumer.on(topic)
     def bill(message: StoredMessage) -> None:
@@ -54,12 +54,12 @@ def bury(mq: Embedded, group: str, keys: Iterable[str], *, topic: str = "orders"
             raise DeadLetter(f"no price for {message.keys[0]}")
 
     def is_settled() -> bool:
-        return not sum(row.lag for row in mq.admin.group_lag(group, topic=topic))
+        rows = mq.admin.group_lag(group, topic=topic)
+        return bool(rows) and not sum(row.lag for row in rows)
 
     with consumer:
         wait_until(lambda: len(mq.admin.dead_letters(group)) >= len(doomed))
-    # Offsets are committed when a consumer stops.
-    wait_until(is_settled)
+        wait_until(is_settled)
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 60.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -81,7 +82,7 @@ def test_letters_are_repaired_sent_once_and_written_down(
 ) -> None:
     namesrv, audit = billed.mq.namesrv, tmp_path / "audit"
     letters = dead_letters(spark, "billing", namesrv=namesrv)
-    wishes = {"group": "billing", "repair": with_price, "namesrv": namesrv}
+    wishes: dict[str, Any] = {"group": "billing", "repair": with_price, "namesrv": namesrv}
     dry = redrive(letters, audit=None, dry_run=True, **wishes)
     assert (dry.letters, dry.redriven, dry.skipped, dry.failed) == (5, 3, 1, 1)
     first = redrive(letters, audit=audit, by="ann", **wishes)
@@ -142,7 +143,7 @@ def test_a_repair_may_return_a_whole_message_and_a_topic_may_be_named(
 ) -> None:
     billed.mq.admin.create_topic("mended", 1)
     letters = dead_letters(spark, "billing", namesrv=billed.mq.namesrv).limit(1)
-    wishes = {"group": "billing", "to": "mended", "namesrv": billed.mq.namesrv}
+    wishes: dict[str, Any] = {"group": "billing", "to": "mended", "namesrv": billed.mq.namesrv}
     result = redrive(letters, repair=replaced, audit=tmp_path, rate=100.0, **wishes)
     assert result.redriven == 1
     assert result.sent_to == "mended"
@@ -170,7 +171,7 @@ def test_what_the_command_line_redrove_is_not_redriven_again(
 def test_a_run_that_died_is_written_down_by_the_next(
     spark: SparkSession, billed: Shop, tmp_path: Path
 ) -> None:
-    wishes = {"group": "billing", "namesrv": billed.mq.namesrv}
+    wishes: dict[str, Any] = {"group": "billing", "namesrv": billed.mq.namesrv}
     letters = dead_letters(spark, "billing", namesrv=billed.mq.namesrv)
     dead = redrive(letters.where("reason not like '%o-9'"), audit=tmp_path, by="ann", **wishes)
     # As if it had been killed after sending: neither rows nor the note that they are there.

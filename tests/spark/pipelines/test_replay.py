@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ def test_a_time_range_of_a_topic_is_exact_and_a_dry_run_sends_nothing(
     while datetime.now(UTC).timestamp() * 1000 <= middle:
         pass
     late = again.order(6)
-    choice = {"topic": "orders", "start": middle, "namesrv": again.mq.namesrv}
+    choice: dict[str, Any] = {"topic": "orders", "start": middle, "namesrv": again.mq.namesrv}
     dry = replay(spark, "again", dry_run=True, **choice)
     assert (dry.matched, dry.sent, dry.dry_run) == (6, 0, True)
     assert sum(count for _, count in dry.days) == 6
@@ -109,7 +110,7 @@ def test_a_replay_that_died_is_finished_without_sending_anything_twice(
     spark: SparkSession, again: Shop
 ) -> None:
     again.order(12)
-    choice = {"topic": "orders", "namesrv": again.mq.namesrv}
+    choice: dict[str, Any] = {"topic": "orders", "namesrv": again.mq.namesrv}
     # What a run leaves that died half-way: some copies under its id.
     part = replay(spark, "again", where="offset % 2 = 0", **choice)
     assert 0 < part.sent < 12
@@ -118,7 +119,7 @@ def test_a_replay_that_died_is_finished_without_sending_anything_twice(
     assert rest.matched == 12
     assert replay(spark, "again", replay_id=part.replay_id, **choice).sent == 0
     found = replayed(spark, again)
-    assert sorted(row["key"] for row in found) == sorted(again.sent)
+    assert sorted(str(row["key"]) for row in found) == sorted(again.sent)
 
 
 def test_queues_and_their_order_are_kept_at_a_rate(spark: SparkSession, again: Shop) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import PenstockError
@@ -38,6 +38,16 @@ _DOTS_BELOW = 3
 """A line needs two ends; fewer points are drawn as dots as well."""
 _WIDE, _HALF = (11.6, 3.3), (5.6, 2.9)
 _DAY_MS = 86_400_000
+_TICKS = 8
+_TICK_STEPS_MS = (
+    *(100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000),
+    *(60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000),
+    *(3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000),
+    *(_DAY_MS * days for days in (1, 2, 7, 14, 30, 60, 90, 180, 365)),
+)
+
+Window = tuple[int, int]
+"""From when to when a report is, in epoch ms."""
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # what failed says "$" as it likes
@@ -59,7 +69,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def throughput(series: Mapping[str, Sequence[Point]], bucket_ms: int) -> str:
+def throughput(series: Mapping[str, Sequence[Point]], bucket_ms: int, window: Window) -> str:
     """Messages a second by topic, one upon the other."""
     kept = _foremost(series)
     moments = sorted({point.at_ms for points in kept.values() for point in points})
@@ -79,10 +89,10 @@ def throughput(series: Mapping[str, Sequence[Point]], bucket_ms: int) -> str:
                 alpha=0.85,
             )
         drawing.axes.set_ylabel("messages / s")
-        return drawing.over_time()
+        return drawing.over_time(window)
 
 
-def lag(series: Mapping[str, Sequence[Point]]) -> str:
+def lag(series: Mapping[str, Sequence[Point]], window: Window) -> str:
     """Messages behind by group, over the time somebody watched."""
     kept = _foremost(series)
     with _Drawing("lag") as drawing:
@@ -95,7 +105,7 @@ def lag(series: Mapping[str, Sequence[Point]]) -> str:
                 linewidth=1.8,
             )
         drawing.axes.set_ylabel("messages behind")
-        return drawing.over_time()
+        return drawing.over_time(window)
 
 
 def lag_now(groups: Mapping[str, int]) -> str:
@@ -104,7 +114,7 @@ def lag_now(groups: Mapping[str, int]) -> str:
     return _bars("lag-now", dict(largest), _COLOURS[0])
 
 
-def latency(series: Sequence[Spread], name: str) -> str:
+def latency(series: Sequence[Spread], name: str, window: Window) -> str:
     """Median, 95th and 99th percentile over time."""
     times = _days([spread.at_ms for spread in series])
     median, slow, slowest = ([spread[i] for spread in series] for i in (1, 2, 3))
@@ -123,10 +133,10 @@ def latency(series: Sequence[Spread], name: str) -> str:
             axes.plot(times, values, label=label, color=colour, linewidth=1.8, marker=marker)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:,g}"))
         axes.set_ylabel(unit)
-        return drawing.over_time()
+        return drawing.over_time(window)
 
 
-def retries(series: Mapping[str, Sequence[Point]], bucket_ms: int) -> str:
+def retries(series: Mapping[str, Sequence[Point]], bucket_ms: int, window: Window) -> str:
     """Deliveries from retry topics by group, one upon the other."""
     kept = _foremost(series)
     below: dict[int, float] = {}
@@ -144,7 +154,7 @@ def retries(series: Mapping[str, Sequence[Point]], bucket_ms: int) -> str:
             for point in points:
                 below[point.at_ms] = below.get(point.at_ms, 0.0) + point.value
         drawing.axes.set_ylabel("retries")
-        return drawing.over_time()
+        return drawing.over_time(window)
 
 
 def dead_letters(reasons: Sequence[ReasonCount]) -> str:
@@ -202,19 +212,14 @@ class _Drawing:
     def __exit__(self, *error: object) -> None:
         self._settings.__exit__(None, None, None)
 
-    def over_time(self) -> str:
-        """Finish a picture whose horizontal axis is time."""
-        from matplotlib import dates
+    def over_time(self, window: Window) -> str:
+        """Finish a picture whose horizontal axis is the time of the report."""
         from matplotlib.ticker import FuncFormatter
 
         axes = self.axes
-        untyped: Any = dates
-        locator = untyped.AutoDateLocator(tz=UTC, maxticks=8)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(
-            untyped.ConciseDateFormatter(locator, tz=UTC, show_offset=False)
-        )
-        axes.margins(x=0.01)
+        places, texts = ticks(*window)
+        axes.set_xticks(_days(places), texts)
+        axes.set_xlim(*_days(window))
         top = axes.get_ylim()[1]
         axes.set_ylim(0, top if top > 0 else 1)
         if not isinstance(axes.yaxis.get_major_formatter(), FuncFormatter):
@@ -272,6 +277,25 @@ def _foremost(series: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point
 def _days(moments: Sequence[int]) -> list[float]:
     """Days since the epoch, which is how matplotlib counts time."""
     return [moment / _DAY_MS for moment in moments]
+
+
+def ticks(from_ms: int, to_ms: int) -> tuple[list[int], list[str]]:
+    """Moments to be named on an axis of time, and their names in UTC."""
+    length = to_ms - from_ms
+    step = next((step for step in _TICK_STEPS_MS if length / step <= _TICKS), length)
+    moments = range(-(-from_ms // step) * step, to_ms + 1, step)
+    return list(moments), [_clock(moment, step) for moment in moments]
+
+
+def _clock(moment_ms: int, step_ms: int) -> str:
+    moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    if step_ms >= _DAY_MS:
+        return moment.strftime("%Y-%m-%d" if step_ms >= 60 * _DAY_MS else "%m-%d")
+    if moment_ms % _DAY_MS == 0:
+        return moment.strftime("%m-%d")
+    if step_ms >= 60_000:
+        return moment.strftime("%H:%M")
+    return moment.strftime("%H:%M:%S") + (f".{moment_ms % 1000 // 100}" if step_ms < 1000 else "")
 
 
 def _unit(largest_ms: float) -> tuple[str, float]:

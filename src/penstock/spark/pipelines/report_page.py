@@ -76,7 +76,9 @@ def _throughput(data: ReportData) -> str:
     return _section(
         "Throughput",
         f"Messages stored a second, by topic, in buckets of {_duration(data.bucket_ms)}.",
-        report_figures.throughput(data.throughput, data.bucket_ms) if data.messages else "",
+        report_figures.throughput(data.throughput, data.bucket_ms, _window(data))
+        if data.messages
+        else "",
         "No message was stored in this time.",
         wide=True,
     )
@@ -86,7 +88,7 @@ def _lag(data: ReportData) -> str:
     if data.lag:
         return _section(
             "Lag", "Messages a group has not consumed yet, while it was watched.",
-            report_figures.lag(data.lag),
+            report_figures.lag(data.lag, _window(data)),
         )  # fmt: skip
     behind = {group.group: group.lag for group in data.groups}
     return _section(
@@ -102,13 +104,15 @@ def _latency(data: ReportData) -> str:
         return _section(
             "End-to-end latency",
             "From the birth of a message at its producer until its group had committed it.",
-            report_figures.latency(data.end_to_end, "end-to-end"),
+            report_figures.latency(data.end_to_end, "end-to-end", _window(data)),
         )
     return _section(
         "Latency",
         "From the birth of a message at its producer until it was stored. Nobody watched the "
         "groups, so the time until they consumed it is not known.",
-        report_figures.latency(data.store_latency, "store-latency") if data.store_latency else "",
+        report_figures.latency(data.store_latency, "store-latency", _window(data))
+        if data.store_latency
+        else "",
         "No message was stored in this time.",
     )
 
@@ -121,7 +125,9 @@ def _retries(data: ReportData) -> str:
     return _section(
         "Retries",
         f"Failed messages delivered once more: {attempts}." if attempts else "",
-        report_figures.retries(data.retries, data.bucket_ms) if data.attempts else "",
+        report_figures.retries(data.retries, data.bucket_ms, _window(data))
+        if data.attempts
+        else "",
         "No message was retried in this time.",
     )
 
@@ -192,6 +198,11 @@ def _footer(data: ReportData) -> str:
 
 
 # ------------------------------------------------------------------------------------- the pieces
+
+
+def _window(data: ReportData) -> report_figures.Window:
+    """What every axis of time shows: whole buckets, so that the first is not cut."""
+    return data.from_ms // data.bucket_ms * data.bucket_ms, data.to_ms
 
 
 def _section(

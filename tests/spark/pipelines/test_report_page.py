@@ -1,0 +1,188 @@
+"""The report's page: numbers in, HTML out, without a broker and without Spark."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from penstock.spark.pipelines import report_figures
+from penstock.spark.pipelines.report_data import (
+    GroupFigures,
+    Point,
+    ReasonCount,
+    ReportData,
+    Spread,
+    TopicFigures,
+)
+from penstock.spark.pipelines.report_gathering import BUCKETS, Window
+from penstock.spark.pipelines.report_page import render
+
+T0 = 1_794_800_000_000
+NASTY = "<script>alert(1)</script> costs $5 and $6 & 'more' __\x07"
+VOID = {"meta", "br", "path", "use", "rect"}
+
+
+class Page(HTMLParser):
+    """What a browser would see, as far as tests ask."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href"):
+                self.addresses.append(value or "")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.text += data
+
+
+def line(*values: float) -> list[Point]:
+    return [Point(T0 + 1000 * number, value) for number, value in enumerate(values)]
+
+
+def full(**changes: object) -> ReportData:
+    fields: dict[str, object] = {
+        "title": f"Report {NASTY}",
+        "cluster": "127.0.0.1:9876",
+        "from_ms": T0,
+        "to_ms": T0 + 90_000,
+        "made_ms": T0 + 91_000,
+        "bucket_ms": 1000,
+        "topics": [TopicFigures("orders", 12_345, 5 << 20, 1.5, 9.0)],
+        "groups": [
+            GroupFigures("billing", 7, 2, 30, 4, 61_000, 12.0, 480.0),
+            GroupFigures("shipping", 0, 1, 0, 0, None),
+        ],
+        "throughput": {"orders": line(10, 500, 20), NASTY: line(1, 2, 3)},
+        "lag": {"billing": line(5, 9, 7)},
+        "end_to_end": [Spread(T0, 10.0, 250.0, 400.0), Spread(T0 + 1000, 9.0, 90.0, 100.0)],
+        "retries": {"billing": line(3, 0, 4), "_hidden": line(1, 1, 1)},
+        "attempts": {1: 20, 2: 10},
+        "dead_letters": [ReasonCount("billing", NASTY, 3), ReasonCount("billing", "Boom", 1)],
+    }
+    return ReportData(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    """A page with everything on it, drawn once."""
+    return render(full())
+
+
+def test_the_page_stands_alone_and_runs_nothing(whole: str) -> None:
+    page = Page(whole)
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    assert all(address.startswith("#") for address in page.addresses)
+    # Only the names of XML itself may look like addresses.
+    urls = set(re.findall(r"https?://[^\s\"'<)]+", whole))
+    assert {url for url in urls if "w3.org" not in url} == set()
+    assert page.tags.count("svg") == 5
+
+
+def test_every_id_is_there_once_and_every_reference_leads_somewhere(whole: str) -> None:
+    text, page = whole, Page(whole)
+    assert len(page.ids) == len(set(page.ids))
+    for name in [*re.findall(r"url\(#([^)]+)\)", text), *(a[1:] for a in page.addresses)]:
+        assert name in page.ids
+
+
+def test_what_others_wrote_is_shown_and_not_obeyed(whole: str) -> None:
+    text = whole
+    assert "<script" not in text
+    assert "<script>alert(1)</script> costs $5 and $6 & 'more'" in Page(text).text
+
+
+def test_the_header_has_the_key_figures(whole: str) -> None:
+    text = Page(whole).text
+    for figure in ("12.3 k", "502/s", "250 ms", "7", "30", "4", "1 min 30 s"):
+        assert figure in text
+
+
+def test_plots_follow_the_page_into_the_dark(whole: str) -> None:
+    text = whole
+    assert "prefers-color-scheme: dark" in text
+    drawn = text[text.index("<svg") :]
+    assert set(re.findall(r"#0[0-9a-f]{5}\b", drawn)) == set()
+    for variable in ("var(--ink)", "var(--grid)", "var(--s1)"):
+        assert variable in drawn
+
+
+def empty(**changes: object) -> ReportData:
+    nothing: dict[str, object] = {name: () for name in ("topics", "groups", "dead_letters")}
+    nothing |= {name: {} for name in ("throughput", "lag", "retries", "attempts")}
+    return full(**nothing | {"end_to_end": ()} | changes)
+
+
+def test_an_empty_cluster_still_gives_a_page() -> None:
+    page = Page(render(empty()))
+    assert "svg" not in page.tags
+    for said in ("No message was stored", "No consumer group", "No message was given up"):
+        assert said in page.text
+
+
+def test_without_a_watch_the_page_says_what_is_not_known() -> None:
+    text = Page(render(full(lag={}, end_to_end=(), store_latency=[Spread(T0, 1, 2, 3)]))).text
+    assert "Nobody watched the groups" in text
+    assert "when this page was made" in text
+    assert "birth to store" in text
+
+
+def test_many_series_are_added_up_and_none_is_left_out() -> None:
+    svg = report_figures.throughput(
+        {f"topic-{n}": line(n, n) for n in range(1, 20)}, 1000, (T0, T0 + 5000)
+    )
+    assert "others" in svg
+    assert svg.count("topic-") == report_figures.SERIES - 1
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [(0.4, "0.4 ms"), (999, "999 ms"), (1500, "1.5 s"), (60_000, "1 min"), (61_000, "1 min 1 s"),
+     (3_600_000, "1 h"), (7_260_000, "2 h 1 min"), (90_000_000, "1 d 1 h"), (59_999, "1 min")],
+)  # fmt: skip
+def test_durations_read_well(milliseconds: float, said: str) -> None:
+    assert said in Page(render(empty(topics=[TopicFigures("t", 0, 0, milliseconds, None)]))).text
+
+
+@pytest.mark.parametrize("length", [1000, 59_000, 3_600_000, 86_400_000, 400 * 86_400_000])
+def test_a_window_has_about_a_hundred_buckets_and_loses_none(length: int) -> None:
+    window = Window.of(T0, T0 + length)
+    assert 1 <= length / window.bucket_ms <= BUCKETS
+    points = window.filled({T0 // window.bucket_ms * window.bucket_ms: 5.0})
+    assert points[0].value == 5.0
+    assert points[-1].at_ms < T0 + length <= points[-1].at_ms + window.bucket_ms
+
+
+@pytest.mark.parametrize("length", [1000, 90_000, 3_600_000, 86_400_000, 900 * 86_400_000])
+def test_an_axis_of_time_has_some_named_moments(length: int) -> None:
+    places, texts = report_figures.ticks(T0, T0 + length)
+    assert 2 <= len(places) <= 9
+    assert len(set(texts)) == len(texts)
+    assert all(T0 <= place <= T0 + length for place in places)
