@@ -187,6 +187,7 @@ def send_all(
     """
     waiting: deque[tuple[int, Future[Receipt]]] = deque()
     last_of: dict[str, Future[Receipt]] = {}
+    is_first = True
     try:
         for number, message in messages:
             pacer.wait()
@@ -195,6 +196,12 @@ def send_all(
             while key is not None and waiting and not _is_done(last_of.get(key)):
                 _take(waiting, on_receipt)
             waiting.append((number, producer.submit(message)))
+            if is_first:
+                # It finds the brokers and connects, and may make the topic. Others would do the
+                # same meanwhile, and whoever is done first would be stored first.
+                _take(waiting, on_receipt)
+                is_first = False
+                continue
             if key is not None:
                 last_of[key] = waiting[-1][1]
                 if len(last_of) > WINDOW:
