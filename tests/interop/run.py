@@ -2,7 +2,7 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
-``--only`` takes rows or parts (java, mqadmin, client, groups, mixed, swap).
+``--only`` takes rows or parts (java, mqadmin, client, cli, groups, mixed, swap).
 
 The targets ``apache-VERSION`` check the harness itself: what Apache's own broker fails, the harness
 has wrong. The exit code is 0 when nothing failed, and also when the tools are missing (then it says
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.interop import (
+    cli_scenarios,
     client_failover,
     client_guarded,
     client_scenarios,
@@ -178,17 +179,20 @@ def client_cells(
     apache = f"apache-{version}"
     # Alone it runs once on each broker: on Apache's when it is that version's turn.
     names = choice.of("client", list(client_scenarios.RUNS))
+    verbs = choice.of("cli", list(cli_scenarios.RUNS))
     groups = choice.of("groups", mixed_groups.NAMES)
     for place in ("penstock", apache) if target == "penstock" else (target,):
         first = version == VERSIONS[0] and place not in APACHE
-        alone = names if place == apache or first else []
-        if not alone and not groups:
+        is_turn = place == apache or first
+        alone, commands = (names, verbs) if is_turn else ([], [])
+        if not alone and not commands and not groups:
             continue
         with started(place, directory / f"client-{place}") as cluster:
             say(f"our client, and groups with Java {version}: {place} at {cluster.namesrv}")
             on = place.replace("-", " ")
             limits = client_scenarios.PENSTOCK_LIMITS if place == "penstock" else {}
             yield from client_scenarios.run_clients(cluster, alone, f"on {on}", limits=limits)
+            yield from cli_scenarios.run_cli(cluster, commands, f"on {on}")
             column = f"java {version} on {on}"
             yield from mixed_groups.run_groups(toolchain, cluster, groups, column)
     if target in ("penstock", apache):
@@ -223,7 +227,12 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
                 cell = documented(found, target, toolchain.version)
                 say(f"  {cell.status:5} {cell.row} [{cell.column}] {cell.ms / 1000:.1f}s")
                 cells.append(cell)
-    ours = (*client_scenarios.RUNS, *client_guarded.NAMES, *client_failover.NAMES)
+    ours = (
+        *client_scenarios.RUNS,
+        *cli_scenarios.RUNS,
+        *client_guarded.NAMES,
+        *client_failover.NAMES,
+    )
     names = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *ours, *mixed_groups.NAMES])
     order = {name: at for at, name in enumerate(names)}
     return sorted(cells, key=lambda cell: order.get(cell.row, len(order)))

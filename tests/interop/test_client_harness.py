@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop import client_failover, client_guarded, mixed_groups
+from tests.interop import cli_scenarios, client_failover, client_guarded, mixed_groups
 from tests.interop.client_consuming import InOrder
 from tests.interop.client_lab import Failed, Lab, NotApplicable, Seen, check, same, texts, wait_for
 from tests.interop.client_scenarios import PENSTOCK_LIMITS, RUNS, run_clients
@@ -93,10 +93,11 @@ def test_a_redelivery_is_told_with_both_members() -> None:
 
 def test_rows_have_names_of_their_own() -> None:
     ours = (*RUNS, *client_guarded.NAMES, *client_failover.NAMES, *mixed_groups.NAMES)
-    names = [*SCENARIOS, *ours]
+    names = [*SCENARIOS, *ours, *cli_scenarios.RUNS]
     assert len(set(names)) == len(names)
     assert set(PENSTOCK_LIMITS) <= set(RUNS)
     assert Choice(["client"]).of("client", list(RUNS)) == list(RUNS)
+    assert Choice(["cli"]).of("cli", list(cli_scenarios.RUNS)) == list(cli_scenarios.RUNS)
     assert Choice(["client_send_sync"]).of("client", list(RUNS)) == ["client_send_sync"]
     assert set(APACHE) == {"apache-5.5.0", "apache-4.9.7"}
 

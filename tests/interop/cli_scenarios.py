@@ -1,0 +1,259 @@
+"""Our command line on a real cluster: every verb that speaks to one, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.interop.client_lab import Lab, check, same, wait_for
+from tests.interop.client_scenarios import Run, run_clients
+from tests.interop.results import Cell
+from tests.interop.servers import Cluster
+
+from penstock import DeadLetter, StoredMessage
+
+SECTION = "Penstock command line"
+PARALLEL = 2
+"""Each verb starts an interpreter; more at once would wait for one another."""
+COMMAND_SECONDS = 60.0
+INDEX_SECONDS = 30.0
+
+
+def penstock(
+    lab: Lab, *arguments: str, stdin: str = "", code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a command against the lab's cluster; it must end with ``code``."""
+    environment = {
+        **os.environ,
+        "NAMESRV_ADDR": lab.cluster.namesrv,
+        # Nobody's contexts: whoever runs this may have one in use.
+        "XDG_CONFIG_HOME": str(lab.place),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        input=stdin,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        check=False,
+    )
+    check("Traceback" not in done.stderr, f"penstock {' '.join(arguments)}: {done.stderr[-300:]}")
+    check(
+        done.returncode == code,
+        f"penstock {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}",
+    )
+    return done
+
+
+def told(lab: Lab, *arguments: str, stdin: str = "") -> Any:
+    """What a command prints with ``--json``, as one document."""
+    return json.loads(penstock(lab, *arguments, "--json", stdin=stdin).stdout)
+
+
+def told_lines(lab: Lab, *arguments: str, stdin: str = "") -> list[Any]:
+    """What a command prints with ``--json``, line by line."""
+    printed = penstock(lab, *arguments, "--json", stdin=stdin).stdout
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def refused(lab: Lab, *arguments: str) -> str:
+    """What a command that must fail says: one sentence."""
+    said = penstock(lab, *arguments, code=1).stderr
+    check(len(said.splitlines()) == 1, f"more than a sentence: {said!r}")
+    return said
+
+
+def topics(lab: Lab) -> str:
+    name = lab.name("made")
+    made = told(lab, "topic", "create", name, "--queues", "3")
+    same([(name, 3, "rw")], [(r["topic"], r["write_queues"], r["permission"]) for r in made], "row")
+    lab.send(name, [f"m-{number}" for number in range(6)])
+    wait_for(
+        lambda: sum(q["messages"] for q in told(lab, "topic", "describe", name)["queues"]) == 6,
+        lambda: "6 messages sent, not all are counted",
+    )
+    listed = {row["topic"]: row for row in told(lab, "topic", "list")}
+    same((3, 6), (listed[name]["queues"], listed[name]["messages"]), "its line in the list")
+    check(name in penstock(lab, "topic", "list").stdout, "it is not in the table")
+    said = refused(lab, "topic", "describe", name[:-1])
+    check("did you mean" in said, f"no suggestion: {said}")
+    check("--yes" in refused(lab, "topic", "delete", name), "it did not ask")
+    penstock(lab, "topic", "delete", name, "--yes")
+    wait_for(lambda: name not in told(lab, "topic", "list", "--names"), lambda: "it is listed", 40)
+    return "made, listed, described, deleted"
+
+
+def groups(lab: Lab) -> str:
+    topic, group = lab.topic(), lab.name("group")
+    consumer, seen = lab.collect(topic, group)
+    seen.wait_for(lab.send(topic, [f"m-{number}" for number in range(8)]))
+    wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")
+    found = told(lab, "group", "describe", group)
+    same([consumer.client_id], [member["client_id"] for member in found["members"]], "members")
+    check(
+        topic in {wanted["topic"] for wanted in found["subscriptions"]}, "no subscription is shown"
+    )
+    rows = told(lab, "group", "lag", group, "--topic", topic)
+    same((8, 0), (sum(r["committed"] for r in rows), sum(r["lag"] for r in rows)), "lag")
+    listed = {row["group"]: row for row in told(lab, "group", "list")}
+    same(1, listed[group]["members"], "members in the list")
+    consumer.stop()
+    wait_for(
+        lambda: not told(lab, "group", "describe", group)["members"], lambda: "it is connected"
+    )
+
+    def is_gone() -> bool:
+        if group not in told(lab, "group", "list", "--names"):
+            return True
+        # Apache's broker makes a group again for a pull it has held for one that is gone.
+        penstock(lab, "group", "delete", group, "--yes")
+        return False
+
+    wait_for(is_gone, lambda: "it is still listed")
+    return "member, subscription and lag of a connected group; deleted"
+
+
+def reset(lab: Lab) -> str:
+    topic, group = lab.topic(queues=2), lab.name("group")
+    lab.send(topic, [f"m-{number}" for number in range(10)])
+    penstock(lab, "group", "create", group)
+
+    def stands() -> list[int]:
+        return [r["committed"] for r in told(lab, "group", "lag", group, "--topic", topic)]
+
+    to = ("group", "reset", group, "--topic", topic, "--to")
+    penstock(lab, *to, "latest", "--yes")
+    same([5, 5], stands(), "at the end")
+    planned = told(lab, *to, "earliest", "--dry-run")
+    same([(5, 0), (5, 0)], [(row["committed"], row["target"]) for row in planned], "the preview")
+    same([5, 5], stands(), "after the preview")
+    penstock(lab, *to, "earliest", "--yes")
+    same([0, 0], stands(), "at the beginning")
+    queue = f"{lab.cluster.broker_name}:1"
+    penstock(lab, *to, "3", "--queue", queue, "--yes")
+    same([0, 3], stands(), "one queue at an offset")
+    penstock(lab, *to, "2000-01-01", "--yes")
+    same([0, 0], stands(), "at a time before all")
+    check("0 to 5" in refused(lab, *to, "6", "--queue", queue, "--yes"), "past the end")
+    return "previewed; earliest, latest, an offset, a time"
+
+
+def cluster(lab: Lab) -> str:
+    rows = told(lab, "cluster", "overview")
+    found = [(row["broker"], row["role"], row["address"], row["problem"]) for row in rows]
+    same([(lab.cluster.broker_name, "master", lab.cluster.broker, None)], found, "brokers")
+    check(rows[0]["version"][:1].isdigit(), f"version {rows[0]['version']}")
+    check(isinstance(rows[0]["in_today"], int), f"in today {rows[0]['in_today']}")
+    check(isinstance(rows[0]["disk_used"], float), f"disk used {rows[0]['disk_used']}")
+    return f"broker of {rows[0]['version']}"
+
+
+def send_and_tail(lab: Lab) -> str:
+    topic = lab.topic(queues=1)
+    command = [sys.executable, "-m", "penstock", "tail", topic, "--from", "earliest", "--follow"]
+    following = subprocess.Popen(
+        [*command, "--json", "--namesrv", lab.cluster.namesrv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lab.on_close(following.kill)
+    send = ("send", topic, "one", "two", "--tag", "t", "--key", "k-1")
+    receipts = told_lines(lab, *send, "--sharding-key", "s-1")
+    same(2, len({receipt["msg_id"] for receipt in receipts}), "receipts")
+    lines = '{"body": "three", "tag": "u", "properties": {"colour": "red"}}\n'
+    told_lines(lab, "send", topic, "--jsonl", "--file", "-", stdin=lines)
+    assert following.stdout is not None
+    seen = [json.loads(following.stdout.readline()) for _ in range(3)]
+    same(["one", "two", "three"], [row["body"] for row in seen], "what was followed")
+    same(("t", ["k-1"]), (seen[0]["tags"], seen[0]["keys"]), "tag and keys")
+    same("red", seen[2]["properties"].get("colour"), "property")
+    following.send_signal(signal.SIGINT)
+    _, said = following.communicate(timeout=COMMAND_SECONDS)
+    check("Traceback" not in said, said)
+    same(["three"], [row["body"] for row in told_lines(lab, "tail", topic, "--tag", "u")], "by tag")
+    return "arguments and JSON lines, followed while they came"
+
+
+def query(lab: Lab) -> str:
+    topic = lab.topic()
+    began = int(time.time() * 1000) - 60_000
+    receipts = told_lines(lab, "send", topic, "a", "b", "--key", "k-1")
+
+    def by_key() -> Any:
+        return told(lab, "query", topic, "--key", "k-1")
+
+    wait_for(lambda: len(by_key()) == 2, lambda: "the index lags", INDEX_SECONDS)
+    one = receipts[0]["msg_id"]
+    same("a", told(lab, "query", topic, "--id", one)["body"], "by id")
+    found = told(lab, "query", topic, "--from", str(began))
+    same({"a", "b"}, {row["body"] for row in found}, "by time")
+    return "by key, by id, by time"
+
+
+def dead_letters(lab: Lab) -> str:
+    topic, group = lab.topic(queues=1), lab.name("group")
+    consumer = lab.push(group)
+    handled: list[tuple[str, int]] = []
+    mended: list[bool] = []
+
+    @consumer.on(topic)
+    def handle(message: StoredMessage) -> None:
+        handled.append((message.body.decode(), message.reconsume_times))
+        if not mended:
+            raise DeadLetter("no such account")
+
+    consumer.start()
+    lab.send(topic, ["m-0", "m-1"])
+    wait_for(lambda: len(told(lab, "dlq", "list", group)) == 2, lambda: f"handled {handled}", 80)
+    letters = told(lab, "dlq", "list", group, "--reason", "account")
+    same({"no such account"}, {letter["reason"] for letter in letters}, "reasons")
+    shown = told(lab, "dlq", "show", group, letters[0]["msg_id"])
+    same(letters[0]["msg_id"], shown["msg_id"], "the one that was shown")
+    mended.append(True)
+    penstock(lab, "dlq", "redrive", group, "--yes")
+    wait_for(lambda: len(handled) >= 4, lambda: f"handled {handled}", 80)
+    consumer.stop()
+    same({"m-0", "m-1"}, {body for body, _ in handled[2:]}, "what came again")
+    same([], told(lab, "dlq", "list", group), "letters left")
+    return "listed with reasons, redriven once"
+
+
+def doctor(lab: Lab) -> str:
+    topic, group = lab.topic(), lab.name("group")
+    penstock(lab, "group", "create", group)
+    lab.send(topic, ["m-0"])
+    penstock(lab, "group", "reset", group, "--topic", topic, "--to", "earliest", "--yes")
+    said = penstock(lab, "doctor", group, code=1).stdout
+    check("no-members" in said, f"nobody is connected, and it said {said!r}")
+    consumer, seen = lab.collect(topic, group)
+    seen.wait_for(["m-0"])
+    wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")
+    penstock(lab, "doctor", group)
+    consumer.stop()
+    return "no members found, then nothing to complain about"
+
+
+_RUNS: tuple[Run, ...] = (
+    dead_letters,
+    groups,
+    reset,
+    topics,
+    doctor,
+    send_and_tail,
+    query,
+    cluster,
+)
+RUNS: Mapping[str, Run] = {f"cli_{run.__name__}": run for run in _RUNS}
+
+
+def run_cli(servers: Cluster, names: Sequence[str], column: str) -> Iterator[Cell]:
+    """Run ``names`` a few at a time; yields a cell as each ends."""
+    yield from run_clients(servers, names, column, runs=RUNS, section=SECTION, parallel=PARALLEL)
