@@ -45,6 +45,20 @@ def programs(page: Path) -> list[Program]:
     return found
 
 
+def plain_programs() -> list[Program]:
+    """Programs that need nothing but the package."""
+    return [program for program in _all_programs() if "penstock.spark" not in program.code]
+
+
+def spark_programs() -> list[Program]:
+    """Programs that start Spark."""
+    return [program for program in _all_programs() if "penstock.spark" in program.code]
+
+
+def _all_programs() -> list[Program]:
+    return [program for page in pages() for program in programs(page)]
+
+
 def commands(page: Path) -> list[Command]:
     """The commands of a page, in order."""
     found: list[Command] = []

@@ -1,4 +1,7 @@
-"""Every Python block of the README and the documentation runs, and prints what the page says."""
+"""Every Python block of the README and the documentation runs, and prints what the page says.
+
+Those that use Spark are in ``tests/spark``, where one session serves all.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import Program, pages, programs
+from tests.docs.pages import Program, plain_programs
 
-PROGRAMS = [program for page in pages() for program in programs(page)]
+PROGRAMS = plain_programs()
 
 
 def test_the_readme_shows_a_program_and_its_output() -> None:
