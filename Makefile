@@ -28,7 +28,7 @@ lint: install
 
 types: install
 	$(BIN)/mypy
-	$(BIN)/mypy tests benchmarks tools
+	$(BIN)/mypy tests benchmarks tools examples
 
 layers: install
 	$(BIN)/lint-imports --no-cache

@@ -6,6 +6,7 @@ python examples/spark_archive_and_replay.py      (needs: pip install 'penstock[s
 from __future__ import annotations
 
 import tempfile
+from typing import Any
 
 from penstock import Message, Producer, embedded
 from penstock.spark import archive, replay, session
@@ -29,7 +30,7 @@ def main() -> None:
         print(f"archived {second.archived}, {second.total} in all")
 
         # What would be sent again, and then for real, at most 1,000 a second.
-        chosen = {"archive": f"{work}/archive", "tags": "paid", "namesrv": mq.namesrv}
+        chosen: Any = {"archive": f"{work}/archive", "tags": "paid", "namesrv": mq.namesrv}
         tried = replay(spark, "orders-again", dry_run=True, **chosen)
         print(f"a replay would send {tried.matched}")
         done = replay(spark, "orders-again", rate=1000, **chosen)

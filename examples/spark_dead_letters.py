@@ -6,6 +6,7 @@ python examples/spark_dead_letters.py      (needs: pip install 'penstock[spark,j
 from __future__ import annotations
 
 import tempfile
+from typing import Any
 
 from penstock import DeadLetter, Message, Producer, StoredMessage, embedded
 from penstock.admin.reports import DeadLetter as Letter
@@ -34,7 +35,11 @@ def main() -> None:
                 producer.send(Message("orders", amount % number))
 
         source = {"namesrv": mq.namesrv, "topic": "orders", "startingOffsets": "earliest"}
-        settings = {"group": GROUP, "checkpoint": f"{work}/checkpoint", "trigger": "availableNow"}
+        settings: Any = {
+            "group": GROUP,
+            "checkpoint": f"{work}/checkpoint",
+            "trigger": "availableNow",
+        }
         consume(source, bill, **settings).awaitTermination()
 
         letters = dead_letters(spark, GROUP, namesrv=mq.namesrv)

@@ -30,7 +30,7 @@ def main() -> None:
         parsed = orders.selectExpr(
             "queue_id", "offset", "from_json(string(body), 'number int, amount int') AS it"
         )
-        print("sum of all orders:", parsed.selectExpr("sum(it.amount)").first()[0])
+        print("sum of all orders:", parsed.selectExpr("sum(it.amount)").collect()[0][0])
 
         # A stream into Parquet: started again later, it goes on where it was.
         query = (
