@@ -58,15 +58,17 @@ def to_batches(
     wanted: Wanted,
     topic: str | None = None,
     positions: npt.NDArray[np.int64] | None = None,
+    offsets: npt.NDArray[np.int64] | None = None,
     lo: int = 0,
     hi: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages in ``records`` as batches of ``wanted.columns``, in their order.
 
     ``records`` are stored records back to back (a pull answer), or any buffer with the starts of
-    those to take in ``positions`` (a part of a log). Messages with a queue offset outside
-    ``lo <= offset < hi`` are left out. With ``topic`` all are shown as its messages, whatever name
-    the records carry. Bodies are decompressed; one that cannot be is null. Bytes
+    those to take in ``positions`` (a part of a log); with ``offsets`` these must have those queue
+    offsets. Messages with a queue offset outside ``lo <= offset < hi`` are left out. With ``topic``
+    all are shown as its messages, whatever name the records carry. Bodies are decompressed; one
+    that cannot be is null. Bytes
     that are no record are a ``ProtocolError``.
     """
     buffer = memoryview(records)
@@ -82,8 +84,21 @@ def to_batches(
         count = int(np.searchsorted(np.cumsum(fields.size), BATCH_BYTES, side="right"))
         if count < len(head):
             fields = RecordFields(part, head[: max(1, count)])
+        if offsets is not None:
+            _check_offsets(fields, offsets[: len(fields)])
+            offsets = offsets[len(fields) :]
         yield from maker.batches(part, fields)
         starts = starts[len(fields) :]
+
+
+def _check_offsets(fields: RecordFields, expected: Numbers) -> None:
+    is_wrong = fields.queue_offset != expected
+    if is_wrong.any():
+        index = int(np.argmax(is_wrong))
+        raise ProtocolError(
+            f"a message with queue offset {fields.queue_offset[index]}",
+            expected=f"the one with {expected[index]}",
+        )
 
 
 def _near(starts: Numbers, sizes: Numbers) -> tuple[int, int, int]:

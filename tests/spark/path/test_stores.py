@@ -265,5 +265,5 @@ def test_an_entry_that_points_to_another_message_is_damage_not_data(
     entries = bytearray(file.read_bytes())
     entries[20:40] = entries[40:60]
     file.write_bytes(entries)
-    with pytest.raises(StoreDamaged, match=r"no message 1 of .*penstock store verify"):
+    with pytest.raises(StoreDamaged, match=r"queue offset 2; expected the one with 1.*penstock store verify"):
         list(read_path(task, options, ("offset",)))
