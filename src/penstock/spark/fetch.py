@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
@@ -21,7 +22,13 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.client.calls import refusal
-from penstock.errors import PenstockError, ProtocolError, RemotingError, TopicNotFound
+from penstock.errors import (
+    ConnectionLost,
+    PenstockError,
+    ProtocolError,
+    RemotingError,
+    TopicNotFound,
+)
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
@@ -32,6 +39,7 @@ from penstock.spark.arrow import Wanted, to_batches
 from penstock.spark.cluster import Cluster
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import Range, TaskRanges
+from penstock.spark.wire import Connection
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +52,8 @@ RETRY_DELAY: Final = 0.2
 MAX_PULL_COUNT: Final = 65_536
 USUAL_PULL_COUNT: Final = 1024
 """What other brokers are asked for; they have limits of their own, 32 as a rule."""
+SMALL_PULLS: Final = 16
+"""Pulls under way at once, where each brings little."""
 SMALL_CHUNK: Final = 256 * 1024
 """Answers smaller than this are decoded together: a batch of 32 rows costs like one of 500."""
 
@@ -124,26 +134,45 @@ class Fetcher:
         """Pull until the end of the range, or until something goes wrong."""
         address = self._cluster.address(cursor.part.queue)
         with self._cluster.wire.connection(address) as connection:
-            connection.send(self._request(cursor))
-            while True:
-                answer = connection.receive(time.monotonic() + PULL_SECONDS)
+            ahead = _Ahead(connection)
+            while not cursor.is_done:
+                self._ask(ahead, cursor)
+                answer = ahead.next_answer()
                 before = cursor.offset
                 body = self._take(cursor, answer, address)
-                if cursor.offset > before:
+                taken = cursor.offset - before
+                if taken:
                     cursor.failing_since = None
-                if not cursor.is_done:
-                    connection.send(self._request(cursor))
+                is_small = body is not None and body.nbytes < SMALL_CHUNK
+                failure: PenstockError | None = None
+                try:
+                    ahead.turn(cursor.offset, taken if is_small and self._is_unfiltered else 0)
+                    self._ask(ahead, cursor)
+                except PenstockError as error:
+                    failure = error
+                # Whatever became of the next pull: the cursor has passed these.
                 if body is not None:
                     yield body
-                if cursor.is_done:
-                    return
+                if failure is not None:
+                    raise failure
 
-    def _request(self, cursor: _Cursor) -> Command:
+    @property
+    def _is_unfiltered(self) -> bool:
+        return self._options.exact_tags is None
+
+    def _ask(self, ahead: _Ahead, cursor: _Cursor) -> None:
+        """Have as many pulls under way as make sense."""
+        if cursor.is_done:
+            return
+        while (offset := ahead.wanted(cursor)) is not None:
+            ahead.send(offset, self._request(cursor.part, offset, ahead.stride))
+
+    def _request(self, part: Range, offset: int, stride: int) -> Command:
         options = self._options
-        left = cursor.part.high - cursor.offset
+        left = min(part.high - offset, stride or part.high)
         return self._cluster.pull(
-            cursor.part.queue,
-            cursor.offset,
+            part.queue,
+            offset,
             count=min(left, USUAL_PULL_COUNT),
             tags=options.tags,
             max_bytes=options.fetch_bytes,
@@ -156,6 +185,8 @@ class Fetcher:
     def _take(self, cursor: _Cursor, answer: Command, address: str) -> memoryview | None:
         """Move on by what an answer says; the records it brought, if any."""
         queue, offset = cursor.part.queue, cursor.offset
+        if answer.code == ResponseCode.GO_AWAY:
+            raise ConnectionLost(f"{address} is going away")
         if answer.code not in _CODES:
             raise refusal(answer, RequestCode.PULL_MESSAGE, address, f"{queue} at {offset}")
         result = decode_header(PullMessageResult, answer.ext)
@@ -193,7 +224,7 @@ class Fetcher:
 
     def _check_first(self, cursor: _Cursor, body: memoryview, result: PullMessageResult) -> None:
         """A broker that deletes while it reads brings what is left; the rest is gone."""
-        if self._options.exact_tags is None:
+        if self._is_unfiltered:
             (first,) = _QUEUE_OFFSET.unpack_from(body, _QUEUE_OFFSET_AT)
         else:
             first = result.min_offset
@@ -229,6 +260,50 @@ class Fetcher:
         time.sleep(RETRY_DELAY)
         self._cluster.forget_routes()
         return True
+
+
+class _Ahead:
+    """The pulls that are under way on one connection, in the order of their offsets.
+
+    One is, as long as answers are large. A broker that gives 32 messages at a time is asked for
+    several portions at once, each where the one before should end. When one ends elsewhere, the
+    answers to those behind it are thrown away.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._under_way: deque[tuple[int, int]] = deque()
+        self._early: dict[int, Command] = {}
+        self.stride = 0
+        """How many messages an answer brings, where that is few."""
+
+    def wanted(self, cursor: _Cursor) -> int | None:
+        """Where the next pull should begin, if there should be one more."""
+        if not self._under_way:
+            return cursor.offset
+        if not self.stride or len(self._under_way) >= SMALL_PULLS:
+            return None
+        following = self._under_way[-1][1] + self.stride
+        return following if following < cursor.part.high else None
+
+    def send(self, offset: int, command: Command) -> None:
+        self._under_way.append((self._connection.send(command), offset))
+
+    def next_answer(self) -> Command:
+        """The answer to the pull with the lowest offset."""
+        number, _ = self._under_way.popleft()
+        while number not in self._early:
+            answer = self._connection.receive(time.monotonic() + PULL_SECONDS)
+            self._early[answer.request_id] = answer
+        return self._early.pop(number)
+
+    def turn(self, offset: int, stride: int) -> None:
+        """Go on at ``offset``; answers bring so many messages, or many (0)."""
+        if self._under_way and self._under_way[0][1] != offset:
+            while self._under_way:
+                self.next_answer()
+        if not self._under_way:
+            self.stride = stride
 
 
 class _EndsEarly(PenstockError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.spark.mirror import ProgressListener
 from penstock.spark.source import PenstockSource
@@ -11,6 +11,7 @@ from penstock.spark.source import PenstockSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NOISY_LOGGER: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 

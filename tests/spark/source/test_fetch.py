@@ -181,3 +181,17 @@ def test_a_broker_that_restarts_in_the_middle_is_waited_for(tmp_path: Path) -> N
                 up.start()
         assert numbers(rows) == list(range(300))
         assert len(rows) == 300
+
+
+def test_a_broker_that_gives_32_messages_at_a_time_is_read_as_well(
+    mq: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Names the broker does not know, as Apache's does not know ours.
+    monkeypatch.setattr(fetch, "PULL_BYTES", "unknownBytes")
+    monkeypatch.setattr(fetch, "PULL_COUNT", "unknownCount")
+    create(mq.namesrv, "orders", 2)
+    produce(mq.namesrv, [Message("orders", b"%d" % n, tag="ab"[n % 2]) for n in range(500)])
+    rows = read(mq.namesrv, ("body", "queue_id", "offset"), topic="orders")
+    assert numbers(rows) == list(range(500))
+    assert rows == sorted(rows, key=lambda row: (row[1], row[2]))
+    assert numbers(read(mq.namesrv, topic="orders", tags="b")) == list(range(1, 500, 2))
