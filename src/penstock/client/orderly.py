@@ -43,6 +43,7 @@ NEXT_ROUND = 0.01
 NOT_LOCKED_AT_START = 0.1
 LOCK_REFUSED = 3.0
 BURST_BATCHES = 32
+_NOT_FAILED = (ConsumeResult.SUCCESS, ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
 
 PickExecutor = Callable[[Listener], Executor]
 FindListener = Callable[[str], Listener]
@@ -81,7 +82,7 @@ class OrderlyRunner:
     def finished(self, jobs: Sequence[Job]) -> None:
         """Listener calls have ended; called on the session's loop."""
         for job in jobs:
-            called = self._calls.pop(job, None)
+            called = self._calls.get(job)
             if called is not None and not called.done():
                 called.set_result(None)
 
@@ -91,7 +92,7 @@ class OrderlyRunner:
         return any(lock.locked() for lock in self._local_locks.values())
 
     def is_calling(self, queue: ProcessQueue) -> bool:
-        """Whether a handler runs on messages of this queue."""
+        """Whether a handler runs on messages of this queue, or its result is not in yet."""
         return any(job.process_queue is queue for job in self._calls)
 
     # ------------------------------------------------------------------------------- the task
@@ -144,10 +145,16 @@ class OrderlyRunner:
         jobs = self._take(queue)
         if not jobs:
             return False
+        try:
+            return await self._run_burst(queue, jobs)
+        finally:
+            self._calls.pop(jobs[0], None)
+
+    async def _run_burst(self, queue: ProcessQueue, jobs: Sequence[Job]) -> bool:
         taken = await self._call(jobs[0])
         called = [job for job in jobs if job.outcome is not None]
         if queue.is_dropped:
-            self._state.statistics.results_ignored += len(called)
+            self._settle_leaving(queue, called)
             return False
         for job in jobs[len(called) :]:
             queue.consume_again(job.messages)
@@ -189,7 +196,6 @@ class OrderlyRunner:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls[job] = called
         if self._executor(job.listener).submit([job]) == 0:
-            del self._calls[job]
             return False
         await called
         return True
@@ -208,6 +214,36 @@ class OrderlyRunner:
         assert last.outcome is not None
         self._state.statistics.returns[last.outcome.return_type] += 1
         return await self._settle(last, last.outcome)
+
+    def _settle_leaving(self, queue: ProcessQueue, called: Sequence[Job]) -> None:
+        """The queue was given up under its handler.
+
+        As long as its lock is still ours, what was handled counts: whoever gives the queue away
+        waits for this and commits, and the next owner begins behind it. What failed is left to the
+        next owner. Without the lock somebody else may have begun already, and nothing counts.
+        """
+        statistics = self._state.statistics
+        handled: Job | None = None
+        if queue.is_leaving and self._is_ours(queue):
+            for job in called:
+                result = None if job.outcome is None else job.outcome.result
+                if result not in _NOT_FAILED:
+                    break
+                if job.context.auto_commit or result is ConsumeResult.COMMIT:
+                    handled = job
+                elif result is ConsumeResult.ROLLBACK:
+                    break
+        if handled is None:
+            statistics.results_ignored += len(called)
+            return
+        count = called.index(handled) + 1
+        for job in called[:count]:
+            statistics.consumed(queue.queue.topic, len(job.messages), 0, job.elapsed)
+            statistics.returns[ReturnType.SUCCESS] += 1
+        statistics.results_ignored += len(called) - count
+        offset = queue.commit(handled.messages[-1].queue_offset)
+        if offset >= 0:
+            self._state.offsets.update(queue.queue, offset, increase_only=False)
 
     async def _settle(self, job: Job, outcome: Outcome) -> bool:
         queue, context = job.process_queue, job.context

@@ -51,6 +51,7 @@ class ProcessQueue:
         "count",
         "is_consuming",
         "is_dropped",
+        "is_leaving",
         "is_locked",
         "last_consume_at",
         "last_lock_at",
@@ -65,6 +66,8 @@ class ProcessQueue:
         self.last_consume_at = now
         self.last_lock_at = now
         self.is_dropped = False
+        self.is_leaving = False
+        """Dropped by a rebalance that waits for the handler: what it still handles counts."""
         self.is_locked = False
         self.unlock_attempts = 0
         self._on_room: Callable[[], None] | None = None

@@ -177,6 +177,7 @@ class Rebalancer:
         held.is_dropped = True
         queue = held.queue
         if self._locks is not None and state.settings.is_clustering:
+            held.is_leaving = True
             if not await self._release(held, self._locks):
                 held.unlock_attempts += 1
                 return False
@@ -208,6 +209,7 @@ class Rebalancer:
                 )
                 return False
             log.error("queue given up under a running handler queue=%s", held.queue)
+        held.is_leaving = False
         # Before the lock goes: the next owner asks where to begin as soon as it has it.
         await state.offsets.persist(held.queue, wait=True)
         if held.count and state.profile.unlock_later_when_cached:
