@@ -11,7 +11,7 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.client.hosts import Host
 from penstock.client.producer import ProducerCore
@@ -22,6 +22,11 @@ from penstock.model import Message, MessageQueue
 
 _Waiting: TypeAlias = tuple[Message, SendDone, MessageQueue | None, float | None, bool]
 """Message, what takes its result, queue, timeout, whether refusals are retried."""
+
+
+BURST: Final = 512
+"""Messages taken in one turn of the session's loop. What they make leaves when the turn ends, so
+that a broker is at work on it while the next ones are taken."""
 
 
 class Outbox:
@@ -52,10 +57,12 @@ class Outbox:
     def _drain(self) -> None:
         self._is_due = False
         waiting, send = self._waiting, self._core.send
-        # What is there now and no more: a busy thread must not keep the loop here for good.
-        for _ in range(len(waiting)):
+        for _ in range(min(BURST, len(waiting))):
             message, done, queue, timeout, retry_refusals = waiting.popleft()
             send(message, done, queue=queue, timeout=timeout, retry_refusals=retry_refusals)
+        if waiting and not self._is_due:
+            self._is_due = True
+            self._host.loop.call_soon(self._drain)
 
 
 class Inbox:
