@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
 import re
 import signal
 import socket
@@ -135,7 +138,52 @@ def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         said = refused("up", "--data", str(tmp_path), "--nameserver-port", port)
     assert port in said
+    assert "--nameserver-port PORT" in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_broker_port_in_use_names_its_own_flag(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        flags = ["--data", str(tmp_path), "--broker-port", port]
+        for said in (
+            refused("up", *flags, "--nameserver-port", "0"),
+            refused("broker", *flags),
+        ):
+            assert port in said
+            assert "--broker-port PORT" in said
+
+
+def test_the_ready_line_can_be_json(tmp_path: Path) -> None:
+    with up(tmp_path, "--json") as process:
+        ready = json.loads(process.wait_for_line(r"^\{.*\}$")[0])
+        assert ready["ready"] is True
+        assert ready["data"] == str(tmp_path)
+        assert ready["pid"] == process.pid
+        for address in (ready["namesrv"], *ready["brokers"]):
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+        assert process.terminate() == 0
+
+
+def test_somebody_at_a_terminal_is_told_what_to_do_next(tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    serving = subprocess.Popen(
+        [*PENSTOCK, "up", "--data", str(tmp_path), *ANY_PORTS],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    shown = b""
+    while b"penstock tail" not in shown:
+        shown += os.read(master, 4096)
+    serving.send_signal(signal.SIGINT)
+    assert serving.wait(60) == 0
+    os.close(master)
+    namesrv = re.search(r"ready namesrv=(\S+) ", shown.decode())
+    assert namesrv is not None
+    assert f"penstock send orders hello --namesrv {namesrv[1]}" in shown.decode()
 
 
 def test_a_store_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:

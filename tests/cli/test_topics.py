@@ -98,7 +98,7 @@ def test_deleting_asks_and_deletes_nothing_unless_told(orders: str, cluster: Emb
     with Producer("shop", namesrv=cluster.namesrv) as producer:
         producer.send(Message("to-go", b"1"))
     said = fail("topic", "delete", "to-go", stdin="y\n")
-    assert "1 messages" in said
+    assert "1 message at" in said
     assert "--yes" in said
     assert "to-go" in cluster.admin.topics()
     assert succeed("topic", "delete", "to-go", "--yes").out == "Deleted to-go.\n"

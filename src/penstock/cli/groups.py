@@ -267,7 +267,7 @@ def show_lag(
         Table(
             _LAG_COLUMNS,
             rows,
-            note=f"{behind} behind in {len(rows)} queues" if rows else None,
+            note=f"{behind} behind in {output.counted(len(rows), 'queue')}" if rows else None,
             empty=f"Group {group} has committed no offsets{where}.",
         ),
         as_json=as_json,
@@ -297,9 +297,9 @@ def delete_group(
     with target.admin() as admin, guessing_group(admin, group):
         admin.group_config(group)
         members = len(admin.clients(group))
-        connected = f", of which {members} members are connected," if members else ""
+        connected = f"{output.counted(members, 'member')} connected. " if members else ""
         output.confirm(
-            f"Delete group {group}{connected} with its retries and dead letters "
+            f"{connected}Delete group {group} with its retries and dead letters "
             f"at {target.namesrv}?",
             yes=yes,
         )
@@ -309,4 +309,4 @@ def delete_group(
         return
     output.say(f"Deleted {output.plain(group)}.")
     if members:
-        output.note(f"{members} members are connected: they make it again.")
+        output.note(f"{output.counted(members, 'member')} connected: the group comes back.")

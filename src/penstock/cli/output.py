@@ -225,6 +225,11 @@ def local_time(milliseconds: object) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def counted(count: int, what: str) -> str:
+    """``1 queue``, ``2 queues``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def byte_count(size: object) -> str:
     """Bytes as people read them."""
     if not isinstance(size, int):

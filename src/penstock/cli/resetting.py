@@ -136,7 +136,8 @@ def reset_group(
         rows = [{**move.row(), "target": stands.get(move.queue, move.target)} for move in moves]
         output.print_json(rows)
     else:
-        output.say(f"Moved {output.plain(group)} in {len(stands)} queues of {where}.")
+        queues = output.counted(len(stands), "queue")
+        output.say(f"Moved {output.plain(group)} in {queues} of {where}.")
 
 
 def _only_topic(admin: Admin, group: str) -> str:
@@ -216,6 +217,6 @@ def _question(moves: list[Move], group: str, topic: str) -> str:
     again = -sum(change for change in changes if change < 0)
     left_out = sum(change for change in changes if change > 0)
     return (
-        f"{again} messages come again, {left_out} are left out. "
-        f"Move {group} in {len(moves)} queues of {topic}?"
+        f"{output.counted(again, 'message')} come again, {left_out} are left out. "
+        f"Move {group} in {output.counted(len(moves), 'queue')} of {topic}?"
     )

@@ -7,8 +7,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +24,8 @@ from penstock.broker.data_directory import (
     make_data_directory,
     refuse_lost_stores,
 )
-from penstock.errors import ConfigError, PenstockError
+from penstock.cli.connecting import DEFAULT_NAMESRV
+from penstock.errors import ConfigError, ListenFailed, PenstockError
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.remoting.loop import run
 from penstock.runtime.config import Loaded, from_mapping
@@ -154,12 +160,14 @@ async def everything(plan: Plan) -> AsyncIterator[Running]:
             NameServerConfig(bind_host=settings.broker.bind_host, listen_port=plan.nameserver_port),
             data=plan.data / "namesrv",
         )
-        await stack.enter_async_context(name_server)
+        with _naming_flag("--nameserver-port"):
+            await stack.enter_async_context(name_server)
         services: list[Service] = [name_server]
         addresses: list[str] = []
         for name, broker in _brokers(plan, settings, names, _reachable(name_server)):
             try:
-                await stack.enter_async_context(broker)
+                with _naming_flag("--broker-port"):
+                    await stack.enter_async_context(broker)
             except PenstockError as error:
                 raise type(error)(
                     f"broker {name}: {error.what}", expected=error.expected, hint=error.hint
@@ -209,7 +217,10 @@ async def name_server_alone(plan: Plan) -> AsyncIterator[Running]:
     check_bind(host, plan.insecure)
     make_data_directory(plan.data)
     config = NameServerConfig(bind_host=host, listen_port=plan.nameserver_port)
-    async with NameServer(config, data=plan.data / "namesrv") as server:
+    async with AsyncExitStack() as stack:
+        server = NameServer(config, data=plan.data / "namesrv")
+        with _naming_flag("--nameserver-port"):
+            await stack.enter_async_context(server)
         yield Running([server], plan.data, server.address)
 
 
@@ -220,10 +231,24 @@ async def broker_alone(plan: Plan, name_servers: Sequence[str]) -> AsyncIterator
     tell(settings.warnings)
     make_data_directory(plan.data)
     root = plan.data / settings.broker.broker_name
-    async with Broker(
-        settings.broker, root, store_config=settings.store, name_servers=name_servers
-    ) as broker:
+    async with AsyncExitStack() as stack:
+        broker = Broker(
+            settings.broker, root, store_config=settings.store, name_servers=name_servers
+        )
+        with _naming_flag("--broker-port"):
+            await stack.enter_async_context(broker)
         yield Running([broker], plan.data, brokers=[broker.address])
+
+
+@contextmanager
+def _naming_flag(flag: str) -> Iterator[None]:
+    """Tell with which flag another port is chosen when one is taken."""
+    try:
+        yield
+    except ListenFailed as error:
+        raise ListenFailed(
+            error.what, hint=f"stop what listens there, or {flag} PORT (0: any free one)"
+        ) from error
 
 
 def tell(warnings: Sequence[str]) -> None:
@@ -249,6 +274,7 @@ async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -
     async with running as serving:
         # The promise of the command line.
         print(serving.ready_line(as_json=as_json), flush=True)  # noqa: T201
+        _say_what_next(serving)
         dead = asyncio.ensure_future(wait_any(*serving.services))
         stop = asyncio.ensure_future(stopped.wait())
         await asyncio.wait((dead, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -258,6 +284,19 @@ async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -
             dead.result()
         else:
             dead.cancel()
+
+
+def _say_what_next(serving: Running) -> None:
+    """For somebody who looks at a terminal and wonders."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return
+    lines = ["Ctrl-C stops it."]
+    if serving.namesrv is not None and serving.brokers:
+        lines.append("In another terminal, try:")
+        where = "" if serving.namesrv == DEFAULT_NAMESRV else f" --namesrv {serving.namesrv}"
+        lines.append(f"  penstock send orders hello{where}")
+        lines.append(f"  penstock tail orders --from earliest{where}")
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - the command line
 
 
 async def _stop_with_parent(stopped: asyncio.Event) -> None:

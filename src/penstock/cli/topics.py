@@ -289,7 +289,10 @@ def delete_topic(
         found = [_summary(admin, topic) for topic in topics]
         known = [count for row in found if isinstance(count := row["messages"], int)]
         what = ", ".join(topics)
-        output.confirm(f"Delete {what} with {sum(known)} messages at {target.namesrv}?", yes=yes)
+        output.confirm(
+            f"Delete {what} with {output.counted(sum(known), 'message')} at {target.namesrv}?",
+            yes=yes,
+        )
         for topic in topics:
             admin.delete_topic(topic)
     if as_json:
