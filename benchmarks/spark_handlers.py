@@ -113,7 +113,7 @@ def _ways(
             stream()
             .writeStream.format("noop")
             .option("checkpointLocation", where("plain"))
-            .trigger(**NOW)  # type: ignore[arg-type]
+            .trigger(**NOW)
             .start()
         ),
     }

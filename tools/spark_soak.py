@@ -219,8 +219,7 @@ def _produce(
                 cluster.kill()
             for _ in range(blows[place]):
                 # Not before it has done something since its last start: that is what is tested.
-                before = _calls(directory)
-                _until(lambda before=before: _calls(directory) > before, spark, "a handler call")
+                _until_called(directory, spark)
                 tell(f"kills Spark after message {burst[-1]}")
                 spark.kill()
                 spark.start().wait_for_line("^running$", START_SECONDS)
@@ -260,11 +259,13 @@ def _settled(
         time.sleep(4 * POLL_SECONDS)
 
 
-def _until(condition: Callable[[], bool], spark: ChildProcess, what: str) -> None:
+def _until_called(directory: Path, spark: ChildProcess) -> None:
+    """Wait for the next call of the handler."""
+    before = _calls(directory)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
+    while _calls(directory) == before:
         if time.monotonic() > deadline or not spark.is_running:
-            raise AssertionError(f"no {what} in {PATIENCE_SECONDS} seconds\n{spark.output[-4000:]}")
+            raise AssertionError(f"the handler is not called any more\n{spark.output[-4000:]}")
         time.sleep(POLL_SECONDS)
 
 

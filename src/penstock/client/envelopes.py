@@ -200,7 +200,8 @@ def enclose_again(
         body = compress(body, kind, settings.compression_level)
         sys_flag = kind.sys_flag
     properties = {**properties, Property.WAIT: "true"}
-    properties.setdefault(Property.UNIQUE_KEY, message.msg_id)
+    if message.msg_id:
+        properties.setdefault(Property.UNIQUE_KEY, message.msg_id)
     return Envelope(
         check_topic(topic),
         body,

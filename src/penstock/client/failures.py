@@ -78,7 +78,8 @@ def retry_copy(
 ) -> RetryCopy:
     """What to send when the broker cannot do it, or would forget the reason."""
     properties = {key: value for key, value in message.properties.items() if key not in _NOT_COPIED}
-    properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.msg_id)
+    if message.msg_id:
+        properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.msg_id)
     properties[Property.RETRY_TOPIC] = message.topic
     properties.update(reason)
     limit = max_reconsume_times

@@ -7,9 +7,11 @@ they were read; a failed one is fetched from its broker before it is sent back.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -59,6 +61,7 @@ _ARROW: Final = pa.schema(
     ]
 )
 _FATES: Final = pa.array(FATE_NAMES)
+COLLECT_AFTER: Final = 100_000
 PLACE: Final = ("topic", "broker", "queue_id", "offset")
 """The columns without which nobody knows which message a row is."""
 
@@ -99,13 +102,28 @@ class HandledStream(TopicStream):
 def handled(task: TaskRanges, options: ReadOptions, job: HandlerJob) -> Iterator[pa.RecordBatch]:
     """Handle the messages of a task's ranges; each batch says what became of some of them."""
     fetcher = Fetcher(options)
-    handling = Handling(job)
-    for part in task.ranges:
-        for chunk in fetcher.chunks(part):
-            messages = _wanted(bytes(chunk), part, options)
-            if messages:
-                _restore_topics(messages, job)
-                yield _outcomes(part.queue, messages, handling.run(messages))
+    with Handling(job) as handling, seldom_collected():
+        for part in task.ranges:
+            for chunk in fetcher.chunks(part):
+                messages = _wanted(bytes(chunk), part, options)
+                if messages:
+                    _restore_topics(messages, job)
+                    yield _outcomes(part.queue, messages, handling.run(messages))
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Look for cyclic garbage after many new objects, not after a few hundred.
+
+    A chunk makes ten thousand messages that all live until it is handled; looking through them
+    again and again takes longer than making them.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], COLLECT_AFTER), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _wanted(chunk: bytes, part: Range, options: ReadOptions) -> list[StoredMessage]:
@@ -184,13 +202,14 @@ class HandlerWriter(DataSourceStreamArrowWriter):
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Handled:
-        handling = Handling(self._job, Originals(self._job).find)
         fates: Counter[int] = Counter()
-        for batch in iterator:
-            messages = messages_of_rows(batch)
-            if messages:
-                _restore_each(messages, self._job)
-                fates.update(handling.run(messages))
+        original = Originals(self._job).find
+        with Handling(self._job, original) as handling, seldom_collected():
+            for batch in iterator:
+                messages = messages_of_rows(batch)
+                if messages:
+                    _restore_each(messages, self._job)
+                    fates.update(handling.run(messages))
         return Handled(Counter({FATE_NAMES[fate]: count for fate, count in fates.items()}))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

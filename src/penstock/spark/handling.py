@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Self
 
 from penstock.client.client_ids import client_id, local_ip
 from penstock.client.failures import level_of
@@ -76,15 +76,23 @@ Original = Callable[[StoredMessage], StoredMessage]
 
 
 class Handling:
-    """Runs the handler over the messages of one task."""
+    """Runs the handler over the messages of one task; use it in a ``with`` block."""
 
     def __init__(self, job: HandlerJob, original: Original | None = None) -> None:
         self._job = job
         self._original = original
         listener = Listener("any", job.handler, takes_batch=False)
         self._wants_context = listener.wants_context
-        self._function = _plain(job.handler) if listener.is_async else job.handler
+        self._loop = asyncio.new_event_loop() if listener.is_async else None
+        self._function = job.handler if self._loop is None else _plain(job.handler, self._loop)
         self._settler = Settler(job.access, job.group, job.max_retries, _host())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._loop is not None:
+            self._loop.close()
 
     def run(self, messages: Sequence[StoredMessage]) -> list[int]:
         """The fate of each message; failed ones are settled when this returns."""
@@ -206,9 +214,8 @@ class Handling:
         return stored
 
 
-def _plain(handler: HandlerFunction) -> HandlerFunction:
-    """A coroutine function as one that returns when it is done; all calls share one loop."""
-    loop = asyncio.new_event_loop()
+def _plain(handler: HandlerFunction, loop: asyncio.AbstractEventLoop) -> HandlerFunction:
+    """A coroutine function as one that returns when it is done."""
 
     @functools.wraps(handler)
     def call(*arguments: object) -> object:

@@ -89,6 +89,12 @@ def dead_letters(spark: SparkSession, mq: Embedded, group: str) -> dict[str, dic
     return {bytes(row.body).decode(): row.properties for row in rows}
 
 
+def dead_now(spark: SparkSession, mq: Embedded) -> dict[str, dict[str, str]]:
+    if "%DLQ%billing" not in mq.admin.topics(internal=True):
+        return {}
+    return dead_letters(spark, mq, "billing")
+
+
 def source(mq: Embedded, topic: str = "orders", **options: str) -> dict[str, str]:
     return {"namesrv": mq.namesrv, "topic": topic, "startingOffsets": "earliest", **options}
 
@@ -137,7 +143,7 @@ def test_a_failure_is_retried_and_the_handlers_word_makes_dead_letters(
     )
     eventually(lambda: len(notes.bodies) >= 5)
     # With no retries at all, everything that fails is a dead letter at once, but once.
-    eventually(lambda: set(dead_letters(spark, mq, "billing")) == {"once", "never", "odd", "quiet"})
+    eventually(lambda: set(dead_now(spark, mq)) == {"once", "never", "odd", "quiet"})
     found = dead_letters(spark, mq, "billing")
     assert found["never"]["PENSTOCK_REASON_TYPE"] == "DeadLetter"
     assert found["never"]["PENSTOCK_REASON_MESSAGE"] == "no such customer"
@@ -167,7 +173,7 @@ def test_a_retried_message_comes_again_under_its_own_topic_until_its_last_retry(
     stopping(
         consume(source(mq), handler, group="billing", checkpoint=tmp_path / "cp", max_retries=2)
     )
-    eventually(lambda: "never" in _dead(spark, mq))
+    eventually(lambda: "never" in dead_now(spark, mq))
     calls = [(line["body"], line["times"], line["topic"]) for line in notes.read()]
     assert sorted(calls) == sorted(
         [
@@ -180,12 +186,6 @@ def test_a_retried_message_comes_again_under_its_own_topic_until_its_last_retry(
     reason = dead_letters(spark, mq, "billing")["never"]
     assert reason["PENSTOCK_REASON_MESSAGE"] == "still closed"
     assert reason["PENSTOCK_REASON_ATTEMPT"] == "3"
-
-
-def _dead(spark: SparkSession, mq: Embedded) -> dict[str, dict[str, str]]:
-    if "%DLQ%billing" not in mq.admin.topics(internal=True):
-        return {}
-    return dead_letters(spark, mq, "billing")
 
 
 def test_an_ordered_queue_waits_for_its_message(
@@ -214,7 +214,7 @@ def test_an_ordered_queue_waits_for_its_message(
         assert of_queue == sorted(of_queue), "nothing overtakes"
     assert [line["times"] for line in seen if line["body"] == "7"] == [0, 1, 2]
     assert Counter(notes.bodies) == Counter([*map(str, range(40)), "7", "7"])
-    assert set(dead_letters(spark, mq, "billing")) == {"8"}
+    eventually(lambda: set(dead_now(spark, mq)) == {"8"})
 
 
 def test_tags_and_the_group_choose_what_is_handled(
@@ -266,9 +266,9 @@ def test_a_stream_after_sql_is_handled_and_retried_too(
     assert Counter(notes.bodies) == Counter([*map(str, range(10)), "3"])
     assert [line["topic"] for line in notes.read() if line["body"] == "3"] == ["orders"] * 2
     assert [line["times"] for line in notes.read() if line["body"] == "3"] == [0, 1]
-    eventually(lambda: set(_dead(spark, mq)) == {"4"})
-    assert _dead(spark, mq)["4"]["PENSTOCK_REASON_MESSAGE"] == "bad"
-    assert _dead(spark, mq)["4"]["KEYS"] == "k4"
+    eventually(lambda: set(dead_now(spark, mq)) == {"4"})
+    assert dead_now(spark, mq)["4"]["PENSTOCK_REASON_MESSAGE"] == "bad"
+    assert dead_now(spark, mq)["4"]["KEYS"] == "k4"
 
 
 def test_what_cannot_keep_the_contract_is_refused(
