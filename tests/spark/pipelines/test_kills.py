@@ -97,4 +97,5 @@ def test_a_redrive_that_was_killed_sends_nothing_twice_when_it_is_run_again(
 def spark_command(shop: Shop, *arguments: str) -> ChildProcess:
     """``penstock spark ...`` in a process, and with children, of its own."""
     words = [sys.executable, "-m", "penstock", "spark", *arguments, "--namesrv", shop.mq.namesrv]
-    return ChildProcess(words)
+    # Compiling less well makes a short run shorter.
+    return ChildProcess(words, environment={"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"})

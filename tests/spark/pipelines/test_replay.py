@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import InvalidArgument, NotFound
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.replay import Replay, replay
+from penstock.testing.embedded import embedded
 
 from .conftest import Shop
 
@@ -130,6 +131,19 @@ def test_queues_and_their_order_are_kept_at_a_rate(spark: SparkSession, again: S
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == before
     copies = [(row["queue"], row["key"]) for row in replayed(spark, again, "same")]
     assert copies == [(row["queue"], row["key"]) for row in replayed(spark, again, "orders")]
+
+
+def test_a_store_directory_is_replayed_without_its_broker(
+    spark: SparkSession, again: Shop, tmp_path: Path
+) -> None:
+    with embedded(tmp_path) as other:
+        other.admin.create_topic("orders", 1)
+        Shop(other).order(5)
+    result = replay(
+        spark, "again", topic="orders", path=tmp_path, tags="paid", namesrv=again.mq.namesrv
+    )
+    assert result.sent == 2
+    assert sorted(str(row["key"]) for row in replayed(spark, again)) == ["o-1", "o-3"]
 
 
 def test_unclear_wishes_are_refused_before_anything_is_read(

@@ -98,8 +98,12 @@ def archive(
     cluster = Cluster.of(namesrv, access)
     files = open_files(directory, spark)
     with cluster.admin() as admin:
-        ranges = admin.topic_stats(topic)
+        # A topic that nobody knows must leave no directory behind.
+        admin.topic_stats(topic)
     with opened(files, topic) as target:
+        with cluster.admin() as admin:
+            # Asked only now: another run may have ended since, and got further than an old answer.
+            ranges = admin.topic_stats(topic)
         work = plan(target.state, ranges, fail_on_data_loss=fail_on_data_loss)
         if work.gaps:
             _record_gaps(target, work.gaps)

@@ -115,7 +115,7 @@ def gather(
             chosen_topics,
             {topic: spans[topic] for topic in chosen_topics if topic in spans},
             window,
-            samples,
+            [sample for sample in samples if sample.group in chosen_groups],
         )
         progress("counting failures", 2, _STEPS)
         told = gathering.failed(
@@ -131,7 +131,11 @@ def gather(
             "End-to-end latency is as exact as the groups were watched: between two looks, "
             "messages are taken to be consumed evenly."
         )
-    inside = [sample for sample in samples if sample.at_ms >= window.from_ms]
+    inside = [
+        sample
+        for sample in samples
+        if sample.at_ms >= window.from_ms and sample.group in chosen_groups
+    ]
     return ReportData(
         title=title,
         cluster=cluster.namesrv,
