@@ -165,6 +165,17 @@ def test_without_a_config_home_it_is_in_the_home(
     assert contexts.path() == tmp_path / ".config" / "penstock" / "contexts.json"
 
 
+def test_a_user_without_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert Target.of().namesrv == DEFAULT_NAMESRV
+    assert "XDG_CONFIG_HOME" in fail("context", "add", "one", "--namesrv", "one:1")
+
+
 def test_a_command_goes_to_the_cluster_of_a_context(running_cluster: Embedded) -> None:
     running_cluster.admin.create_topic("contexts-lead-here", 1)
     succeed("context", "add", "here", "--namesrv", running_cluster.namesrv)

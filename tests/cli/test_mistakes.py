@@ -114,6 +114,24 @@ def test_a_command_that_is_not_understood_says_where_to_look(
     assert "--help" in said
 
 
+@pytest.mark.parametrize("flag", [["--queues", "many"], ["--queues=many"], ["-q", "many"]])
+def test_a_refused_value_is_named(flag: list[str]) -> None:
+    assert "Invalid value 'many' for '--queues'" in fail("topic", "create", "a", *flag, code=2)
+
+
+def test_letters_that_the_terminal_lacks_are_shown_as_numbers() -> None:
+    for arguments in (["context", "add", "\u2603", "--namesrv", "one:1"], ["context", "list"]):
+        done = subprocess.run(
+            [*PENSTOCK, *arguments],
+            env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+        assert b"\\u2603" in done.stdout
+
+
 def test_control_characters_in_a_mistake_stay_out_of_the_terminal() -> None:
     done = run("\x1b[2J")
     assert done.code == 2

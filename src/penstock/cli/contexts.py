@@ -60,13 +60,20 @@ def path() -> Path:
     """Where the contexts are kept."""
     # The specification of XDG_CONFIG_HOME says that a relative path is to be ignored.
     home = os.environ.get("XDG_CONFIG_HOME", "")
-    base = Path(home) if home.startswith("/") else Path.home() / ".config"
+    try:
+        base = Path(home) if home.startswith("/") else Path.home() / ".config"
+    except RuntimeError as error:
+        raise ConfigError("this user has no home directory", hint=_OTHER_HOME) from error
     return base / "penstock" / "contexts.json"
 
 
 def load() -> Contexts:
     """The user's contexts; without a file there are none."""
-    where = path()
+    try:
+        where = path()
+    except ConfigError:
+        # As in many containers; nothing can have been kept.
+        return Contexts({})
     try:
         text = where.read_text(encoding="utf-8")
     except FileNotFoundError:

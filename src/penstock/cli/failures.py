@@ -67,7 +67,8 @@ def _report_usage(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
-        text = _suggested(error, error.format_message().strip().rstrip("."))
+        text = _naming_value(error, error.format_message().strip().rstrip("."))
+        text = _suggested(error, text)
         join = " Try:" if text.endswith("?") else "; try:"
         _say(f"{text}{join} {_command(error)} --help")
     return int(error.exit_code)
@@ -81,6 +82,19 @@ def _command(error: Any) -> str:
     # Some refusals do not know; asked for help, arguments in between do no harm.
     words = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])
     return shlex.join(["penstock", *words])
+
+
+def _naming_value(error: Any, message: str) -> str:
+    """A refused value said, where the refusal tells only what it should have been."""
+    flags = getattr(getattr(error, "param", None), "opts", ())
+    words = sys.argv[1:]
+    for flag in flags:
+        given = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+        given += [after for word, after in itertools.pairwise(words) if word == flag]
+        # Said once already, or which of several it was is not known.
+        if flag.startswith("-") and len(given) == 1 and repr(given[0]) not in message:
+            return message.replace("Invalid value for", f"Invalid value {given[0]!r} for", 1)
+    return message
 
 
 def _suggested(error: Any, message: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -93,6 +94,10 @@ def root(
 
 def main() -> None:
     """Run the command line; whatever ends it early is one sentence and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A message may hold what the terminal has no letters for; that is shown, no error.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()

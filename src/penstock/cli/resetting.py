@@ -138,6 +138,11 @@ def reset_group(
     else:
         queues = output.counted(len(stands), "queue")
         output.say(f"Moved {output.plain(group)} in {queues} of {where}.")
+        for move in moves:
+            stands_at = stands.get(move.queue, move.target)
+            if stands_at != move.target:
+                # Messages came or were deleted meanwhile, or the broker looks up times its way.
+                output.note(f"{move.queue} is at {stands_at}, not {move.target}.")
 
 
 def _only_topic(admin: Admin, group: str) -> str:
