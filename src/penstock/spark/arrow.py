@@ -26,7 +26,7 @@ from penstock.spark.columns import ALL, COLUMNS, arrow_schema
 from penstock.spark.property_table import Pieces, PropertyTable, text
 from penstock.spark.record_fields import Numbers, RecordFields, record_sizes, walk
 
-BATCH_ROWS: Final = 10_000
+BATCH_ROWS: Final = 8_192
 BATCH_BYTES: Final = 8 << 20
 _MAX_SPAN: Final = (1 << 31) - 1  # what Arrow's 32-bit offsets reach
 _UNWRAP: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
@@ -68,8 +68,7 @@ def to_batches(
     those to take in ``positions`` (a part of a log); with ``offsets`` these must have those queue
     offsets. Messages with a queue offset outside ``lo <= offset < hi`` are left out. With ``topic``
     all are shown as its messages, whatever name the records carry. Bodies are decompressed; one
-    that cannot be is null. Bytes
-    that are no record are a ``ProtocolError``.
+    that cannot be is null. Bytes that are no record are a ``ProtocolError``.
     """
     buffer = memoryview(records)
     starts = walk(buffer) if positions is None else np.asarray(positions, np.int64)
@@ -234,8 +233,9 @@ class _Columns:
         fields = self._fields
         if self._topic is not None:
             return pa.repeat(pa.scalar(self._topic, pa.string()), len(fields))
+        tail = fields.find_tail(self._buffer)
         data = pa.py_buffer(self._buffer)
-        return text(Pieces(data, fields.topic_start, fields.topic_end).all())
+        return text(Pieces(data, tail.topic_start, tail.topic_end).all())
 
     def broker(self) -> pa.Array:
         return pa.repeat(pa.scalar(self._broker, pa.string()), len(self._fields))
@@ -314,8 +314,8 @@ _BUILDERS: Final[dict[str, Callable[[_Columns], pa.Array]]] = {
 
 
 def _properties(buffer: memoryview, fields: RecordFields) -> PropertyTable:
-    data = pa.py_buffer(buffer)
-    return PropertyTable(Pieces(data, fields.properties_start, fields.end).all())
+    start = fields.find_tail(buffer).properties_start
+    return PropertyTable(Pieces(pa.py_buffer(buffer), start, fields.end).all())
 
 
 def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,14 @@ _STORE_HOST: Final = 64
 _SIZE: Final = struct.Struct(">i")
 
 
+class Tail(NamedTuple):
+    """Where in each record topic and properties are; the properties go to its end."""
+
+    topic_start: Numbers
+    topic_end: Numbers
+    properties_start: Numbers
+
+
 class RecordFields:
     """The fields of the records that start at ``starts`` in ``buffer``.
 
@@ -66,6 +74,7 @@ class RecordFields:
     def __init__(self, buffer: memoryview, starts: Numbers) -> None:
         self._raw = raw = np.frombuffer(buffer, np.uint8)
         self.starts = starts
+        self._tail: Tail | None = None
         total = len(raw)
         self._accept(buffer, (starts >= 0) & (starts <= total - MIN_RECORD_BYTES))
         # Copied as plain bytes, which is much faster than field by field.
@@ -84,34 +93,41 @@ class RecordFields:
         if self.is_wide:
             self._shift_born = np.where(flags & SysFlag.BORN_HOST_V6, _WIDER, 0)
             self._shift_store = np.where(flags & SysFlag.STORE_HOST_V6, _WIDER, 0)
-        self._find_parts(buffer)
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def _find_parts(self, buffer: memoryview) -> None:
-        """Cut each record into body, topic and properties, and see that they fill it."""
-        self.end = end = self.starts + self.size
-        self.body_start = self.starts + (BODY_POSITION + self._shift_born + self._shift_store)
+        self.end = end = starts + self.size
+        self.body_start = starts + (BODY_POSITION + self._shift_born + self._shift_store)
         body_length = (
             self._at(self.body_start - 4, ">i4") if self.is_wide else self._field("body_length")
         )
         self.body_end = self.body_start + body_length
-        fits = (body_length >= 0) & (self.body_end < end)
+        # What follows the body has at least its two length fields.
+        self._accept(buffer, (body_length >= 0) & (self.body_end + 3 <= end))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def find_tail(self, buffer: memoryview) -> Tail:
+        """Cut what follows the body into topic and properties, and see that they fill the record.
+
+        Who wants neither does not look there: it is another piece of memory to wait for.
+        """
+        if self._tail is not None:
+            return self._tail
         v2 = self._is_v2
         topic_length = self._at(self.body_end, np.uint8)
         if v2.any():
             topic_length = np.where(v2, self._at(self.body_end, ">i2"), topic_length)
-            self.topic_start = self.body_end + 1 + v2
-            fits &= (topic_length >= 0) & (v2 | (topic_length <= MAX_V1_TOPIC_BYTES))
+            topic_start = self.body_end + 1 + v2
+            fits = (topic_length >= 0) & (v2 | (topic_length <= MAX_V1_TOPIC_BYTES))
         else:
-            self.topic_start = self.body_end + 1
-            fits &= topic_length <= MAX_V1_TOPIC_BYTES
-        self.topic_end = self.topic_start + topic_length
-        self.properties_start = self.topic_end + 2
-        fits &= self.properties_start <= end
-        fits &= self.properties_start + self._at(self.topic_end, ">i2") == end
+            topic_start = self.body_end + 1
+            fits = topic_length <= MAX_V1_TOPIC_BYTES
+        topic_end = topic_start + topic_length
+        properties_start = topic_end + 2
+        fits &= properties_start <= self.end
+        fits &= properties_start + self._at(topic_end, ">i2") == self.end
         self._accept(buffer, fits)
+        self._tail = Tail(topic_start, topic_end, properties_start)
+        return self._tail
 
     def _accept(self, buffer: memoryview, is_good: Mask) -> None:
         if is_good.all():
