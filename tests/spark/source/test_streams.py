@@ -19,6 +19,8 @@ from penstock import Admin, Message, MessageQueue
 from penstock.testing.embedded import Embedded
 from penstock.testing.process import ChildProcess
 
+pytestmark = pytest.mark.timeout(400)
+
 SECONDS = 100
 KILLED = Path(__file__).with_name("killed_stream.py")
 
@@ -167,7 +169,6 @@ def test_lost_messages_stop_a_restarted_stream_unless_it_may_go_on(
 
 @pytest.mark.usefixtures("queries")
 @pytest.mark.crash
-@pytest.mark.timeout(400)
 def test_a_killed_stream_goes_on_from_its_checkpoint_without_loss_or_repeat(
     spark: SparkSession, mq: Embedded, tmp_path: Path
 ) -> None:
