@@ -188,12 +188,18 @@ def _from_frame(
         )
     read = [parse_read(relation.options) for relation in relations]
     _check_order(read, ordered)
+    if others := {options.group for options in read} - {None, group}:
+        raise InvalidArgument(
+            f"a stream of group {', '.join(map(repr, others))}, and consume for group {group!r}",
+            expected="the same group in both, or none at the stream",
+        )
     access = read[0].access
     job = HandlerJob(handler, group, access, ordered, max_retries)
     spark = frame.sparkSession
     if not any(retry_topic(group) in options.topics for options in read):
         frame = _with_retries(spark, frame, relations[0], group)
-    sink = _named(HandlerSink, job=job)
+    # A stream that was loaded for the group shows its place itself.
+    sink = _named(HandlerSink, job=job, commits=not all(one.commit_to_group for one in read))
     spark.dataSource.register(sink)
     return frame.writeStream.format(sink.name()).outputMode("append")
 

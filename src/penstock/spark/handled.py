@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +36,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.pulled import messages_from_pull
 from penstock.spark.cluster import Cluster
 from penstock.spark.fetch import Fetcher
-from penstock.spark.handling import FATE_NAMES, HandlerJob, Handling
+from penstock.spark.handling import FATE_NAMES, HandlerJob, Handling, Pause
 from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.planning import Range, TaskRanges
 from penstock.spark.streaming import TopicStream
@@ -103,12 +105,53 @@ def handled(task: TaskRanges, options: ReadOptions, job: HandlerJob) -> Iterator
     """Handle the messages of a task's ranges; each batch says what became of some of them."""
     fetcher = Fetcher(options)
     with Handling(job) as handling, seldom_collected():
+        if job.ordered:
+            yield from _taking_turns(
+                [_in_order(part, fetcher, options, handling, job) for part in task.ranges]
+            )
+            return
         for part in task.ranges:
-            for chunk in fetcher.chunks(part):
-                messages = _wanted(bytes(chunk), part, options)
-                if messages:
-                    _restore_topics(messages, job)
-                    yield _outcomes(part.queue, messages, handling.run(messages))
+            for messages in _messages(part, fetcher, options, job):
+                yield _outcomes(part.queue, messages, handling.run(messages))
+
+
+def _in_order(
+    part: Range, fetcher: Fetcher, options: ReadOptions, handling: Handling, job: HandlerJob
+) -> Iterator[pa.RecordBatch | Pause]:
+    """Handle a range, one message after the other; where one must come again, wait for it."""
+    for messages in _messages(part, fetcher, options, job):
+        fates: list[int] = []
+        for message in messages:
+            while isinstance(fate := handling.attempt(message), Pause):
+                yield fate
+            fates.append(fate)
+        yield _outcomes(part.queue, messages, fates)
+
+
+def _taking_turns(
+    ranges: Sequence[Iterator[pa.RecordBatch | Pause]],
+) -> Iterator[pa.RecordBatch]:
+    """The batches of all ranges: while one waits for its message, another one goes on."""
+    waiting = [(0.0, place) for place in range(len(ranges))]
+    while waiting:
+        due, place = heappop(waiting)
+        time.sleep(max(0.0, due - time.monotonic()))
+        for batch in ranges[place]:
+            if isinstance(batch, Pause):
+                heappush(waiting, (time.monotonic() + batch.seconds, place))
+                break
+            yield batch
+
+
+def _messages(
+    part: Range, fetcher: Fetcher, options: ReadOptions, job: HandlerJob
+) -> Iterator[list[StoredMessage]]:
+    """The messages of a range that are to be handled, a chunk at a time."""
+    for chunk in fetcher.chunks(part):
+        messages = _wanted(bytes(chunk), part, options)
+        if messages:
+            _restore_topics(messages, job)
+            yield messages
 
 
 @contextmanager
@@ -173,6 +216,8 @@ class HandlerSink(DataSource):
     """A sink that hands rows to a handler; `consume` gives it a job and registers it."""
 
     job: HandlerJob
+    commits = False
+    """Whether the group's place is told from here, because the stream does not tell it."""
     format_name = "penstock_handler"
 
     @classmethod
@@ -185,7 +230,7 @@ class HandlerSink(DataSource):
                 f"a handler's stream without {', '.join(missing)}",
                 expected=f"a stream that kept {', '.join(PLACE)}",
             )
-        return HandlerWriter(self.job)
+        return HandlerWriter(self.job, self.commits)
 
 
 @dataclass
@@ -193,16 +238,20 @@ class Handled(WriterCommitMessage):
     """What became of the messages of a task."""
 
     fates: Counter[str] = field(default_factory=Counter)
+    ends: dict[MessageQueue, int] = field(default_factory=dict)
+    """One past the last message of each queue."""
 
 
 class HandlerWriter(DataSourceStreamArrowWriter):
     """Handles the rows of a micro-batch; it is committed when the fate of each is known."""
 
-    def __init__(self, job: HandlerJob) -> None:
+    def __init__(self, job: HandlerJob, commits: bool) -> None:
         self._job = job
+        self._commits = commits
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Handled:
         fates: Counter[int] = Counter()
+        ends: dict[MessageQueue, int] = {}
         original = Originals(self._job).find
         with Handling(self._job, original) as handling, seldom_collected():
             for batch in iterator:
@@ -210,14 +259,32 @@ class HandlerWriter(DataSourceStreamArrowWriter):
                 if messages:
                     _restore_each(messages, self._job)
                     fates.update(handling.run(messages))
-        return Handled(Counter({FATE_NAMES[fate]: count for fate, count in fates.items()}))
+                    for message in messages:
+                        queue, end = message.queue, message.queue_offset + 1
+                        if end > ends.get(queue, 0):
+                            ends[queue] = end
+        named = Counter({FATE_NAMES[fate]: count for fate, count in fates.items()})
+        return Handled(named, ends)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         total: Counter[str] = Counter()
+        ends: dict[MessageQueue, int] = {}
         for message in messages:
             if isinstance(message, Handled):
                 total.update(message.fates)
+                for queue, end in message.ends.items():
+                    ends[queue] = max(end, ends.get(queue, 0))
         log.info("batch handled group=%s batch=%d %s", self._job.group, batchId, dict(total))
+        if self._commits and ends:
+            self._tell(ends)
+
+    def _tell(self, ends: dict[MessageQueue, int]) -> None:
+        """Show where the group stands; Spark's checkpoint is what counts, so this may fail."""
+        access = self._job.access
+        try:
+            Cluster(access, access.long_name(self._job.group)).commit(ends)
+        except PenstockError as error:
+            log.warning("the group's place was not told group=%s error=%s", self._job.group, error)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         log.warning("batch not handled group=%s batch=%d", self._job.group, batchId)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from penstock.client.client_ids import client_id, local_ip
 from penstock.client.failures import level_of
@@ -54,6 +54,12 @@ class Fate(IntEnum):
     DONE = 0
     RETRY = 1
     DEAD = 2
+
+
+class Pause(NamedTuple):
+    """How long a queue waits before its message comes again."""
+
+    seconds: float
 
 
 FATE_NAMES: Final = tuple(fate.name.lower() for fate in Fate)
@@ -182,20 +188,27 @@ class Handling:
     # ---------------------------------------------------------------------------------- ordered
 
     def _in_order(self, messages: Sequence[StoredMessage]) -> list[int]:
-        return [self._until_settled(message) for message in messages]
+        fates: list[int] = []
+        for message in messages:
+            while isinstance(fate := self.attempt(message), Pause):
+                time.sleep(fate.seconds)
+            fates.append(fate)
+        return fates
 
-    def _until_settled(self, message: StoredMessage) -> int:
-        """Call the handler again and again: nothing of the queue may overtake a message."""
-        while True:
-            outcome, context = self._call_one(message)
-            if outcome.result in _DONE:
-                return Fate.DONE
-            one = Failed(self._as_stored(message), outcome)
-            if isinstance(outcome.error, DeadLetter) or self._settler.is_last(one):
-                self._settler.bury(one)
-                return Fate.DEAD
-            message.reconsume_times += 1
-            time.sleep(self._pause(outcome, context))
+    def attempt(self, message: StoredMessage) -> Fate | Pause:
+        """Call the handler once for a message that nothing of its queue may overtake.
+
+        A pause means: the same message again, when it is over.
+        """
+        outcome, context = self._call_one(message)
+        if outcome.result in _DONE:
+            return Fate.DONE
+        one = Failed(self._as_stored(message), outcome)
+        if isinstance(outcome.error, DeadLetter) or self._settler.is_last(one):
+            self._settler.bury(one)
+            return Fate.DEAD
+        message.reconsume_times += 1
+        return Pause(self._pause(outcome, context))
 
     def _pause(self, outcome: Outcome, context: ConsumeContext) -> float:
         seconds = context.suspend_time

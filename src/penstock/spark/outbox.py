@@ -93,33 +93,37 @@ class Routes:
         """The queues of a topic that take messages, by the user's name of the topic."""
         known = self._queues.get(topic)
         if known is None:
-            known = self._queues[topic] = self._ask(topic)
+            known = self._queues[topic] = self._writable(topic)
         return known
 
-    def _ask(self, topic: str) -> tuple[MessageQueue, ...]:
+    def _writable(self, topic: str) -> tuple[MessageQueue, ...]:
         try:
-            route = self._wire.route(topic)
-            queues = route.publish_queues(topic)
+            queues = self._route(topic).publish_queues(topic)
         except TopicNotFound as error:
             # Brokers that make topics on demand have one that stands for all these.
             try:
                 route = self._wire.route(DEFAULT_TOPIC)
             except TopicNotFound:
                 raise error from None
+            self._routes[topic] = route
             queues = [q for q in route.publish_queues(topic) if q.queue_id < DEFAULT_QUEUES]
         if not queues:
             raise ServiceNotAvailable(
                 f"no queue of topic {topic!r} takes messages",
                 expected="a broker that is up and allows writing to the topic",
             )
-        self._routes[topic] = route
         self._seen.add(topic)
         return tuple(queues)
 
+    def _route(self, topic: str) -> TopicRoute:
+        known = self._routes.get(topic)
+        if known is None:
+            known = self._routes[topic] = self._wire.route(topic)
+        return known
+
     def address(self, queue: MessageQueue) -> str:
         """The master that the queue is on."""
-        self.queues(queue.topic)
-        broker = self._routes[queue.topic].broker(queue.broker_name)
+        broker = self._route(queue.topic).broker(queue.broker_name)
         if broker is None or broker.master is None:
             raise ServiceNotAvailable(
                 f"broker {queue.broker_name!r} of {queue} has no master",

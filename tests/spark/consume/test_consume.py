@@ -269,6 +269,9 @@ def test_a_stream_after_sql_is_handled_and_retried_too(
     eventually(lambda: set(dead_now(spark, mq)) == {"4"})
     assert dead_now(spark, mq)["4"]["PENSTOCK_REASON_MESSAGE"] == "bad"
     assert dead_now(spark, mq)["4"]["KEYS"] == "k4"
+    lags = [lag for lag in mq.admin.group_lag("billing") if lag.topic == "orders"]
+    # What SQL left out at the end of a queue nobody has seen.
+    assert [lag.committed for lag in sorted(lags, key=lambda lag: lag.queue_id)] == [3, 3, 2, 2]
 
 
 def test_what_cannot_keep_the_contract_is_refused(
@@ -294,6 +297,8 @@ def test_what_cannot_keep_the_contract_is_refused(
         .selectExpr("'t' AS topic", "'b' AS broker", "1 AS queue_id", "value AS offset"),
     )
     refused("a message and a context", call=lambda a, b, c: None)
+    loaded = spark.readStream.format("penstock").options(**source(mq, group="other")).load()
+    refused("'other'", loaded)
     refused("option group", {**source(mq), "group": "other"})
     refused("unknown option", {**source(mq), "topics": "orders"})
     refused("group", source(mq), group="no spaces")

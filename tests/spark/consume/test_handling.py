@@ -99,6 +99,33 @@ def test_a_handler_with_a_context_says_what_java_handlers_say(options: ReadOptio
     assert {body: said["DELAY"] for body, said in waiting.items()} == {"1": "4", "2": "3", "3": "3"}
 
 
+def test_while_one_ordered_queue_waits_another_goes_on(mq: Embedded) -> None:
+    mq.admin.create_topic("orders", queues=2)
+    with Producer(group="p", namesrv=mq.namesrv) as producer:
+        for number in range(6):
+            queue = MessageQueue("orders", "broker-a", number % 2)
+            producer.send(Message("orders", b"%d" % number), queue=queue)
+    options = parse_read({"namesrv": mq.namesrv, "topic": "orders", "ordered": "true"})
+    calls: list[tuple[str, int]] = []
+
+    def handler(message: StoredMessage) -> None:
+        calls.append((message.body.decode(), message.reconsume_times))
+        if message.body == b"2" and message.reconsume_times < 2:
+            raise ValueError("not yet")
+
+    job = HandlerJob(handler, "billing", options.access, ordered=True, suspend_seconds=0.05)
+    ranges = [Range(MessageQueue("orders", "broker-a", number), 0, 3) for number in range(2)]
+    batches = list(handled(TaskRanges(ranges), options, job))
+    assert calls == [
+        *(("0", 0), ("2", 0)),
+        *(("1", 0), ("3", 0), ("5", 0)),
+        *(("2", 1), ("2", 2), ("4", 0)),
+    ]
+    assert sorted((row["queue_id"], row["offset"]) for b in batches for row in b.to_pylist()) == [
+        (queue, offset) for queue in range(2) for offset in range(3)
+    ]
+
+
 def test_a_coroutine_is_a_handler_too(options: ReadOptions) -> None:
     async def handler(message: StoredMessage) -> None:
         if message.body == b"5":
