@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 
 _NEARLY_FULL = 0.85
+_MASTER = "master"
 
 
 @app.callback()
@@ -53,7 +54,6 @@ _COLUMNS = (
         format=_percent,
         style=lambda used: "red" if isinstance(used, float) and used > _NEARLY_FULL else "",
     ),
-    Column("started_ms", "started", format=output.local_time),
     Column("problem", style=lambda _: "red"),
 )
 
@@ -69,11 +69,16 @@ def overview(target: Target, as_json: JsonFlag = False) -> None:
     """
     with target.admin() as admin:
         rows = [_row(admin, broker) for broker in admin.cluster()]
-    columns = [c for c in _COLUMNS if c.name != "problem" or any(row["problem"] for row in rows)]
+    # What is the same everywhere is said once or not at all: terminals are narrow.
+    clusters = {str(row["cluster"]) for row in rows}
+    hidden = {"cluster"} if len(clusters) == 1 else set()
+    hidden |= {"role"} if all(row["role"] == _MASTER for row in rows) else set()
+    hidden |= set() if any(row["problem"] for row in rows) else {"problem"}
     output.show(
         Table(
-            columns,
+            [column for column in _COLUMNS if column.name not in hidden],
             rows,
+            title=f"Cluster {clusters.pop()}" if len(clusters) == 1 else None,
             empty=f"No broker is registered at {target.namesrv}; "
             f"start one: penstock broker --namesrv {target.namesrv}",
         ),
@@ -94,7 +99,7 @@ def _row(admin: Admin, broker: BrokerAddress) -> dict[str, object]:
         "cluster": broker.cluster,
         "broker": broker.broker_name,
         "broker_id": broker.broker_id,
-        "role": "master" if broker.broker_id == 0 else f"slave {broker.broker_id}",
+        "role": _MASTER if broker.broker_id == 0 else f"slave {broker.broker_id}",
         "address": broker.address,
         "version": _version(info.get("brokerVersionDesc")),
         "in_per_second": _rate(info.get("putTps")),

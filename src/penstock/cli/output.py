@@ -147,17 +147,21 @@ def note(text: str) -> None:
 
 
 def _draw(table: Table) -> None:
-    from rich import box
     from rich.table import Table as Drawing
     from rich.text import Text
 
-    drawing = Drawing(
-        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
-        pad_edge=False,
-    )
+    drawing = Drawing(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in table.columns:
-        # Folded and not cut: a name that cannot be read whole cannot be typed again.
-        drawing.add_column(column.heading, justify=column.align, overflow="fold")
+        # Names are folded and not cut: what cannot be read whole cannot be typed again. Numbers
+        # and times are left alone as long as there are names to fold.
+        is_name = column.align == "left" and column.format is None
+        drawing.add_column(
+            column.heading,
+            justify=column.align,
+            overflow="fold",
+            no_wrap=not is_name,
+            min_width=len(column.heading),
+        )
     for row in table.rows:
         cells = []
         for column in table.columns:
