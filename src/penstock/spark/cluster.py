@@ -6,6 +6,7 @@ many queues go out together, one connection a broker.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -47,20 +48,21 @@ ROUTE_SECONDS = 2.0
 class Cluster:
     """A cluster as the driver's half of a source, and each task, sees it."""
 
-    def __init__(self, access: Access, group: str) -> None:
+    def __init__(self, access: Access, group: str, route_seconds: float | None = None) -> None:
         self.access = access
+        self._route_seconds = ROUTE_SECONDS if route_seconds is None else route_seconds
         self.wire = Wire.shared(access)
         self.group = group
         self._routes: dict[str, tuple[float, TopicRoute]] = {}
-        self._topics: tuple[float, list[str]] = (-ROUTE_SECONDS, [])
+        self._topics: tuple[float, list[str]] = (-math.inf, [])
 
     # --------------------------------------------------------------------------------- routes
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """The route of a topic, at most `ROUTE_SECONDS` old, or asked for right now."""
+        """The route of a topic, not too old, or asked for right now."""
         known = self._routes.get(topic)
         now = time.monotonic()
-        if known is not None and not fresh and now - known[0] < ROUTE_SECONDS:
+        if known is not None and not fresh and now - known[0] < self._route_seconds:
             return known[1]
         route = self.wire.route(topic)
         self._routes[topic] = (now, route)
@@ -105,7 +107,7 @@ class Cluster:
         wanted = re.compile(pattern)
         found = []
         now = time.monotonic()
-        if now - self._topics[0] >= ROUTE_SECONDS:
+        if now - self._topics[0] >= self._route_seconds:
             self._topics = (now, self.wire.topics())
         for name in self._topics[1]:
             topic = self.access.short_name(name)

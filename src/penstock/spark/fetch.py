@@ -11,7 +11,9 @@ logged and skipped.
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -39,7 +41,7 @@ from penstock.spark.arrow import Wanted, to_batches
 from penstock.spark.cluster import Cluster
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import Range, TaskRanges
-from penstock.spark.wire import Connection
+from penstock.spark.wire import Access, Connection
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ PATIENCE_SECONDS: Final = 20.0
 """How long a broker may be away before the task fails; Spark then tries it again."""
 SHORT_PATIENCE: Final = 5.0
 """How long a queue may be shorter than it was planned."""
+ROUTE_SECONDS: Final = 30.0
 RETRY_DELAY: Final = 0.2
 MAX_PULL_COUNT: Final = 65_536
 USUAL_PULL_COUNT: Final = 1024
@@ -97,12 +100,21 @@ class _Cursor:
         return self.offset >= self.part.high
 
 
+@functools.lru_cache(maxsize=16)
+def _cluster(pid: int, access: Access, group: str) -> Cluster:
+    """What this process knows of a cluster; it outlives tasks, but not a fork.
+
+    Tasks need routes to find brokers, and ask again when one cannot be found there.
+    """
+    return Cluster(access, group, ROUTE_SECONDS)
+
+
 class Fetcher:
     """Reads ranges, for one task."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._cluster = Cluster(options.access, options.puller)
+        self._cluster = _cluster(os.getpid(), options.access, options.puller)
 
     def batches(self, task: TaskRanges, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """The messages of a task's ranges as Arrow batches."""

@@ -57,11 +57,10 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 3.0
 CALL_SECONDS = 5.0
-RECEIVE_BUFFER = 4 * 1024 * 1024
-"""What the kernel may keep of an answer while the one before is decoded."""
 WINDOW = 64
 """Requests that are under way at once in `Wire.call_many`."""
 _IDLE_KEPT = 4
+_HUGE = 4 * 1024 * 1024
 
 _LENGTHS = Struct(">iI")
 
@@ -203,8 +202,10 @@ class Connection:
                 return command
 
     def _read(self, size: int, deadline: float) -> memoryview:
-        # Not a bytearray, which would be filled with zeros first.
-        view = np.empty(size, np.uint8).data
+        # Not a bytearray, which would be filled with zeros first. Of a large size numpy asks for
+        # huge pages, which saves the kernel a thousand page faults an answer.
+        room = max(size, _HUGE) if size > _HUGE // 4 else size
+        view = np.empty(room, np.uint8).data[:size]
         done = 0
         try:
             while done < size:
