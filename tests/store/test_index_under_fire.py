@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from penstock.store import OS_FILES
-from penstock.store.key_index import HEADER_BYTES, IndexShape, KeyIndex
+from penstock.store.index_files import HEADER_BYTES, IndexShape
+from penstock.store.key_index import KeyIndex
 from penstock.store.segments import SegmentMaps
 
 SLOTS, UNITS = 8, 400_000
@@ -25,7 +26,8 @@ LOOKS = 60_000
 WRITER = f"""
 import sys
 from penstock.store import OS_FILES
-from penstock.store.key_index import IndexShape, KeyIndex
+from penstock.store.index_files import IndexShape
+from penstock.store.key_index import KeyIndex
 from penstock.store.segments import SegmentMaps
 
 index = KeyIndex(OS_FILES, sys.argv[1], IndexShape({SLOTS}, {UNITS}), SegmentMaps(OS_FILES, 4))

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.store import OS_FILES
+from penstock.store.index_files import IndexShape
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
-from penstock.store.key_index import IndexShape, KeyIndex
+from penstock.store.key_index import KeyIndex
 from penstock.store.segments import SegmentMaps
 
 NOW = 1_700_000_000_000

@@ -14,7 +14,8 @@ import pytest
 
 from penstock.errors import FlushFailed, StoreError
 from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, Draft, MessageStore, StoreConfig
-from penstock.store.key_index import IndexShape, KeyIndex
+from penstock.store.index_files import IndexShape
+from penstock.store.key_index import KeyIndex
 from penstock.store.segments import OS_FILES, SegmentMaps
 from penstock.testing.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 

@@ -23,12 +23,8 @@ from penstock.store.checkpoint import (
     save_state,
 )
 from penstock.store.files import DiskSpace, FileEntry
-from penstock.store.key_index import (
-    IndexShape,
-    KeyIndex,
-    find_index_files,
-    index_shape,
-)
+from penstock.store.index_files import IndexShape, find_index_files, index_shape
+from penstock.store.key_index import KeyIndex
 from penstock.store.segments import (
     SegmentMaps,
     find_segments,

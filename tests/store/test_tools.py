@@ -19,7 +19,7 @@ from penstock.errors import InvalidArgument
 from penstock.protocol.records import SysFlag
 from penstock.store import Draft, MessageStore, StoreConfig
 from penstock.store.consume_queue import UNIT, UNIT_BYTES
-from penstock.store.key_index import HEADER_BYTES, SLOT_BYTES
+from penstock.store.index_files import HEADER_BYTES, SLOT_BYTES
 from penstock.store.tools import (
     Exporter,
     ExportRange,

@@ -21,7 +21,7 @@ from penstock.store.config import (
 )
 from penstock.store.consume_queue import UNIT_BYTES
 from penstock.store.files import FileEntry, FileLayer
-from penstock.store.key_index import IndexShape, find_index_files, index_shape
+from penstock.store.index_files import IndexShape, find_index_files, index_shape
 from penstock.store.segments import SegmentList, adopted_size, find_segments, segment_path
 
 COMMIT_LOG: Final = "commitlog"

@@ -21,8 +21,7 @@ from penstock.store.checkpoint import StoreState
 from penstock.store.config import DEFAULT_INDEX_SLOTS, DEFAULT_INDEX_UNITS
 from penstock.store.dispatch import message_keys
 from penstock.store.files import FileLayer
-from penstock.store.key_hashes import TopicHash
-from penstock.store.key_index import (
+from penstock.store.index_files import (
     HEADER_BYTES,
     SLOT_BYTES,
     UNIT_BYTES,
@@ -30,6 +29,7 @@ from penstock.store.key_index import (
     find_index_files,
     index_shape,
 )
+from penstock.store.key_hashes import TopicHash
 from penstock.store.log_scan import Scanned
 from penstock.store.segments import SegmentMaps
 from penstock.store.tools.log_walk import Damage

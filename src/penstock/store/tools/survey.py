@@ -11,7 +11,7 @@ from penstock.store import layout
 from penstock.store.checkpoint import Checkpoint, load_checkpoint, load_state
 from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
-from penstock.store.key_index import find_index_files
+from penstock.store.index_files import find_index_files
 from penstock.store.segments import OS_FILES
 from penstock.store.store import MessageStore
 from penstock.store.tools.log_walk import segment_files
