@@ -246,6 +246,11 @@ def test_times_that_nobody_can_express_are_the_last_that_can() -> None:
     assert found[0]["born_timestamp"] == datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)
 
 
+def test_a_body_that_looks_like_a_record_is_a_body() -> None:
+    inner = record(7)
+    check(record(0, inner) + record(1) + record(2, inner[4:8] * 3))
+
+
 def test_no_records_are_no_batches() -> None:
     assert decode(b"") == []
 
