@@ -7,6 +7,7 @@ order never does, so every request here is made both ways and has to end the sam
 from __future__ import annotations
 
 import asyncio
+import gzip
 import struct
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from penstock.testing.faulty_files import FaultyFiles, SimulatedDisk
 from penstock.testing.stage import Stage
 from penstock.testing.wire import Wire
 
+VECTORS = Path(__file__).parent.parent / "vectors"
 UNIQUE_ID = "7F0000013A2218B4AAC2000000000001"
 PROPERTIES = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01created\x02"
 
@@ -110,7 +112,29 @@ async def opened(broker: Broker, wire: Wire) -> None:
     """Send the first messages, which no shortcut may take."""
     await put_topic(wire, "T", 4)
     assert (await wire.send("T")).code == 0
-    assert shortcut_key(310) in (b'{"code":310,', orjson.dumps(header())[:12])
+    assert orjson.dumps(header()).startswith(shortcut_key(RequestCode.SEND_MESSAGE_V2))
+
+
+@pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
+def test_java_producers_write_headers_that_may_take_the_shortcut(release: str) -> None:
+    with gzip.open(VECTORS / f"frames-{release}.jsonl.gz", "rt") as lines:
+        frames = [
+            bytes.fromhex(one["frame_hex"]) for line in lines if _is_send(one := orjson.loads(line))
+        ]
+    assert frames
+    for sent in frames:
+        [decoded] = FrameDecoder().feed(sent)
+        assert decoded.header.startswith(shortcut_key(RequestCode.SEND_MESSAGE_V2))
+        assert set("abcdefghijm") <= set(decode_command(decoded).ext or {})
+
+
+def _is_send(frame: dict[str, object]) -> bool:
+    return (
+        frame["code"] == RequestCode.SEND_MESSAGE_V2
+        and frame["direction"] == "client->broker"
+        and frame["serialize_type"] == "JSON"
+        and frame["language"] == "JAVA"
+    )
 
 
 CHANGES: list[dict[str, object]] = [
