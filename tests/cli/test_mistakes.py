@@ -42,6 +42,14 @@ def test_an_address_where_nobody_listens(arguments: list[str]) -> None:
     assert said.count("try: ") == 1
 
 
+@pytest.mark.parametrize("arguments", ASKS_A_CLUSTER, ids=" ".join)
+def test_the_address_of_a_broker(arguments: list[str], cluster: Embedded) -> None:
+    broker = cluster.admin.cluster()[0].address
+    said = fail(*arguments, "--namesrv", broker)
+    assert f"{broker} answers like a broker" in said
+    assert "9876" in said
+
+
 @pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:9876", "127.0.0.1:0", ";"])
 def test_an_address_that_is_none(address: str) -> None:
     said = fail("topic", "list", "--namesrv", address)

@@ -26,6 +26,11 @@ from penstock.errors import NameserverUnavailable, PenstockError
 
 FAILED = 1
 INTERRUPTED = 130
+# What only name servers are asked, and how a broker says that it knows no such thing.
+_ASKED_A_BROKER = re.compile(
+    r"([^\s(]+) refused (?:GET_ROUTEINFO_BY_TOPIC|GET_BROKER_CLUSTER_INFO|"
+    r"GET_ALL_TOPIC_LIST_FROM_NAMESERVER) .*REQUEST_CODE_NOT_SUPPORTED"
+)
 _HINT_WITHIN = re.compile(r"; try: [^()]*\)")
 
 # typer carries its own copy of click or uses the installed one, depending on its version; this
@@ -107,6 +112,12 @@ def _suggested(error: Any, message: str) -> str:
 
 
 def _with_way_out(error: PenstockError) -> str:
+    asked = _ASKED_A_BROKER.search(error.what)
+    if asked is not None:
+        return (
+            f"{asked[1]} answers like a broker and not like a name server; try: the address of a "
+            "name server, which listens on port 9876 unless told otherwise"
+        )
     if isinstance(error, NameserverUnavailable):
         # What it found out about each address has a hint of its own; one is enough.
         what = _HINT_WITHIN.sub(")", error.what)
