@@ -14,6 +14,7 @@ from tests.interop import client_consuming as consuming
 from tests.interop import client_operating as operating
 from tests.interop import client_retrying as retrying
 from tests.interop import client_sending as sending
+from tests.interop import client_spark as spark
 from tests.interop.client_lab import Failed, Lab, NotApplicable, wait_for_registration
 from tests.interop.results import FAIL, LIMIT, NOT_APPLICABLE, PASS, Cell
 from tests.interop.servers import Cluster
@@ -83,6 +84,8 @@ _RUNS: tuple[Run, ...] = (
     operating.admin_clients,
     operating.admin_consume_directly,
     operating.admin_reads_queues,
+    spark.spark_batch,
+    spark.spark_stream,
 )
 RUNS: Mapping[str, Run] = {f"client_{run.__name__}": run for run in _RUNS}
 

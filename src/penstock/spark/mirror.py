@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from penstock.errors import PenstockError
+from penstock.errors import GroupNotFound, PenstockError
 from penstock.model import MessageQueue
 from penstock.spark.cluster import Cluster
 from penstock.spark.options import nested_offsets, offsets_of
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 5.0
 """How long a group that could not be moved is left alone."""
 
+NEW_GROUP_SECONDS: Final = 0.2
+
 
 class Mirror:
     """One group's place, as last shown."""
@@ -57,6 +59,9 @@ class Mirror:
             return
         try:
             self._cluster.commit(news)
+        except GroupNotFound:
+            # Apache's broker makes a group with its first pull, which has not come yet.
+            self._again_at = time.monotonic() + NEW_GROUP_SECONDS
         except PenstockError as error:
             self._again_at = time.monotonic() + RETRY_SECONDS
             self._cluster.forget_routes()
