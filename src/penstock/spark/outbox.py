@@ -142,7 +142,10 @@ class Routes:
 
 
 class Outbox:
-    """Sends posts; use it in a ``with`` block, whose end waits for every confirmation."""
+    """Sends posts; use it in a ``with`` block, whose end waits for every confirmation.
+
+    ``first_turn`` is where the round of queues begins for posts that may go anywhere.
+    """
 
     def __init__(
         self,
@@ -151,15 +154,16 @@ class Outbox:
         *,
         seconds: float,
         retries: int,
-        group: str = PRODUCER_GROUP,
+        first_turn: int | None = None,
     ) -> None:
         self._access = access
         self._wire = Wire.shared(access)
         self._stored = stored
         self._seconds = seconds
         self._retries = retries
-        self._group = access.long_name(group)
+        self._group = access.long_name(PRODUCER_GROUP)
         self.routes = Routes(self._wire)
+        self._first_turn = random.getrandbits(31) if first_turn is None else first_turn
         self._turns: dict[str, RoundRobin] = {}
         self._connections: dict[str, tuple[_Block, Connection]] = {}
         self._under_way: dict[tuple[str, int], Post] = {}
@@ -268,7 +272,7 @@ class Outbox:
     def _turn(self, topic: str, avoid: str | None) -> MessageQueue:
         turns = self._turns.get(topic)
         if turns is None:
-            turns = self._turns[topic] = RoundRobin(random.getrandbits(31))
+            turns = self._turns[topic] = RoundRobin(self._first_turn)
         return turns.next(self.routes.queues(topic), avoid)
 
     def _connection(self, address: str) -> Connection:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -131,7 +132,12 @@ def write_rows(
     ids = new_ids() if options.message_ids else None
     row = 0
     with Outbox(
-        options.access, written.stored, seconds=options.send_seconds, retries=options.retries
+        options.access,
+        written.stored,
+        seconds=options.send_seconds,
+        retries=options.retries,
+        # Tasks of a few rows each must not all begin with the same queue.
+        first_turn=crc32(origin.query.encode()) + origin.batch + origin.partition,
     ) as outbox:
         for batch in batches:
             for rows in in_portions(batch):

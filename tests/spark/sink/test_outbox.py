@@ -59,6 +59,18 @@ def test_a_task_knows_where_its_messages_went(mq: Embedded) -> None:
     assert {queue.queue_id: last + 1 for queue, last in written.last_offsets.items()} == counts
 
 
+def test_small_tasks_begin_with_different_queues_and_take_turns_from_there(mq: Embedded) -> None:
+    mq.admin.create_topic("orders", queues=4)
+    given = parse_write({"namesrv": mq.namesrv, "topic": "orders", "batchBytes": "1024"})
+    first = [
+        write_rows(iter([rows(range(2))]), given, Layout(body=0), Origin("query", 0, partition))
+        for partition in range(4)
+    ]
+    assert len({queue for written in first for queue in written.counts}) == 4
+    long = write_rows(iter([rows(range(100))]), given, Layout(body=0), ORIGIN)
+    assert len(long.counts) == 4
+
+
 def test_the_first_message_makes_the_topic_where_brokers_allow_it(mq: Embedded) -> None:
     written = write(iter([rows(range(10))]), mq.namesrv)
     assert sum(written.counts.values()) == 10

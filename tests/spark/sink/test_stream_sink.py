@@ -86,7 +86,7 @@ def test_a_stream_that_cannot_be_sent_ends_with_an_error_that_says_why(
     for topic in ("in", "out"):
         mq.admin.create_topic(topic, queues=3)
     produce(mq, range(3))
-    with pytest.raises(PySparkException, match="keepQueues"):
+    with pytest.raises(PySparkException, match="option 'keepQueue'"):
         copy(spark, mq, tmp_path / "one", keepQueues="true")
     stream = spark.readStream.format("penstock").option("namesrv", mq.namesrv)
     frame = stream.option("topic", "in").option("startingOffsets", "earliest").load()
