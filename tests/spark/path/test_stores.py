@@ -3,71 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.spark.path.stores import Row, Writer
 
 from penstock.errors import InvalidArgument, StoreDamaged
 from penstock.spark.fetch import DataLost
 from penstock.spark.options import parse_read
 from penstock.spark.path import path_partitions, read_path
-from penstock.store import Draft, MessageStore, StoreConfig
 
-Row = dict[str, Any]
 Read = Callable[..., list[Row]]
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=4096,
-    mapped_file_size_consume_queue=200,
-    max_hash_slot_num=10,
-    max_index_num=40,
-)
 PLACE = ("topic", "broker", "queue_id", "offset", "body")
-
-
-class Writer:
-    """A store that is being written to, as a running broker's is."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.now = 1_700_000_000_000
-        self.store = MessageStore(root, SMALL, time_ms=lambda: self.now)
-        self.store.open()
-        self.sent: list[tuple[str, int, int, bytes]] = []
-
-    def send(self, topic: str, queue_id: int, count: int, *, tag: str = "") -> None:
-        for _ in range(count):
-            body = b"message %d" % len(self.sent)
-            properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
-            draft = Draft(
-                topic,
-                queue_id,
-                body,
-                properties,
-                born_timestamp=self.now,
-                born_host=bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x90]),
-                store_host=bytes([10, 0, 0, 5, 0, 0, 0x2A, 0x9F]),
-            )
-            appended = self.store.append(draft)
-            self.sent.append((topic, queue_id, appended.queue_offset, body))
-            self.now += 1000
-        self.store.write()
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[Callable[[str], Writer]]:
-    made: list[Writer] = []
-
-    def make(name: str = "broker-a") -> Writer:
-        made.append(Writer(tmp_path / "data" / name))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.store.abandon()
 
 
 def places(rows: list[Row]) -> list[tuple[str, int, int, bytes]]:
@@ -265,5 +215,7 @@ def test_an_entry_that_points_to_another_message_is_damage_not_data(
     entries = bytearray(file.read_bytes())
     entries[20:40] = entries[40:60]
     file.write_bytes(entries)
-    with pytest.raises(StoreDamaged, match=r"queue offset 2; expected the one with 1.*penstock store verify"):
+    with pytest.raises(
+        StoreDamaged, match=r"queue offset 2; expected the one with 1.*penstock store verify"
+    ):
         list(read_path(task, options, ("offset",)))
