@@ -178,7 +178,8 @@ def _bars(name: str, values: Mapping[str, int], colour: str) -> str:
         drawn = axes.barh(places, list(values.values()), height=0.6, color=colour, linewidth=0)
         axes.set_yticks(places, _labels(values), color=_INK)
         axes.bar_label(drawn, labels=[f"{count:,}" for count in values.values()], padding=5)
-        axes.invert_yaxis()
+        # The first on top, and a single one no thicker than one of many.
+        axes.set_ylim(max(2, len(values)) - 0.5, -0.5)
         axes.grid(visible=False, axis="both")
         axes.spines["bottom"].set_visible(False)
         axes.set_xticks([])
@@ -214,7 +215,7 @@ class _Drawing:
 
     def over_time(self, window: Window) -> str:
         """Finish a picture whose horizontal axis is the time of the report."""
-        from matplotlib.ticker import FuncFormatter
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         axes = self.axes
         places, texts = ticks(*window)
@@ -223,6 +224,8 @@ class _Drawing:
         top = axes.get_ylim()[1]
         axes.set_ylim(0, top if top > 0 else 1)
         if not isinstance(axes.yaxis.get_major_formatter(), FuncFormatter):
+            # Counts: there is no half a message.
+            axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         handles, labels = axes.get_legend_handles_labels()
         if handles:
