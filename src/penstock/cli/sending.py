@@ -193,7 +193,7 @@ def send_all(
             pacer.wait()
             key = message.sharding_key
             # A broker with several threads may store two that are on their way in either order.
-            while key is not None and waiting and not _is_done(last_of.get(key)):
+            while key is not None and waiting and not _is_stored(last_of.get(key)):
                 _take(waiting, on_receipt)
             waiting.append((number, producer.submit(message)))
             if is_first:
@@ -217,8 +217,9 @@ def send_all(
         raise
 
 
-def _is_done(sent: Future[Receipt] | None) -> bool:
-    return sent is None or sent.done()
+def _is_stored(sent: Future[Receipt] | None) -> bool:
+    # One that failed is not: taken, it ends the run before the next of its key is sent.
+    return sent is None or (sent.done() and sent.exception() is None)
 
 
 def _take(
