@@ -52,6 +52,19 @@ docs: install  ## build the documentation into build/site
 bench: install  ## measure, printing JSON with ratios to a baseline of the same run
 	$(BIN)/python -m benchmarks
 
+PEERS := .venv-peers
+PEERS_STAMP := $(PEERS)/.installed
+PEERS_OPTIONS ?=
+.PHONY: bench-peers
+
+$(PEERS_STAMP): requirements/peers.lock | $(STAMP)
+	$(BIN)/python -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.lock
+	@touch $(PEERS_STAMP)
+
+bench-peers: install $(PEERS_STAMP)  ## measure beside Kafka, NATS, ... and their clients: make bench-peers PEERS_OPTIONS=--full
+	$(BIN)/python -m benchmarks.peers $(PEERS_OPTIONS)
+
 interop: install  ## both clients against both brokers, stores swapped (needs a JDK and Maven)
 	$(BIN)/python -m tests.interop.run
 

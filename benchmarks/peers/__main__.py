@@ -1,0 +1,166 @@
+"""Penstock beside its peers: the same load, the same machine, in turn.
+
+    python -m benchmarks.peers [--tiny | --full] [--only NAME ...] [--no-growth] ...
+
+`make bench-peers` makes the environment of the peers' clients first. What is not there is skipped
+and named. Everything found goes to ``benchmarks/results`` as JSON, Markdown and SVG.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.__main__ import machine
+from benchmarks.peers.growth import FULL_GROWTH, SHORT_GROWTH, TINY_GROWTH, Growth, run_growth
+from benchmarks.peers.plan import PAIRS, Plan, chosen
+from benchmarks.peers.rounds import Found, run_plan
+from benchmarks.peers.servers.apache import Apache
+from benchmarks.peers.servers.kafka import Kafka
+from benchmarks.peers.servers.nats import Nats
+from benchmarks.peers.servers.penstock import Penstock
+from benchmarks.peers.servers.rabbitmq import RabbitMq
+from benchmarks.peers.servers.redis import Redis
+from benchmarks.peers.servers.server import PROJECT, Server, Unavailable
+from benchmarks.report import RESULTS, write_report
+
+SERVERS: Final[tuple[type[Server], ...]] = (Penstock, Apache, Kafka, Nats, Redis, RabbitMq)
+Skipped = list[dict[str, str]]
+TINY: Final = Plan(rounds=1, seconds=0.2)
+SHORT: Final = Plan()
+FULL: Final = Plan(rounds=5, seconds=10.0, rates=(1000, 5000), synced_rounds=3)
+
+
+def prepared(names: Sequence[str]) -> tuple[dict[str, Server], dict[str, str], Skipped]:
+    """The servers that are there, their versions, and why the others are not."""
+    servers: dict[str, Server] = {}
+    versions: dict[str, str] = {}
+    skipped: Skipped = []
+    for kind in SERVERS:
+        if kind.name not in names:
+            continue
+        server = kind()
+        try:
+            versions[kind.name] = server.prepare()
+        except Unavailable as missing:
+            skipped.append({"what": kind.name, "why": str(missing)})
+            sys.stderr.write(f"{kind.name} is skipped: {missing}\n")
+        else:
+            servers[kind.name] = server
+    return servers, versions, skipped
+
+
+def client_versions(python: Path) -> dict[str, str]:
+    """What is installed in the environment of the peers' clients."""
+    packages = sorted({pair.client for pair in PAIRS} - {"penstock"})
+    program = (
+        "import json, importlib.metadata as m, sys;"
+        "print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+    )
+    done = subprocess.run(
+        [str(python), "-c", program, *packages], capture_output=True, text=True, check=True
+    )
+    versions: dict[str, str] = json.loads(done.stdout)
+    return versions
+
+
+def document(
+    plan: Plan,
+    found: Found,
+    versions: dict[str, dict[str, str]],
+    skipped: Skipped,
+    growth: Any,
+) -> dict[str, Any]:
+    """Everything that was found, ready to be written down."""
+    settings = asdict(plan) | {"pairs": [str(pair) for pair in plan.pairs]}
+    return {
+        "machine": machine(),
+        "plan": settings,
+        "versions": versions,
+        "skipped": skipped,
+        "failures": found.failures,
+        "servers": found.servers,
+        "rows": found.rows,
+        "growth": growth,
+    }
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the user asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
+    effort = parser.add_mutually_exclusive_group()
+    effort.add_argument("--full", action="store_true", help="hours, for figures to be quoted")
+    effort.add_argument("--tiny", action="store_true", help="show that it works, measure nothing")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="client, server, client@server")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float, help="of each sending row")
+    parser.add_argument("--rates", type=int, nargs="+", help="messages a second, for latency")
+    parser.add_argument("--synced-rounds", type=int, help="rounds with an fsync for each message")
+    parser.add_argument("--no-growth", action="store_true", help="leave out Penstock's curves")
+    parser.add_argument("--backlogs", type=int, nargs="+", help="messages stored, for a curve")
+    parser.add_argument("--peers-python", type=Path, default=PROJECT / ".venv-peers/bin/python")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    try:
+        options.pairs = chosen(options.only) if options.only else PAIRS
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """How much is run."""
+    plan = FULL if options.full else TINY if options.tiny else SHORT
+    given = {
+        name: value
+        for name in ("rounds", "seconds", "rates", "synced_rounds", "pairs")
+        if (value := getattr(options, name)) is not None
+    }
+    if "rates" in given:
+        given["rates"] = tuple(given["rates"])
+    return replace(plan, **given)
+
+
+def growth_of(options: argparse.Namespace) -> Growth | None:
+    """Which curves are drawn."""
+    if options.no_growth:
+        return None
+    growth = FULL_GROWTH if options.full else TINY_GROWTH if options.tiny else SHORT_GROWTH
+    return replace(growth, backlogs=tuple(options.backlogs)) if options.backlogs else growth
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and write down what was found."""
+    options = options_of(arguments)
+    plan, growth = plan_of(options), growth_of(options)
+    began = time.monotonic()
+    servers, versions, skipped = prepared(plan.servers())
+    all_versions = {"servers": versions}
+    if options.peers_python.exists():
+        all_versions["clients"] = client_versions(options.peers_python)
+    else:
+        ours = tuple(pair for pair in plan.pairs if pair.client == "penstock")
+        skipped += [
+            {"what": str(pair), "why": f"there is no {options.peers_python}; run make bench-peers"}
+            for pair in plan.pairs
+            if pair not in ours
+        ]
+        plan = replace(plan, pairs=ours)
+    found = run_plan(plan, servers, options.peers_python)
+    curves = run_growth(growth) if growth else {}
+    told = document(plan, found, all_versions, skipped, curves)
+    told["minutes"] = round((time.monotonic() - began) / 60, 1)
+    written = write_report(told, options.results)
+    print("\n".join(map(str, written)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""What is measured: which client on which server, which rows, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from benchmarks.peers.adapter import LINGER_SECONDS
+
+WINDOW: Final = 4096
+_Thing = TypeVar("_Thing")
+
+
+class Pair(NamedTuple):
+    """A client on a server."""
+
+    client: str
+    """As its package is called."""
+    server: str
+    module: str
+    """Under ``clients``."""
+
+    def __str__(self) -> str:
+        return f"{self.client} on {self.server}"
+
+
+PAIRS: Final = (
+    Pair("penstock", "penstock", "penstock_client"),
+    Pair("penstock", "apache", "penstock_client"),
+    Pair("rocketmq-python-client", "apache", "rocketmq_client"),
+    Pair("aiokafka", "kafka", "aiokafka_client"),
+    Pair("kafka-python", "kafka", "kafka_python_client"),
+    Pair("confluent-kafka", "kafka", "confluent_client"),
+    Pair("nats-py", "nats", "nats_client"),
+    Pair("redis", "redis", "redis_client"),
+    Pair("aio-pika", "rabbitmq", "aio_pika_client"),
+)
+
+
+class SendRow(NamedTuple):
+    """Sending as fast as it goes."""
+
+    name: str
+    body_bytes: int
+    window: int
+    linger: float
+
+
+SINGLE: Final = SendRow("send_single_128", 128, 1, 0.0)
+SEND: Final = SendRow("send_128", 128, WINDOW, LINGER_SECONDS)
+SEND_LARGE: Final = SendRow("send_1024", 1024, WINDOW, LINGER_SECONDS)
+WARM_UP: Final = SEND._replace(name="warm_up")
+CONSUME: Final = "consume_128"
+DISK: Final = "disk_128"
+
+
+def latency_row(rate: int) -> str:
+    """The name of the row of one rate."""
+    return f"latency_{rate}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything."""
+
+    rounds: int = 3
+    seconds: float = 3.0
+    """Of each sending row; what they stored is drained for twice as long at most."""
+    rates: tuple[int, ...] = (1000,)
+    """Messages a second of the rows of latency."""
+    synced_rounds: int = 1
+    """Rounds with every message on the disk before it is acknowledged."""
+    pairs: tuple[Pair, ...] = PAIRS
+
+    def servers(self) -> list[str]:
+        """In the order in which they are first needed."""
+        return list(dict.fromkeys(pair.server for pair in self.pairs))
+
+    def on(self, server: str, number: int) -> list[Pair]:
+        """The clients of one server, in the order of one round."""
+        return rotated([pair for pair in self.pairs if pair.server == server], number)
+
+
+def rotated(things: Sequence[_Thing], number: int) -> list[_Thing]:
+    """Another one begins in each round, so that none is always measured on a warmer machine."""
+    start = number % len(things) if things else 0
+    return [*things[start:], *things[:start]]
+
+
+def chosen(words: Sequence[str]) -> tuple[Pair, ...]:
+    """The pairs that are called by a client, by a server, or by ``client@server``."""
+    found = tuple(
+        pair
+        for pair in PAIRS
+        if any(word in (pair.client, pair.server, f"{pair.client}@{pair.server}") for word in words)
+    )
+    known = {name for pair in PAIRS for name in (*pair[:2], f"{pair.client}@{pair.server}")}
+    unknown = sorted(set(words) - known)
+    if unknown:
+        raise ValueError(f"no client or server {', '.join(unknown)}; there are {sorted(known)}")
+    return found

@@ -1,0 +1,109 @@
+"""SVG plots of what was found: medians, with a line from the lowest round to the highest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+from benchmarks.report import spread
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+OURS: Final = "#c2410c"
+THEIRS: Final = "#94a3b8"
+RATES: Final = ("send_single_128", "send_128", "send_1024", "consume_128")
+SERVER_FIGURES: Final = {
+    "ready_seconds": ("s until ready", 1.0),
+    "idle_resident_bytes": ("MB idle", 1e6),
+    "loaded_resident_bytes": ("MB after the load", 1e6),
+}
+Bars = Mapping[str, Sequence[float]]
+# The same figures make the same bytes: no random ids, no date.
+matplotlib.rcParams["svg.hashsalt"] = "penstock"
+
+
+def draw(told: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Everything there are figures for."""
+    rows, written = told["rows"].get("async", {}), []
+    rates = {row: picked(rows, row, "per_second") for row in RATES}
+    if any(rates.values()):
+        written.append(_panels(rates, "messages a second", directory / "peers-rates.svg"))
+    latencies = {
+        f"{row.partition('_')[2]}/s, {what.removesuffix('_ms')}": picked(rows, row, what)
+        for row in dict.fromkeys(name for found in rows.values() for name in found)
+        if row.startswith("latency")
+        for what in ("p50_ms", "p99_ms", "p999_ms")
+    }
+    if latencies:
+        written.append(_panels(latencies, "ms", directory / "peers-latency.svg"))
+    if told["servers"]:
+        panels = {
+            title: {
+                name: [value / unit for value in found[figure]]
+                for name, found in told["servers"].items()
+                if figure in found
+            }
+            for figure, (title, unit) in SERVER_FIGURES.items()
+        }
+        written.append(_panels(panels, "", directory / "peers-servers.svg"))
+    for name, points in told["growth"].items():
+        if points:
+            written.append(_curve(name, points, directory / f"growth-{name}.svg"))
+    return written
+
+
+def picked(rows: Mapping[str, Any], row: str, what: str) -> dict[str, list[float]]:
+    """One figure of one row, of all who have it."""
+    return {who: found[row][what] for who, found in rows.items() if what in found.get(row, {})}
+
+
+def _panels(panels: Mapping[str, Bars], unit: str, path: Path) -> Path:
+    panels = {title: bars for title, bars in panels.items() if bars}
+    longest = max(map(len, panels.values()))
+    figure = Figure(figsize=(8, len(panels) * (0.8 + 0.3 * longest)), layout="constrained")
+    for place, (title, bars) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(len(panels), 1, place)
+        axes.set_title(title.replace("_", " "), loc="left")
+        axes.set_xlabel(unit)
+        _bars(axes, bars)
+    return _save(figure, path)
+
+
+def _bars(axes: Axes, bars: Bars) -> None:
+    found = {who: spread(values) for who, values in bars.items()}
+    ordered = sorted(found, key=lambda who: found[who]["median"])
+    medians = [found[who]["median"] for who in ordered]
+    below = [found[who]["median"] - found[who]["low"] for who in ordered]
+    above = [found[who]["high"] - found[who]["median"] for who in ordered]
+    colors = [OURS if who.startswith("penstock") else THEIRS for who in ordered]
+    axes.barh(ordered, medians, xerr=[below, above], color=colors, capsize=3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _curve(name: str, points: Sequence[Mapping[str, float]], path: Path) -> Path:
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot(1, 1, 1)
+    at = [point[name] for point in points]
+    for what in points[0]:
+        if what.endswith("_per_second") and f"{what}_low" in points[0]:
+            axes.plot(at, [point[what] for point in points], marker="o", label=_said(what))
+            low = [point[f"{what}_low"] for point in points]
+            axes.fill_between(at, low, [point[f"{what}_high"] for point in points], alpha=0.2)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(name)
+    axes.set_ylabel("a second")
+    axes.legend()
+    axes.spines[["top", "right"]].set_visible(False)
+    return _save(figure, path)
+
+
+def _said(what: str) -> str:
+    return what.removesuffix("_per_second")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    figure.savefig(path, metadata={"Date": None})
+    return path

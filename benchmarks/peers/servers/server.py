@@ -1,0 +1,185 @@
+"""What every server looks like to the measurement, and how its process is watched.
+
+All run on loopback, on an empty directory that stands on their command line: that is how their
+processes are told from others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.interop.toolchain import PROJECT, Unavailable
+
+__all__ = ["BUILD", "PROJECT", "Running", "Server", "Unavailable", "answering", "class_path"]
+
+BUILD: Final = PROJECT / "build" / "peers"
+READY_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 30.0
+_PROBE_SECONDS: Final = 1.0
+_PAUSE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that is ready."""
+
+    addresses: dict[str, str]
+    directory: Path
+    ready_seconds: float
+
+    def resident_bytes(self) -> int:
+        """Memory all its processes hold now."""
+        total = 0
+        for process in processes_of(self.directory):
+            with contextlib.suppress(OSError):  # it ended while we looked
+                lines = (process / "status").read_text().splitlines()
+                total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        return total * 1024
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all their threads so far."""
+        total = 0
+        for process in processes_of(self.directory):
+            for task in process.glob("task/*/schedstat"):
+                with contextlib.suppress(OSError):
+                    total += int(task.read_text().split()[0])
+        return total / 1e9
+
+    def disk_bytes(self) -> int:
+        """What its files take on the disk; holes in files made ahead take nothing."""
+        return allocated_bytes(self.directory)
+
+
+class Server(ABC):
+    """One kind of server."""
+
+    name: str
+
+    @abstractmethod
+    def prepare(self) -> str:
+        """Fetch what it takes and return its version; raise `Unavailable`, saying why."""
+
+    @abstractmethod
+    def run(self, directory: Path, *, fsync: bool) -> AbstractContextManager[Running]:
+        """Serve from an empty directory until the block ends.
+
+        With ``fsync`` a message is on the disk before it is acknowledged, otherwise soon after.
+        """
+
+    def make_topic(self, running: Running, topic: str, group: str) -> None:
+        """Make a topic and a group; nothing to do where servers or clients do so themselves."""
+        return
+
+
+def processes_of(directory: Path) -> list[Path]:
+    """Where the system tells about the processes of one server."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(directory).encode() in command.read_bytes():
+                found.append(command.parent)
+    return found
+
+
+def allocated_bytes(directory: Path) -> int:
+    """Blocks of all files below a directory, in bytes."""
+    total = 0
+    for parent, _, files in os.walk(directory):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += (Path(parent) / name).stat().st_blocks * 512
+    return total
+
+
+@contextmanager
+def answering(
+    command: Sequence[str],
+    directory: Path,
+    port: int,
+    question: bytes,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[float]:
+    """Run a server until the block ends; yields the seconds until it answered a question."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "output.log"
+    began = time.perf_counter()
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env={**os.environ, **(env or {})},
+        )
+    try:
+        while not _answers(port, question):
+            if process.poll() is not None:
+                tail = log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"{command[0]} ended with {process.returncode}:\n{tail}")
+            if time.perf_counter() - began > READY_SECONDS:
+                raise RuntimeError(f"{command[0]} was not ready after {READY_SECONDS} s; see {log}")
+            time.sleep(_PAUSE)
+        yield time.perf_counter() - began
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(port: int, question: bytes) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), _PROBE_SECONDS) as connection:
+            connection.sendall(question)
+            return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def class_path(maven: str, artifacts: str, version: str) -> str:
+    """The jars that ``jars/<artifacts>.xml`` names, fetched once; or raise `Unavailable`."""
+    cache = BUILD / f"{artifacts}-{version}.txt"
+    if cache.is_file():
+        jars = cache.read_text()
+        if all(Path(jar).is_file() for jar in jars.split(":")):
+            return jars
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [
+            *(maven, "-q", "-B", "-Dstyle.color=never"),
+            f"--file={Path(__file__).parent.parent / 'jars' / f'{artifacts}.xml'}",
+            f"-Dwanted={version}",
+            "dependency:build-classpath",
+            f"-Dmdep.outputFile={cache}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        errors = [line for line in done.stdout.splitlines() if "ERROR" in line]
+        reason = errors[0] if errors else f"mvn ended with {done.returncode}"
+        raise Unavailable(f"Maven could not fetch {artifacts} {version}: {reason}")
+    return cache.read_text()
