@@ -175,6 +175,7 @@ def replay_messages(
             "it is not clear what to replay",
             expected="--archive DIR, --topic TOPIC, or --topic TOPIC with --path DIR",
         )
+    _reach(target)
     if not dry_run:
         output.confirm(f"Send messages to topic {to} at {target.namesrv}?", yes=yes)
     with running_spark("penstock replay", master) as spark, Bars(quiet=as_json) as bars:
@@ -283,6 +284,7 @@ def dead_letter_job(
     from penstock.cli.spark_running import Bars, running_spark
 
     function = None if repair is None else _loaded(repair)
+    _reach(target, group)
     if redrive and not dry_run:
         output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
     access = _access(target)
@@ -447,6 +449,8 @@ def write_report(
     """
     from penstock.cli.spark_running import Bars, running_spark
 
+    moments = _moment(start, "--from"), _moment(until, "--until")
+    _reach(target)
     with running_spark("penstock report", master) as spark, Bars(quiet=as_json) as bars:
         from penstock.spark import report
 
@@ -455,8 +459,8 @@ def write_report(
             file,
             topics=topics or None,
             groups=groups or None,
-            start=_moment(start, "--from"),
-            end=_moment(until, "--until"),
+            start=moments[0],
+            end=moments[1],
             watch=watch,
             title=title,
             namesrv=target.namesrv,
@@ -473,6 +477,17 @@ def write_report(
 
 
 # ----------------------------------------------------------------------------------------- common
+
+
+def _reach(target: Target, group: str | None = None) -> None:
+    """Ask the cluster something: what is wrong with it is better known before Spark starts."""
+    with target.admin() as admin:
+        if group is None:
+            admin.cluster()
+        else:
+            from penstock.spark.pipelines.dead_letters import check_known
+
+            check_known(admin, group)
 
 
 def _access(target: Target) -> Access:

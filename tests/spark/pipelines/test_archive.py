@@ -60,12 +60,11 @@ def test_what_is_archived_is_what_the_source_reads(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
     shop.order(12)
-    archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
+    where = tmp_path / "a direct%20ory, in Füssen"
+    archive(spark, "orders", where, namesrv=shop.mq.namesrv)
     source = spark.read.format("penstock").options(namesrv=shop.mq.namesrv, topic="orders").load()
     order = ["queue_id", "offset"]
-    assert read_archive(spark, tmp_path).orderBy(order).collect() == (
-        source.orderBy(order).collect()
-    )
+    assert read_archive(spark, where).orderBy(order).collect() == (source.orderBy(order).collect())
 
 
 def test_small_files_are_written_together_and_nothing_else_changes(
@@ -119,6 +118,13 @@ def test_a_topic_that_nobody_knows_leaves_no_directory_behind(
     with pytest.raises(PenstockError, match="ordesr"):
         archive(spark, "ordesr", tmp_path / "new", namesrv=shop.mq.namesrv)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_that_spark_would_take_for_a_pattern_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"has '\[' in its name"):
+        archive(spark, "orders", tmp_path / "[orders]", namesrv="127.0.0.1:1")
 
 
 def test_an_archive_in_another_file_system_works_alike(

@@ -102,14 +102,16 @@ def test_mistakes_are_one_sentence_each(spark: SparkSession, shop: Shop, tmp_pat
     repairs.write_text(REPAIRS)
     assert "orders" in fail("spark", "archive", "ordrs", str(tmp_path / "a"), *cluster)
     assert "not clear what to replay" in fail("spark", "replay", "again", *cluster)
-    assert "there is no archive" in fail(
+    assert f"there is no archive in {tmp_path};" in fail(
         "spark", "replay", "again", "--archive", str(tmp_path), "--dry-run", *cluster
     )
+    shop.mq.admin.create_group("billing")
     dlq = ("spark", "dlq", "billing", "--repair")
     assert "FILE.py:FUNCTION" in fail(*dlq, "nonsense", *cluster)
     assert "no function 'not_a_function'" in fail(*dlq, f"{repairs}:not_a_function", *cluster)
     assert "cannot be loaded" in fail(*dlq, f"{tmp_path}/missing.py:f", *cluster)
-    shop.mq.admin.create_group("billing")
+    assert "no broker knows consumer group 'biling'" in fail("spark", "dlq", "biling", *cluster)
+    assert "penstock up" in fail("spark", "report", "--namesrv", "127.0.0.1:1")
     wrong = fail("spark", "dlq", "billing", "--where", "raeson = 1", *cluster)
     assert "raeson" in wrong
     assert "--from" in fail("spark", "report", "--from", "whenever", *cluster)

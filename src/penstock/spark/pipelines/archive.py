@@ -122,7 +122,7 @@ def archive(
         state = target.state
     return ArchiveResult(
         topic,
-        files.root,
+        str(files),
         done,
         state.rows,
         len(state.files),
@@ -415,8 +415,7 @@ def _compact_day(
     before, after = sum(file.rows for file in group), sum(file.rows for file in found)
     if before != after:
         raise StoreDamaged(
-            f"{after} rows came out of {len(group)} files of day {group[0].day} in "
-            f"{target.files.root}",
+            f"{after} rows came out of {len(group)} files of day {group[0].day} in {target.files}",
             expected=f"{before}, as the archive's state says",
             hint="the files were changed by somebody else: restore them from a copy",
         )

@@ -43,7 +43,7 @@ class ArchiveDirectory:
             self.files.create(state_name(state.version), to_json(state))
         except FileExistsError:
             raise DirectoryBusy(
-                f"another run committed to the archive {self.files.root} meanwhile",
+                f"another run committed to the archive {self.files} meanwhile",
                 expected="one run at a time",
                 hint="nothing is lost: run it again",
             ) from None
@@ -59,7 +59,7 @@ class ArchiveDirectory:
                 self.files.move(source, target)
             elif not self.files.exists(target):
                 raise StoreDamaged(
-                    f"file {target} of the archive {self.files.root} is missing",
+                    f"file {target} of the archive {self.files} is missing",
                     expected="every file that its state names",
                     hint="restore it from a copy, or archive to a new directory",
                 )
@@ -80,7 +80,7 @@ def load(files: Files) -> State | None:
     if not versions:
         return None
     name = state_name(versions[-1])
-    return from_json(files.read(name), f"{files.root}/{name}")
+    return from_json(files.read(name), f"{files}/{name}")
 
 
 def load_existing(files: Files) -> State:
@@ -88,7 +88,7 @@ def load_existing(files: Files) -> State:
     state = load(files)
     if state is None:
         raise NotFound(
-            f"there is no archive in {files.root}",
+            f"there is no archive in {files}",
             expected="a directory that penstock.spark.archive wrote to",
             hint="penstock spark archive TOPIC DIR",
         )
@@ -105,7 +105,7 @@ def opened(files: Files, topic: str) -> Iterator[ArchiveDirectory]:
             state = State(topic)
         elif state.topic != topic:
             raise InvalidArgument(
-                f"the archive {files.root} holds topic {state.topic!r}, not {topic!r}",
+                f"the archive {files} holds topic {state.topic!r}, not {topic!r}",
                 expected="a directory for each topic",
             )
         archive = ArchiveDirectory(files, state)
@@ -132,6 +132,6 @@ def _refuse_foreign(files: Files) -> None:
     strangers = [name for name in files.names("") if not name.startswith(("_", "."))]
     if strangers:
         raise InvalidArgument(
-            f"directory {files.root} is not an archive, but holds {strangers[0]!r}",
+            f"directory {files} is not an archive, but holds {strangers[0]!r}",
             expected="an empty directory, one that does not exist, or an archive",
         )

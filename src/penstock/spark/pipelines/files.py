@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_NAME = "lock"
+_PATTERN = re.compile(r"[{}\[\]*?\\]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
@@ -36,7 +37,7 @@ class Files(Protocol):
 
     @property
     def root(self) -> str:
-        """The directory, as Spark takes it."""
+        """The directory, as Spark takes it; ``str`` gives it as its user named it."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -67,6 +68,11 @@ def open_files(directory: str | os.PathLike[str], spark: SparkSession | None = N
     text = os.fspath(directory)
     if not text.strip():
         raise InvalidArgument("the directory's name is empty", expected="a path or a URL")
+    if pattern := _PATTERN.search(text):
+        raise InvalidArgument(
+            f"directory {text!r} has {pattern[0]!r} in its name",
+            expected="a name without the characters that Spark takes for a pattern",
+        )
     scheme = _SCHEME.match(text)
     if scheme is None:
         return LocalFiles(Path(text))
@@ -86,11 +92,14 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
 
+    def __str__(self) -> str:
+        return str(self._root)
+
     @property
     def root(self) -> str:
-        # As a URI: Hadoop may be set up with another default file system, and a bare path may
-        # hold characters that it reads as a pattern.
-        return self._root.as_uri()
+        # Hadoop may be set up with another default file system. It takes the rest as it is,
+        # blanks too, so this is not Path.as_uri.
+        return f"file://{self._root}"
 
     def exists(self, path: str) -> bool:
         return (self._root / path).exists()
@@ -192,6 +201,9 @@ class HadoopFiles:
                 f"directory {root!r} cannot be opened: {_first_line(error)}",
                 expected="a URL of a file system that this Spark is set up for",
             ) from error
+
+    def __str__(self) -> str:
+        return self._root
 
     @property
     def root(self) -> str:

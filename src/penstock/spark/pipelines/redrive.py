@@ -249,7 +249,7 @@ def _refuse_foreign(files: Files) -> None:
     strangers = [name for name in files.names("") if not name.startswith(("_", ".", "run="))]
     if strangers:
         raise InvalidArgument(
-            f"directory {files.root} is no audit, but holds {strangers[0]!r}",
+            f"directory {files} is no audit, but holds {strangers[0]!r}",
             expected="an empty directory, one that does not exist, or an audit",
         )
 
@@ -268,7 +268,7 @@ def _finish_dead_runs(spark: SparkSession, cluster: Cluster, files: Files) -> No
                 copies = _copies_of(spark, cluster, run, started)
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
                 raise StoreDamaged(
-                    f"the audit record {files.root}/{PRIVATE}/{name} cannot be read: {error!r}",
+                    f"the audit record {files}/{PRIVATE}/{name} cannot be read: {error!r}",
                     hint="restore it from a copy, or move it away",
                 ) from error
             files.delete(f"run={run}")

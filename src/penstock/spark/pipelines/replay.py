@@ -183,7 +183,7 @@ def _from_archive(
     files = open_files(directory, spark)
     state = load_existing(files)
     found = overlapping(state.files, bounds.start_ms, bounds.end_ms)
-    return f"archive {files.root} of topic {state.topic}", [
+    return f"archive {files} of topic {state.topic}", [
         _Step(read_files(spark, files, state, part), sum(file.rows for file in part))
         for part in _portions(found, rows_per_step)
     ]
