@@ -19,6 +19,7 @@ class RabbitMq(Server):
 
     name = "rabbitmq"
     _program: str
+    _mapper: str
 
     def prepare(self) -> str:
         # Debian keeps the server itself out of PATH, behind a wrapper that wants to be root.
@@ -27,18 +28,21 @@ class RabbitMq(Server):
         found = shutil.which("rabbitmq-server", path=where)
         if found is None:
             raise Unavailable("rabbitmq-server is not installed; Debian's package has that name")
-        self._program = found
+        mapper = shutil.which("epmd")
+        if mapper is None:
+            raise Unavailable("epmd, which comes with Erlang, is not on PATH")
+        self._program, self._mapper = found, mapper
         return Path(found).resolve().parent.parent.name.rpartition("-")[2]
 
     @contextmanager
     def run(self, directory: Path, *, fsync: bool) -> Iterator[Running]:
-        port, distribution, epmd = free_ports(3)
+        port, distribution, mapper = free_ports(3)
         directory.mkdir(parents=True, exist_ok=True)
         plugins = directory / "enabled_plugins"
         plugins.write_text("[].\n")
         env = {
             "HOME": str(directory),
-            "ERL_EPMD_PORT": str(epmd),
+            "ERL_EPMD_PORT": str(mapper),
             "RABBITMQ_NODENAME": "bench@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(port),
@@ -47,9 +51,16 @@ class RabbitMq(Server):
             "RABBITMQ_LOG_BASE": str(directory / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
             "RABBITMQ_CONFIG_FILE": str(directory / "none"),
-            # The port mapper stays behind when a node stops; a lone node needs none.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-start_epmd false",
+            # Nothing to Erlang, but it puts the directory on the command line.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-bench {directory}",
+            # So that the process that gets our signals is the server, not a shell around it.
+            "RUNNING_UNDER_SYSTEMD": "1",
         }
-        with answering([self._program], directory, port, b"AMQP\x00\x00\x09\x01", env) as ready:
+        # A port mapper that the node starts by itself would stay behind.
+        mapping = [self._mapper, "-port", str(mapper), "-address", "127.0.0.1"]
+        with (
+            answering(mapping, directory / "epmd", mapper, b"\x00\x01n"),
+            answering([self._program], directory, port, b"AMQP\x00\x00\x09\x01", env) as ready,
+        ):
             address = f"amqp://guest:guest@127.0.0.1:{port}/"
             yield Running({"amqp": address}, directory, ready)
