@@ -39,6 +39,39 @@ async def test_the_turn_ends_once_for_all_connections() -> None:
     assert events == ["before", "flush a", "flush b"]
 
 
+async def test_what_is_said_because_of_what_precedes_leaves_in_the_same_turn() -> None:
+    events: list[str] = []
+    late = Output(events, "waiting for it")
+
+    def complete() -> None:
+        events.append("before")
+        if len(events) == 1:
+            turn.add(late)
+
+    turn = Turn(asyncio.get_running_loop(), complete)
+    turn.add(Output(events, "a"))
+    turn.end()
+    assert events == ["before", "flush a", "flush waiting for it"]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(events) == 3
+
+
+async def test_what_is_said_before_a_failure_does_not_leave_either() -> None:
+    events: list[str] = []
+
+    def fail() -> None:
+        turn.add(Output(events, "b"))
+        raise OSError("no space left on device")
+
+    turn = Turn(asyncio.get_running_loop(), fail)
+    turn.add(Output(events, "a"))
+    turn.end()
+    assert [event.partition(":")[0] for event in events] == ["withhold a", "withhold b"]
+    await asyncio.sleep(0)
+    assert len(events) == 2
+
+
 async def test_ending_a_turn_early_leaves_nothing_for_its_end() -> None:
     events: list[str] = []
     turn = Turn(asyncio.get_running_loop(), lambda: events.append("before"))

@@ -47,22 +47,24 @@ class Turn:
 
     def end(self) -> None:
         """Send what was gathered so far; harmless when nothing was."""
-        gathered = self._gathered
-        if not gathered:
+        if not self._gathered:
             return
-        self._gathered = []
         if self._before_write is not None:
             try:
                 self._before_write()
             except Exception:
                 # The answers may acknowledge what is not there. Whoever does not get one asks
                 # again; whoever gets a wrong one loses a message.
+                gathered, self._gathered = self._gathered, []
                 log.exception(
                     "answers withheld, what must precede them failed peers=%d", len(gathered)
                 )
                 for output in gathered:
                     output.withhold("the server could not complete what it was about to answer")
                 return
+        # What was said because of what was just completed (a message arrived, and somebody waited
+        # for it) leaves as well.
+        gathered, self._gathered = self._gathered, []
         for output in gathered:
             try:
                 output.flush()
