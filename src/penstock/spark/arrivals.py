@@ -8,7 +8,6 @@ brings is not used: it is one message, and the tasks fetch it again with the res
 from __future__ import annotations
 
 import logging
-import select
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -17,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.model import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.spark.cluster import Cluster
-from penstock.spark.wire import Connection
+from penstock.spark.wire import Connection, readable
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class Arrivals:
                 return False
             ready = [connection for connection in connections if connection.has_unread]
             if not ready:
-                ready, _, _ = select.select(connections, [], [], left)
+                ready = readable(connections, left)
             arrived = [self._answered(connection, ends) for connection in ready]
             if any(arrived):
                 return True

@@ -81,7 +81,8 @@ SPARK_OPTIONS: Final = frozenset(
 DEFAULT_GROUP: Final = "penstock_spark"
 """Whom a job without a group pulls as; it commits nothing."""
 MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
-DEFAULT_FETCH_BYTES: Final = 4 * 1024 * 1024
+DEFAULT_FETCH_BYTES: Final = 2 * 1024 * 1024
+"""As fast as more, and a broker is not kept from its other clients for long."""
 MAX_POLL_MS: Final = 10_000
 _SECRET: Final = frozenset({"accesskey", "secretkey", "securitytoken"})
 _TRUE = frozenset({"true", "1", "yes", "on"})

@@ -154,8 +154,7 @@ class Connection:
     @property
     def is_dead(self) -> bool:
         """Whether the other side has closed, or said something that nobody waits for."""
-        readable, _, _ = select.select([self._socket], [], [], 0)
-        return bool(readable)
+        return bool(readable([self], 0))
 
     @property
     def has_unread(self) -> bool:
@@ -224,6 +223,16 @@ class Connection:
         return ConnectionLost(
             f"the connection to {self.address} ended: {error or 'closed by the other side'}"
         )
+
+
+def readable(connections: Sequence[Connection], seconds: float) -> list[Connection]:
+    """Those on which bytes have come, or the end; waits for the first."""
+    # Not select(), which knows no file descriptor above 1023.
+    poll = select.poll()
+    by_number = {connection.fileno(): connection for connection in connections}
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in poll.poll(max(0.0, seconds) * 1000)]
 
 
 class Wire:

@@ -84,7 +84,9 @@ def test_available_now_reads_everything_once_in_bounded_batches(
         ),
     )
     options = {"subscribe": "orders,payments,empty", "startingOffsets": "earliest", "tags": "a"}
-    df = load(spark, mq.namesrv, group="audit", maxOffsetsPerTrigger="75", **options)
+    # The listener cannot sign with these, so it leaves the mirror to the stream's own process.
+    secrets = {"accessKey": "AK-secret", "secretKey": "SK-secret"}
+    df = load(spark, mq.namesrv, group="audit", maxOffsetsPerTrigger="75", **options, **secrets)
     writer = df.writeStream.format("memory").queryName("bounded")
     query = writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path)).start()
     assert query.awaitTermination(SECONDS)
@@ -92,6 +94,10 @@ def test_available_now_reads_everything_once_in_bounded_batches(
     sizes = [progress.numInputRows for progress in query.recentProgress]
     assert sum(sizes) == 100
     assert max(sizes) <= 75
+    written = [file.read_text("latin-1") for file in tmp_path.rglob("*") if file.is_file()]
+    shown = "".join([*written, *(progress.json for progress in query.recentProgress)])
+    assert "orders" in shown
+    assert "-secret" not in shown
     # The last batch too: nothing is left to do for the group.
     until(lambda: lag(mq.namesrv, "audit") == 0)
 
