@@ -35,7 +35,8 @@ class Groups:
         self._now_ms = now_ms
         self._changed = changed
         self._table: dict[str, SubscriptionGroupConfig] = {}
-        self._forbidden: dict[str, dict[str, int]] = {}
+        self.forbidden: dict[str, dict[str, int]] = {}
+        """By group and topic: the permissions that are taken away."""
         self._version = DataVersion(0, now_ms(), 0)
         self._add_predefined()
 
@@ -70,7 +71,7 @@ class Groups:
 
     def may_not_read(self, group: str, topic: str) -> bool:
         """Whether the table keeps a group from reading a topic; it comes from another broker."""
-        return bool(self._forbidden) and bool(self._forbidden.get(group, {}).get(topic, 0) & READ)
+        return bool(self.forbidden.get(group, {}).get(topic, 0) & READ)
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
         return iter(self._table.values())
@@ -85,7 +86,7 @@ class Groups:
 
     def table(self) -> SubscriptionGroupTable:
         """Everything, as it is answered and saved."""
-        return SubscriptionGroupTable(dict(self._table), self._version, dict(self._forbidden))
+        return SubscriptionGroupTable(dict(self._table), self._version, dict(self.forbidden))
 
     # Changing
 
@@ -101,7 +102,7 @@ class Groups:
         """Delete a group; False if there was none."""
         if self._table.pop(group, None) is None:
             return False
-        self._forbidden.pop(group, None)
+        self.forbidden.pop(group, None)
         self._note_change(group)
         return True
 
@@ -118,7 +119,7 @@ class Groups:
             name: dataclasses.replace(config, group_name=name).with_defaults()
             for name, config in table.subscription_group_table.items()
         }
-        self._forbidden = table.forbidden_table or {}
+        self.forbidden = table.forbidden_table or {}
         self._version = table.data_version
         self._add_predefined()
 

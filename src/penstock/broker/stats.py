@@ -105,9 +105,9 @@ class BrokerStats:
             counter.took(seconds)
 
     def get(
-        self, group: str, topic: str, queue_id: int, count: int, size: int, seconds: float
+        self, group: str, topic: str, queue_id: int, count: int, size: int, seconds: float | None
     ) -> None:
-        """Messages were handed to a consumer; finding them took so long."""
+        """Messages were handed to a consumer; finding them took so long, if that was timed."""
         try:
             counter = self._gets[topic, group].queues[queue_id]
         except KeyError:
@@ -115,8 +115,8 @@ class BrokerStats:
         counter.count += count
         counter.size += size
         counter.calls += 1
-        counter.seconds += seconds
-        counter.timed += 1
+        if seconds is not None:
+            counter.took(seconds)
 
     def _new_put(self, topic: str, queue_id: int) -> QueueCounter:
         flow = self._puts.setdefault(topic, _Flow())
