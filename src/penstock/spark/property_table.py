@@ -50,7 +50,12 @@ class Pieces:
 
     def all(self) -> pa.BinaryArray:
         """Every part, one behind the other."""
-        return self._array.take(pa.array(np.arange(0, 2 * self._count, 2, dtype=np.int32)))
+        return self.every(0, 1)
+
+    def every(self, first: int, step: int) -> pa.BinaryArray:
+        """The parts from ``first`` on, ``step`` apart."""
+        where = np.arange(2 * first, 2 * self._count, 2 * step, dtype=np.int32)
+        return self._array.take(pa.array(where))
 
     def at(self, where: npt.NDArray[np.int32]) -> pa.BinaryArray:
         """The parts with these numbers; null for -1."""
@@ -81,7 +86,9 @@ class PropertyTable:
         self._data = raw.buffers()[2] or pa.py_buffer(b"")
         content = np.frombuffer(self._data, np.uint8)[: row_ends[-1]]
         starts, marks, ends = _entries(content)
-        offsets = np.searchsorted(ends, row_ends)
+        offsets = _even_offsets(ends, row_ends)
+        if offsets is None:
+            offsets = np.searchsorted(ends, row_ends)
         is_pair = (marks > starts) & (ends > marks + 1)
         if not is_pair.all():
             kept = np.zeros(len(ends) + 1, np.int64)
@@ -98,6 +105,21 @@ class PropertyTable:
         self._keys = Pieces(self._data, starts, marks)
         self._values = Pieces(self._data, marks + 1, ends)
         self._rows: Numbers | None = None
+        self._width = self._regular_width()
+
+    def _regular_width(self) -> int:
+        """How many pairs each row has, if all rows seem to have the same keys in the same order.
+
+        So it is with most messages of one queue, and then nothing has to be searched for. Keys
+        count as the same here if their lengths and first eight bytes are.
+        """
+        rows = len(self._raw)
+        width = len(self._heads) // rows if rows else 0
+        if not width or not np.array_equal(self._offsets, np.arange(0, rows * width + 1, width)):
+            return 0
+        heads, lengths = self._heads.reshape(rows, width), self._lengths.reshape(rows, width)
+        is_regular = (heads == heads[0]).all() and (lengths == lengths[0]).all()
+        return width if is_regular else 0
 
     @property
     def _row_of_pair(self) -> Numbers:
@@ -109,8 +131,15 @@ class PropertyTable:
         """The value of ``key`` (at most 8 ASCII characters) in each row, null where it has none."""
         name = key.encode()
         word = np.uint64(int.from_bytes(name, "little"))
+        width, rows = self._width, len(self._raw)
+        if width:
+            first = (self._heads[:width] == word) & (self._lengths[:width] == len(name))
+            if not first.any():
+                return pa.nulls(rows, pa.string())
+            last = int(np.flatnonzero(first)[-1])
+            return text(self._values.every(last, width))
         found = np.flatnonzero((self._heads == word) & (self._lengths == len(name)))
-        where = np.full(len(self._raw), -1, np.int32)
+        where = np.full(rows, -1, np.int32)
         # A row that has the key twice is assigned twice; the last one stays.
         where[self._row_of_pair[found]] = found
         return text(self._values.at(where))
@@ -134,20 +163,17 @@ class PropertyTable:
         Keys that differ in nothing but their middle count as the same here: more rows than needed
         may take the slow way, but none is missed.
         """
-        rows = len(self._offsets) - 1
         if not len(self._heads):
             return False
-        kinds = self._heads * _MIX + self._lengths.astype(np.uint64)
-        if len(kinds) % rows == 0:
-            # Messages of one queue mostly have the same keys in the same order.
-            table = kinds.reshape(rows, -1)
-            width = table.shape[1]
-            is_regular = (np.diff(self._offsets) == width).all() and (table == table[0]).all()
-            if is_regular and len(set(table[0].tolist())) == width:
+        width = self._width
+        if width:
+            kinds = zip(self._heads[:width].tolist(), self._lengths[:width].tolist(), strict=True)
+            if len(set(kinds)) == width:
                 return False
+        codes = self._heads * _MIX + self._lengths.astype(np.uint64)
         tails = self._words[np.maximum(self._marks - _WORD, self._starts)]
-        kinds += np.where(self._lengths > _WORD, tails * _MIX * _MIX, np.uint64(0))
-        encoded = pc.dictionary_encode(pa.array(kinds))
+        codes += np.where(self._lengths > _WORD, tails * _MIX * _MIX, np.uint64(0))
+        encoded = pc.dictionary_encode(pa.array(codes))
         codes = np.asarray(encoded.indices).astype(np.int64)
         if len(encoded.dictionary) > _MAX_KINDS:
             places = self._row_of_pair * len(encoded.dictionary) + codes
@@ -158,6 +184,17 @@ class PropertyTable:
         return not np.array_equal(
             np.add.reduceat(bits, firsts), np.bitwise_or.reduceat(bits, firsts)
         )
+
+
+def _even_offsets(ends: Numbers, row_ends: Numbers) -> Numbers | None:
+    """Where each row's entries begin, if every row has as many; each row ends with an entry."""
+    rows = len(row_ends) - 1
+    width = len(ends) // rows if rows else 0
+    if not width or width * rows != len(ends):
+        return None
+    if not np.array_equal(ends[width - 1 :: width] + 1, row_ends[1:]):
+        return None
+    return np.arange(0, rows * width + 1, width)
 
 
 def _bounds(array: pa.BinaryArray) -> Numbers:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -145,6 +146,24 @@ def test_many_different_keys_do_not_confuse_each_other() -> None:
     texts = ["".join(f"key-{n % 97}-{n}\x01{n}\x02" for n in range(i, i + 5)) for i in range(200)]
     texts.append("twice\x011\x02twice\x012\x02")
     check(b"".join(record(i, properties=text.encode()) for i, text in enumerate(texts)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KEYS\x01a{n}\x02TAGS\x01t{n}\x02UNIQ_KEY\x01id{n}\x02",
+        "TAGS\x01first\x02x\x011\x02TAGS\x01t{n}\x02",
+        "customer-{n}0\x01a\x02customer-{n}1\x01b\x02",
+        "customer-1{n}-name\x01a\x02customer-1{n}-name\x01b\x02KEYS\x01k{n}\x02",
+        "x\x01{n}\x02",
+    ],
+)
+def test_rows_with_the_same_keys_in_the_same_order(text: str) -> None:
+    texts = [text.format(n=number).encode() for number in range(6)]
+    check(b"".join(record(offset, properties=text) for offset, text in enumerate(texts)))
+    # One that has others, or none, among them.
+    texts[3:3] = [b"", b"TAGS\x01other\x02KEYS\x01other\x02"]
+    check(b"".join(record(offset, properties=text) for offset, text in enumerate(texts)))
 
 
 def test_the_schema_is_what_spark_expects() -> None:
