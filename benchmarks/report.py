@@ -31,6 +31,21 @@ PROMISES: Final = (
 """Whom our client is compared with, and how many times as fast it is meant to be."""
 
 
+HOW: Final = """\
+- *send single*: one message at a time, each waited for. *send*: up to 4,096 may be unacknowledged,
+  and may wait 2 ms for others to share a request; redis-py sends pipelines of 100. *consume*: what
+  *send* left, read by a new group that acknowledges it. *Latency*: from handing a message over
+  until a handler in another process has it; a client that holds the sender up is charged for it.
+- Every client runs in a process of its own, asyncio clients on uvloop. Four queues or partitions
+  where a server has such, acknowledgements from the server, one node, no compression, and each
+  client's own defaults otherwise.
+- Before its rows a client sends unrecorded for as long as a row: a JVM compiles what it needs.
+- Messages reach the disk soon after they are acknowledged, by the servers' own flushing; Redis
+  syncs its file every second. RabbitMQ has no setting for it: both durabilities are the same there.
+- A server is ready when it answers. Apache RocketMQ is its name server, and its broker and gRPC
+  proxy in one process. A server's CPU time counts from the start of a client to its end."""
+
+
 # ------------------------------------------------------------------------------------- figures
 
 
@@ -196,6 +211,7 @@ def peers_markdown(told: Document) -> str:
         f" Python {told['machine']['python']}. {plan['rounds']} rounds in turn,"
         f" {plan['seconds']:g} s a row. Medians; in brackets the lowest and the highest round.",
         f"Versions: {versions}.",
+        HOW,
     ]
     unsynced = rows.get("async", {})
     if unsynced:

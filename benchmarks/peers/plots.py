@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 OURS: Final = "#c2410c"
 THEIRS: Final = "#94a3b8"
 RATES: Final = ("send_single_128", "send_128", "send_1024", "consume_128")
+PERCENTILES: Final = {"p50_ms": "p50", "p99_ms": "p99", "p999_ms": "p99.9"}
 SERVER_FIGURES: Final = {
     "ready_seconds": ("s until ready", 1.0),
     "idle_resident_bytes": ("MB idle", 1e6),
@@ -31,10 +32,10 @@ def draw(told: Mapping[str, Any], directory: Path) -> list[Path]:
     if any(rates.values()):
         written.append(_panels(rates, "messages a second", directory / "peers-rates.svg"))
     latencies = {
-        f"{row.partition('_')[2]}/s, {what.removesuffix('_ms')}": picked(rows, row, what)
+        f"{row.partition('_')[2]}/s, {name}": picked(rows, row, what)
         for row in dict.fromkeys(name for found in rows.values() for name in found)
         if row.startswith("latency")
-        for what in ("p50_ms", "p99_ms", "p999_ms")
+        for what, name in PERCENTILES.items()
     }
     if latencies:
         written.append(_panels(latencies, "ms", directory / "peers-latency.svg"))
@@ -78,6 +79,7 @@ def _bars(axes: Axes, bars: Bars) -> None:
     below = [found[who]["median"] - found[who]["low"] for who in ordered]
     above = [found[who]["high"] - found[who]["median"] for who in ordered]
     colors = [OURS if who.startswith("penstock") else THEIRS for who in ordered]
+    axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.barh(ordered, medians, xerr=[below, above], color=colors, capsize=3)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -93,6 +95,7 @@ def _curve(name: str, points: Sequence[Mapping[str, float]], path: Path) -> Path
             axes.fill_between(at, low, [point[f"{what}_high"] for point in points], alpha=0.2)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_xlabel(name)
     axes.set_ylabel("a second")
     axes.legend()

@@ -1,4 +1,4 @@
-"""The comparison with the peers: its load, its plan and its report; no peer is needed here."""
+"""The comparison with the peers: its load, its plan and its report; no peer is needed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 from benchmarks.peers import load, plan
 from benchmarks.peers.__main__ import growth_of, options_of, plan_of
 from benchmarks.peers.adapter import Adapter, Setup, Take, ThreadWindow, Window
-from benchmarks.peers.growth import SHORT_GROWTH
-from benchmarks.peers.rounds import Found, RowFailed, Worker
+from benchmarks.peers.growth import SHORT_GROWTH, TINY_GROWTH, run_growth
+from benchmarks.peers.rounds import Found, RowFailed, Worker, run_plan
+from benchmarks.peers.servers.penstock import Penstock
 from benchmarks.peers.servers.server import Unavailable, allocated_bytes, answering, free_ports
 from benchmarks.peers.worker import Task, drain, send
 
@@ -250,6 +251,44 @@ def test_a_server_that_is_not_installed_is_unavailable(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "")
     with pytest.raises(Unavailable, match="redis-server"):
         Redis().prepare()
+
+
+# All of it, with our own client on our own broker
+
+
+def test_a_plan_is_run_row_by_row(tmp_path: Path) -> None:
+    small = plan.Plan(
+        rounds=1,
+        seconds=0.05,
+        rates=(400,),
+        synced_rounds=0,
+        pairs=plan.chosen(["penstock@penstock"]),
+    )
+    found = run_plan(small, {"penstock": Penstock()}, tmp_path / "no-python")
+    assert found.failures == []
+    (rows,) = found.rows["async"].values()
+    assert set(rows) == {
+        "send_single_128",
+        "send_128",
+        "send_1024",
+        "consume_128",
+        "disk_128",
+        "latency_400",
+    }
+    (sent,), (read,) = rows["send_128"]["stored"], rows["consume_128"]["messages"]
+    assert 1 < read <= sent
+    assert rows["latency_400"]["messages"] == [20]
+    assert rows["disk_128"]["bytes_per_message"][0] > 128
+    assert found.servers["penstock"]["idle_resident_bytes"][0] > 0
+
+
+def test_a_broker_is_watched_while_it_grows() -> None:
+    curves = run_growth(TINY_GROWTH)
+    assert [point["queues"] for point in curves["queues"]] == list(TINY_GROWTH.queues)
+    assert [point["consumers"] for point in curves["consumers"]] == list(TINY_GROWTH.consumers)
+    (point,) = curves["backlog"]
+    assert point["disk_bytes_per_message"] > 128
+    assert point["sends_per_second"] > 0
 
 
 # The report

@@ -1,7 +1,6 @@
 """RabbitMQ, as the distribution packages it, with durable queues.
 
-A confirmed persistent message is always written first, and synced in groups: there is no setting
-that tells it not to sync, so both durabilities are the same server.
+It has no setting for when messages are synced, so both durabilities are the same server.
 """
 
 from __future__ import annotations
