@@ -13,7 +13,7 @@ import threading
 from random import Random
 from typing import NamedTuple
 
-from penstock.protocol.batches import BatchItem
+from penstock.protocol.batches import BatchItem, encode_batch
 from penstock.store import SYNC_FLUSH, Draft, MessageStore, StoreConfig
 
 TOPICS = ("orders", "bills", "parcels")
@@ -68,7 +68,11 @@ def stage(store: MessageStore, number: int, random: Random) -> int:
     rest = range(number, number - number % 3 + 3)
     if len(rest) > 1 and random.randrange(2):
         members = [message(member) for member in rest]
-        store.append_batch(draft, [BatchItem(member.body, member.properties) for member in members])
+        items = [BatchItem(member.body, member.properties) for member in members]
+        if random.randrange(2):
+            assert store.append_run(draft, encode_batch(items)) is not None
+        else:
+            store.append_batch(draft, items)
         return rest.stop
     store.append(draft)
     return number + 1

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.errors import DiskFull, FlushFailed, StoreError
-from penstock.protocol.batches import BatchItem
+from penstock.protocol.batches import BatchItem, encode_batch
 from penstock.protocol.filters import tag_code
 from penstock.protocol.records import SysFlag, decode_record
 from penstock.store import (
@@ -369,6 +369,23 @@ class StoreMachine(RuleBasedStateMachine):
         items = [BatchItem(body, _properties(key, tag)) for key, body in made]
         appended = self.try_to(lambda: self.store.append_batch(Draft(topic, queue_id, b""), items))
         for (key, body), at in zip(made, appended or (), strict=False):
+            self.sent.append(Sent(at, topic, queue_id, key, tag, body, PLAIN))
+
+    @rule(message=message, count=st.integers(1, 4))
+    def append_run(self, message: dict[str, Any], count: int) -> None:
+        topic, queue_id, tag = message["topic"], message["queue_id"], message["tag"]
+        if topic in self.half_deleted:
+            return
+        made = [self.new_message(min(message["size"], 300) // count) for _ in range(count)]
+        request = encode_batch([(body, _properties(key, tag), 0) for key, body in made])
+        run = self.try_to(lambda: self.store.append_run(Draft(topic, queue_id, b""), request))
+        if run is None:
+            return
+        ends = [*run.log_positions[1:], run.last.log_position + run.last.size]
+        for index, ((key, body), start) in enumerate(zip(made, run.log_positions, strict=True)):
+            at = Appended(
+                start, run.queue_offset + index, ends[index] - start, run.last.store_timestamp
+            )
             self.sent.append(Sent(at, topic, queue_id, key, tag, body, PLAIN))
 
     @precondition(lambda self: len(self.sent) < FEW)

@@ -106,6 +106,7 @@ def _from_options(
     if "columns" in options:
         raise InvalidArgument("option columns", expected="no columns: handlers get whole messages")
     parsed = parse_read(options)
+    _check_broker([parsed])
     job = HandlerJob(handler, group, parsed.access, ordered, max_retries)
     spark = _session()
     source = _named(HandlingSource, job=job, cores=local_cores(spark))
@@ -187,6 +188,7 @@ def _from_frame(
             "consume of a stream from elsewhere", expected='a stream of format("penstock")'
         )
     read = [parse_read(relation.options) for relation in relations]
+    _check_broker(read)
     _check_order(read, ordered)
     if others := {options.group for options in read} - {None, group}:
         raise InvalidArgument(
@@ -202,6 +204,14 @@ def _from_frame(
     sink = _named(HandlerSink, job=job, commits=not all(one.commit_to_group for one in read))
     spark.dataSource.register(sink)
     return frame.writeStream.format(sink.name()).outputMode("append")
+
+
+def _check_broker(read: Sequence[ReadOptions]) -> None:
+    if any(options.path is not None for options in read):
+        raise InvalidArgument(
+            "option path, and a handler",
+            expected="topics of a broker: a store directory takes no failed message back",
+        )
 
 
 def _check_order(read: Sequence[ReadOptions], ordered: bool) -> None:

@@ -299,6 +299,7 @@ def test_what_cannot_keep_the_contract_is_refused(
     refused("a message and a context", call=lambda a, b, c: None)
     loaded = spark.readStream.format("penstock").options(**source(mq, group="other")).load()
     refused("'other'", loaded)
+    refused("option path", {"path": str(tmp_path)})
     refused("option group", {**source(mq), "group": "other"})
     refused("unknown option", {**source(mq), "topics": "orders"})
     refused("group", source(mq), group="no spaces")
