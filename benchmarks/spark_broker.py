@@ -194,6 +194,7 @@ def _idle(spark: SparkSession, namesrv: str, checkpoint: Path, effort: Effort) -
     done = -1
     ends: list[float] = []
     times: list[float] = []
+    phases: dict[str, list[float]] = {}
     _wait_for(query, lambda progress: True)
     with Producer("bench", namesrv=namesrv) as producer:
         for number in range(warm_up + effort.scaled(IDLE_BATCHES)):
@@ -205,11 +206,15 @@ def _idle(spark: SparkSession, namesrv: str, checkpoint: Path, effort: Effort) -
                 ends.append((time.perf_counter() - sent) * 1000)
                 spent = progress.durationMs
                 times.append(spent["triggerExecution"] - spent["latestOffset"])
+                for phase, ms in spent.items():
+                    phases.setdefault(phase, []).append(ms)
     query.stop()
     return {
         "batches": len(times),
         "batch_ms": median(times, 1),
         "send_to_progress_ms": median(ends, 1),
+        # Its latestOffset is mostly the wait for the message.
+        "phases_ms": {phase: median(values, 1) for phase, values in sorted(phases.items())},
     }
 
 

@@ -14,7 +14,8 @@ from penstock.spark import session
 
 
 def main(namesrv: str, output: str, checkpoint: str, marker: str) -> None:
-    spark = session("killed", master="local[2,4]")
+    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    spark = session("killed", master="local[2,4]", config=options)
     df = (
         spark.readStream.format("penstock")
         .options(
