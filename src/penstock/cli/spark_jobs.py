@@ -21,10 +21,7 @@ from penstock.cli.output import Column, JsonFlag, Table, YesFlag
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.spark.pipelines.cluster import Access
-    from penstock.spark.pipelines.redriving import Repair
 
 app = typer.Typer(
     help="Spark jobs: archive, replay, dlq, report.\n\n"
@@ -51,7 +48,6 @@ SqlOption = Annotated[
 ]
 _SECONDS = Column("seconds", align="right")
 REASONS_SHOWN = 20
-_REPAIRS = "penstock_repairs"
 
 
 # ---------------------------------------------------------------------------------------- archive
@@ -281,9 +277,10 @@ def dead_letter_job(
 
     Example: penstock spark dlq billing --redrive --repair repairs.py:add_price --dry-run
     """
+    from penstock.cli.spark_repairs import loaded
     from penstock.cli.spark_running import Bars, running_spark
 
-    function = None if repair is None else _loaded(repair)
+    function = None if repair is None else loaded(repair)
     _reach(target, group)
     if redrive and not dry_run:
         output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
@@ -347,50 +344,6 @@ def _show_reasons(letters: Any, group: str, as_json: bool) -> None:
     )
     empty = f"Group {group} has no dead letters like that."
     output.show(Table(columns, [row.asDict() for row in rows], empty=empty), as_json=as_json)
-
-
-def _loaded(name: str) -> Repair:
-    """The function a user named, from a file or from a module that can be imported."""
-    import importlib
-    import importlib.util
-    import sys
-
-    home, colon, attribute = name.rpartition(":")
-    if not colon or not home or not attribute:
-        raise InvalidArgument(f"--repair {name!r}", expected="FILE.py:FUNCTION or MODULE:FUNCTION")
-    try:
-        if home.endswith(".py"):
-            # A name of its own: somebody's json.py must not hide Python's.
-            spec = importlib.util.spec_from_file_location(_REPAIRS, Path(home).resolve())
-            if spec is None or spec.loader is None:
-                raise ImportError(f"{home} is no Python file")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[_REPAIRS] = module
-            spec.loader.exec_module(module)
-            _ship(module)
-        else:
-            sys.path.insert(0, "")
-            module = importlib.import_module(home)
-    except Exception as error:
-        raise InvalidArgument(
-            f"--repair {name!r} cannot be loaded: {type(error).__name__}: {error}",
-            expected="FILE.py:FUNCTION or MODULE:FUNCTION",
-        ) from error
-    function: Callable[..., Any] | None = getattr(module, attribute, None)
-    if not callable(function):
-        raise InvalidArgument(
-            f"--repair {name!r}: {home} has no function {attribute!r}",
-            expected="a function of one dead letter",
-        )
-    return function
-
-
-def _ship(module: Any) -> None:
-    """Have functions of a file travel by value: executors cannot import it."""
-    from pyspark import cloudpickle
-
-    untyped: Any = cloudpickle
-    untyped.register_pickle_by_value(module)
 
 
 # ----------------------------------------------------------------------------------------- report

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from penstock.spark.consuming import consume as consume
     from penstock.spark.deduplication import deduplicate as deduplicate
     from penstock.spark.pipelines.archive import archive as archive
-    from penstock.spark.pipelines.archive import read_archive as read_archive
     from penstock.spark.pipelines.dead_letters import dead_letters as dead_letters
+    from penstock.spark.pipelines.reading import read_archive as read_archive
     from penstock.spark.pipelines.redrive import redrive as redrive
     from penstock.spark.pipelines.redrive import redrive_audit as redrive_audit
     from penstock.spark.pipelines.replay import replay as replay
@@ -29,7 +29,7 @@ _HOMES: Final = {
     "consume": "penstock.spark.consuming",
     "deduplicate": "penstock.spark.deduplication",
     "dead_letters": f"{_PIPELINES}.dead_letters",
-    "read_archive": f"{_PIPELINES}.archive",
+    "read_archive": f"{_PIPELINES}.reading",
     "redrive": f"{_PIPELINES}.redrive",
     "redrive_audit": f"{_PIPELINES}.redrive",
     "register": "penstock.spark.registration",

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.columns import spark_schema
-from penstock.spark.pipelines.archive import archive, read_archive
+from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.reading import read_archive
 
 from .conftest import Shop
 

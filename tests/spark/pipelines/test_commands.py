@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.cli.running import fail, run, succeed
 
-from penstock.spark.pipelines.archive import read_archive
+from penstock.spark.pipelines.reading import read_archive
 
 from .conftest import Shop, bury
 

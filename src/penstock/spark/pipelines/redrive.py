@@ -31,12 +31,12 @@ from penstock.client.envelopes import checked_topic
 from penstock.errors import InvalidArgument, StoreDamaged
 from penstock.model import MessageQueue
 from penstock.model.names import Redrive, dead_letter_topic, retry_topic
-from penstock.spark.pipelines.archive import read_spans
 from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.dead_letters import pending_spans
 from penstock.spark.pipelines.files import Files, open_files
 from penstock.spark.pipelines.pacing import check_rate
 from penstock.spark.pipelines.progress import Progress, silent
+from penstock.spark.pipelines.reading import read_spans
 from penstock.spark.pipelines.redriving import (
     LETTER_COLUMNS,
     RECORD_FIELDS,

@@ -20,13 +20,13 @@ from penstock.client.envelopes import checked_topic
 from penstock.errors import InvalidArgument
 from penstock.model.names import Property
 from penstock.protocol.validation import check_topic
-from penstock.spark.pipelines.archive import overlapping, read_files, read_spans, store_day
 from penstock.spark.pipelines.archive_directory import load_existing
 from penstock.spark.pipelines.archive_state import DataFile, Span, chunks
 from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.files import open_files
 from penstock.spark.pipelines.pacing import check_rate, paced, small_batches
 from penstock.spark.pipelines.progress import Progress, silent
+from penstock.spark.pipelines.reading import overlapping, read_files, read_spans, store_day
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

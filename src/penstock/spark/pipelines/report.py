@@ -121,7 +121,6 @@ def gather(
         told = gathering.failed(
             spark,
             cluster,
-            chosen_groups,
             {topic: spans[topic] for topic in failing if topic in spans},
             window,
         )

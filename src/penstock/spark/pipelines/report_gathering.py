@@ -11,10 +11,10 @@ from penstock.admin.reports import QueueLag
 from penstock.errors import PenstockError
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
-from penstock.spark.pipelines.archive import read_topics
 from penstock.spark.pipelines.archive_state import Span
 from penstock.spark.pipelines.cluster import Cluster
 from penstock.spark.pipelines.dead_letters import NOT_RECORDED, with_reasons
+from penstock.spark.pipelines.reading import read_topics
 from penstock.spark.pipelines.replay import topic_spans
 from penstock.spark.pipelines.report_data import (
     GroupFigures,
@@ -212,7 +212,6 @@ def _bucket(column: str, window: Window) -> Column:
 def failed(
     spark: SparkSession,
     cluster: Cluster,
-    groups: Sequence[str],
     spans: Mapping[str, Sequence[Span]],
     window: Window,
 ) -> Failed:
@@ -230,7 +229,7 @@ def failed(
     said = F.when(kind == "", told).when(told == "", kind).otherwise(F.concat_ws(": ", kind, told))
     is_dead = F.col("topic").startswith(DLQ_PREFIX)
     counted = (
-        with_reasons(rows.where(tried).withColumn("msg_id", F.lit(None)), "")
+        with_reasons(rows.where(tried), "")
         .groupBy(
             "topic",
             F.when(~is_dead, _bucket("store_timestamp", window)).alias("bucket"),

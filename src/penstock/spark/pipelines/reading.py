@@ -1,0 +1,108 @@
+"""Reading what pipelines work on: the rows of an archive, exact ranges of topics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import orjson
+
+from penstock.spark.pipelines.archive_directory import data_paths, load_existing
+from penstock.spark.pipelines.archive_state import DataFile, Span, State
+from penstock.spark.pipelines.cluster import Cluster
+from penstock.spark.pipelines.files import Files, open_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_DAY_MICROS = 86_400_000_000
+
+
+def read_archive(
+    spark: SparkSession,
+    directory: str | os.PathLike[str],
+    *,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+) -> DataFrame:
+    """The rows of an archive, exactly those of its last commit.
+
+    Unlike a plain read of the directory this is right at any moment, even if a run died while it
+    moved files. With ``start_ms`` and ``end_ms`` (store time, the end left out) files outside are
+    not opened.
+    """
+    from pyspark.sql import functions as F
+
+    files = open_files(directory, spark)
+    state = load_existing(files)
+    rows = read_files(spark, files, state, overlapping(state.files, start_ms, end_ms))
+    if start_ms is not None:
+        rows = rows.where(F.unix_millis("store_timestamp") >= start_ms)
+    if end_ms is not None:
+        rows = rows.where(F.unix_millis("store_timestamp") < end_ms)
+    return rows
+
+
+def overlapping(
+    files: Iterable[DataFile], start_ms: int | None, end_ms: int | None
+) -> list[DataFile]:
+    """The files that may hold rows of a time range, oldest first."""
+    chosen = [
+        file
+        for file in files
+        if (start_ms is None or file.to_ms >= start_ms)
+        and (end_ms is None or file.from_ms < end_ms)
+    ]
+    return sorted(chosen, key=lambda file: (file.from_ms, file.path))
+
+
+def read_files(
+    spark: SparkSession, files: Files, state: State, chosen: Sequence[DataFile]
+) -> DataFrame:
+    """The rows of some files of an archive, wherever they are right now."""
+    from penstock.spark.columns import spark_schema
+
+    if not chosen:
+        return spark.createDataFrame([], spark_schema())
+    places = data_paths(files, state)
+    return spark.read.schema(spark_schema()).parquet(
+        *(f"{files.root}/{places[file.path]}" for file in chosen)
+    )
+
+
+def read_spans(
+    spark: SparkSession, cluster: Cluster, topic: str, spans: Sequence[Span], **options: str
+) -> DataFrame:
+    """Exactly these messages of a topic."""
+    return read_topics(spark, cluster, {topic: spans}, **options)
+
+
+def read_topics(
+    spark: SparkSession, cluster: Cluster, topics: Mapping[str, Sequence[Span]], **options: str
+) -> DataFrame:
+    """Exactly these messages of some topics."""
+    queues: dict[str, dict[str, list[int]]] = {}
+    starts: dict[str, dict[str, dict[str, int]]] = {}
+    ends: dict[str, dict[str, dict[str, int]]] = {}
+    for topic, spans in topics.items():
+        for span in spans:
+            queues.setdefault(topic, {}).setdefault(span.broker, []).append(span.queue_id)
+            for table, offset in ((starts, span.start), (ends, span.end)):
+                table.setdefault(topic, {}).setdefault(span.broker, {})[str(span.queue_id)] = offset
+    return (
+        spark.read.format("penstock")
+        .options(**cluster.options(), **options)
+        .option("assign", orjson.dumps(queues).decode())
+        .option("startingOffsets", orjson.dumps(starts).decode())
+        .option("endingOffsets", orjson.dumps(ends).decode())
+        .load()
+    )
+
+
+def store_day() -> Column:
+    """The day of store time in UTC, whatever time zone the session has."""
+    from pyspark.sql import functions as F
+
+    days = F.floor(F.unix_micros("store_timestamp") / _DAY_MICROS)
+    return F.date_from_unix_date(days.cast("int"))
