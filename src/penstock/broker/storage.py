@@ -185,7 +185,7 @@ class Storage(Service):
     def _schedule_write(self, draft: Draft) -> None:
         self._is_write_scheduled = True
         if self._probe is None:
-            self._probe = _Probe(draft[0], draft[1], self._clock.monotonic())
+            self._probe = _Probe(draft.topic, draft.queue_id, self._clock.monotonic())
         assert self._loop is not None, "the storage was started"
         self._loop.call_soon(self._write_unasked)
 
