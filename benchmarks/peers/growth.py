@@ -84,7 +84,9 @@ def _summed(name: str, rounds: Sequence[Measured], messages: int = 1) -> Point:
         f"{name}_per_second": median(rates),
         f"{name}_per_second_low": round(min(rates)),
         f"{name}_per_second_high": round(max(rates)),
-        f"{name}_broker_microseconds": median([one.server_microseconds for one in rounds], 2),
+        f"{name}_broker_microseconds": median(
+            [one.server_microseconds / messages for one in rounds], 3
+        ),
     }
 
 
@@ -116,19 +118,24 @@ def _rounds(
 def _queues(count: int, growth: Growth) -> Point:
     """Sends that go to so many queues in turn, and pulls from them."""
     places = [(f"grow-{n // QUEUES_A_TOPIC}", n % QUEUES_A_TOPIC) for n in range(count)]
+    # Enough in each queue for a whole pull, so that pulls are the same however many queues.
+    filling = [
+        send_batch(topic, queue, BODY, n, MESSAGES_PER_PULL)
+        for n, (topic, queue) in enumerate(places)
+    ]
     sends = [send(topic, queue, len(BODY), n) for n, (topic, queue) in enumerate(places)]
     pulls = [encode_command(pull(topic, queue, 0)) for topic, queue in places]
     ring = [encode_command(command) for command in sends]
     allow_many_files(count + SPARE_FILES)
     with broker() as server:
-        run_loop(ask_successfully(server.port, sends, in_flight=1024))
+        run_loop(ask_successfully(server.port, filling, in_flight=1024))
         sent = _rounds(server, ring, growth)
         pulled = _rounds(server, pulls, growth, in_flight=16)
         resident = server.resident_bytes()
     return {
         "queues": count,
         **_summed("sends", sent),
-        **_summed("pulls", pulled),
+        **_summed("messages", pulled, MESSAGES_PER_PULL),
         "resident_bytes": resident,
     }
 
