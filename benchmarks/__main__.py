@@ -41,6 +41,9 @@ NAMES: Final = (
     "client_consume",
     "client_latency",
 )
+SPARK_NAMES: Final = ("spark_path", "spark_broker", "spark_sink", "spark_handlers")
+"""Those that start Spark."""
+ALL_NAMES: Final = (*NAMES, *SPARK_NAMES)
 RESULTS: Final = Path(__file__).with_name("results") / "latest.json"
 
 
@@ -107,14 +110,14 @@ def _tell(name: str, figures: Figures, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL_NAMES)}")
     effort_option(parser)
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in NAMES]
+    unknown = [name for name in options.names if name not in ALL_NAMES]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(ALL_NAMES)}")
     logging.disable(logging.INFO)
-    document = json.dumps(run_all(options.names or list(NAMES), options.effort), indent=2)
+    document = json.dumps(run_all(options.names or list(ALL_NAMES), options.effort), indent=2)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(document + "\n")
     print(document)
