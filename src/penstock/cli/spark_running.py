@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -68,8 +69,8 @@ def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
         if is_ours:
             spark.stop()
         if not keeps_log:
-            log.unlink(missing_ok=True)
-            log.parent.rmdir()
+            # Somebody may have tidied up the temporary directory while the job ran.
+            shutil.rmtree(log.parent, ignore_errors=True)
 
 
 def _nothing(record: logging.LogRecord) -> bool:
