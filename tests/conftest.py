@@ -1,7 +1,14 @@
 """Settings that all tests share."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 # A busy machine must not fail a property: no test here depends on how long an example takes.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
+
+# Who starts the tests in the background may have them ignore Ctrl-C; the commands that tests start
+# would inherit that, and some of them are tested for how they take it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -64,6 +64,7 @@ def report(error: BaseException) -> int:
         return FAILED
     if isinstance(error, OSError):
         _say(str(error))
+        _leave_the_pipe()  # it may have been the disk under stdout that is full
         return FAILED
     return _report_usage(error)
 
