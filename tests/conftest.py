@@ -1,9 +1,11 @@
 """Settings that all tests share."""
 
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # A busy machine must not fail a property: no test here depends on how long an example takes.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -15,7 +17,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put groups first: each keeps one process busy for minutes, the rest fills the others."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+SPARK = "tests/spark/"
+SPARK_OF_THEIR_OWN = {
+    "test_cluster.py",
+    "test_declarative_pipeline.py",
+    "test_demo.py",
+    "test_java.py",
+    "test_soak.py",
+}
+"""Tests that start Spark in a process of its own, instead of sharing a session."""
+
+
+class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """Deals tests out to processes one by one, but those of Spark in two lots.
+
+    Starting Spark takes longer than most tests. What shares a session is run in one process, and
+    what starts its own in another; large lots go first.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        if not path.startswith(SPARK):
+            return nodeid
+        return "of their own" if path.rpartition("/")[2] in SPARK_OF_THEIR_OWN else "shared"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
+    return SparkTogether(config, log)

@@ -21,28 +21,6 @@ VECTORS = _HERE.parent / "vectors"
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
-OWN_PROCESSES = {
-    "test_cluster.py",
-    "test_declarative_pipeline.py",
-    "test_demo.py",
-    "test_java.py",
-    "test_soak.py",
-}
-"""Tests that start a Spark of their own, in another process."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what shares the session in one process, and one after the other what starts its own."""
-    for item in items:
-        if not item.path.is_relative_to(_HERE):
-            continue
-        if item.path.name in OWN_PROCESSES:
-            item.add_marker(pytest.mark.xdist_group("spark-processes"))
-        elif "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The tuned local session on two cores."""
