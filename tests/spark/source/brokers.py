@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from penstock import Admin, Message, MessageQueue, Producer
@@ -68,9 +69,15 @@ def running(data: Path, *flags: str, settings: str = "") -> Iterator[Up]:
 
 
 def produce(namesrv: str, messages: Iterable[Message], queue: MessageQueue | None = None) -> None:
-    """Send messages one by one, so that each takes the usual way."""
+    """Send messages one by one, so that each takes the usual way.
+
+    The first is waited for: those sent while the route is not known may overtake each other.
+    """
     with Producer("spark-tests", namesrv=namesrv) as producer:
-        for future in [producer.submit(message, queue=queue) for message in messages]:
+        remaining = iter(messages)
+        for first in islice(remaining, 1):
+            producer.send(first, queue=queue)
+        for future in [producer.submit(message, queue=queue) for message in remaining]:
             future.result(30)
 
 
