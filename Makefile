@@ -34,7 +34,7 @@ layers: install
 	$(BIN)/lint-imports --no-cache
 
 pytest: install
-	$(BIN)/python -m pytest -n 4  # many tests wait: four keep two cores busy
+	$(BIN)/python -m pytest -n 3  # many tests wait: three keep two cores busy
 
 spec: install  ## run the tests of the behaviour checklist and print its rows
 	$(BIN)/python -m tools.spec_table
