@@ -5,7 +5,7 @@
     brokerClusterName: DefaultCluster       also separates, as does a space alone
     namesrvAddr=10.0.0.1:9876;\\
                 10.0.0.2:9876               continues the line, without its leading space
-    key\\ with\\ space=caf\\u00e9            \\t \\n \\r \\f, \\u and four hex digits; else the character
+    key\\ with\\ space=caf\\u00e9            \\t \\n \\r \\f, and \\u with four hex digits
 
 This is ``java.util.Properties.load`` to the letter, except that files are UTF-8 and a duplicate
 key is reported (Java keeps the last one and says nothing).
