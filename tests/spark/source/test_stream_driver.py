@@ -15,8 +15,9 @@ from tests.spark.source.brokers import create, numbered, numbers, produce, runni
 from penstock import MessageQueue
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.fetch import DataLost
+from penstock.spark.micro_batches import read_offsets
 from penstock.spark.options import parse_read
-from penstock.spark.streaming import TopicStream, read_offsets
+from penstock.spark.streaming import TopicStream
 from penstock.testing.embedded import Embedded
 
 ALL = ReadAllAvailable()

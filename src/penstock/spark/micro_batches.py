@@ -1,0 +1,159 @@
+"""What every stream of ours has in common: Spark's questions, and the arithmetic of its answers.
+
+Spark keeps one process for a stream's reader as long as the query runs; what it knows there, its
+connections or open files, is the driver's half. Tasks get the reader without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.errors import InvalidArgument
+from penstock.model import MessageQueue
+from penstock.spark.fetch import lost
+from penstock.spark.options import ReadOptions, offsets_of
+from penstock.spark.planning import Range
+
+log = logging.getLogger(__name__)
+
+Offsets = dict[MessageQueue, int]
+
+
+class DriverHalf(ABC):
+    """What the driver's process knows of a stream."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._target: Offsets | None = None
+        """Where a stream of what is available now ends."""
+        self._seen: Offsets = {}
+
+    @abstractmethod
+    def initial(self) -> dict[str, object]:
+        """Where a stream without a checkpoint begins."""
+
+    @abstractmethod
+    def freeze(self) -> None:
+        """End at what is there now."""
+
+    @abstractmethod
+    def latest(self, start: Mapping[str, object], most: int | None) -> dict[str, object]:
+        """How far the next micro-batch goes; waits a while for something to arrive."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what is open."""
+
+    @abstractmethod
+    def _earliest(self, queues: Sequence[MessageQueue]) -> Offsets:
+        """The first message of each queue."""
+
+    @abstractmethod
+    def _written(self, offsets: Offsets) -> dict[str, object]:
+        """Offsets as Spark keeps them."""
+
+    def reported(self) -> dict[str, object] | None:
+        """The latest offsets seen, for the progress report."""
+        return self._written(self._seen) if self._seen else None
+
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[Range]:
+        """What a micro-batch reads."""
+        ends = read_offsets(end)
+        begun = self._with_beginnings(read_offsets(start), ends)
+        ranges = []
+        for queue, high in ends.items():
+            low = begun[queue]
+            if high < low:
+                low = self._begun_anew(queue, low, high)
+            ranges.append(Range(queue, low, high))
+        return ranges
+
+    def _with_beginnings(self, begun: Offsets, ends: Offsets) -> Offsets:
+        """The starts, with those of queues that have been added since: their first messages."""
+        added = [queue for queue in ends if queue not in begun]
+        return {**begun, **self._earliest(added)} if added else begun
+
+    def _begun_anew(self, queue: MessageQueue, low: int, high: int) -> int:
+        """A queue that ends before the stream's place: the topic was deleted and made again."""
+        what = f"{queue} ends at {high}, and the stream has read up to {low}: was the topic deleted"
+        if self._options.fail_on_data_loss:
+            raise lost(what)
+        log.warning("%s; reading it from its beginning", what)
+        return 0
+
+
+_Half = TypeVar("_Half", bound=DriverHalf)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_Half]):
+    """Answers Spark's questions from the driver's half; kinds of streams plan and read."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...], cores: int | None) -> None:
+        if options.ending is not None:
+            raise InvalidArgument(
+                "option endingOffsets or endingTimestamp in a stream",
+                expected="no end: a stream goes on",
+                hint="spark.read, or trigger(availableNow=True)",
+            )
+        self._options = options
+        self._columns = columns
+        self._cores = cores
+        self._driver: _Half | None = None
+
+    @abstractmethod
+    def _new_half(self) -> _Half:
+        """Open what the driver needs; called there, once."""
+
+    def __getstate__(self) -> dict[str, object]:
+        # The driver's half stays on the driver: tasks get the options.
+        return {**self.__dict__, "_driver": None}
+
+    @property
+    def _half(self) -> _Half:
+        if self._driver is None:
+            self._driver = self._new_half()
+        return self._driver
+
+    def initialOffset(self) -> dict[str, object]:
+        return self._half.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._half.latest(start, most)
+
+    def reportLatestOffset(self) -> dict[str, object] | None:
+        return self._half.reported()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._half.freeze()
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
+
+def read_offsets(written: Mapping[str, object]) -> Offsets:
+    """The offsets of the queues in what Spark keeps."""
+    offsets = written.get("offsets")
+    if not isinstance(offsets, dict):
+        raise InvalidArgument(
+            f"offset {written!r:.200} in the checkpoint",
+            expected="one that format penstock wrote",
+            hint="does the checkpoint belong to another query?",
+        )
+    return offsets_of(offsets)
