@@ -2,11 +2,11 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
-``--only`` takes rows or parts (java, mqadmin, client, cli, groups, mixed, swap).
+``--only`` takes rows or parts (java, mqadmin, client, cli, groups, mixed, swap, go, node).
 
 The targets ``apache-VERSION`` check the harness itself: what Apache's own broker fails, the harness
-has wrong. The exit code is 0 when nothing failed, and also when the tools are missing (then it says
-so and runs nothing).
+has wrong. The exit code is 0 when nothing failed. Where Java's tools are missing it says so and
+runs the other languages' rows alone; rows without Go, Node or their packages are told as skipped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from tests.interop import (
     client_failover,
     client_guarded,
     client_scenarios,
+    go_clients,
     mixed_groups,
     mqadmin,
+    node_clients,
     scenarios,
     store_swap,
 )
@@ -203,6 +205,29 @@ def client_cells(
         yield from client_failover.run_failover(toolchain, directory / "two", failover, column)
 
 
+def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
+    """The clients in other languages, which have one version each."""
+    go = choice.of("go", go_clients.SCENARIOS)
+    node = choice.of("node", node_clients.SCENARIOS)
+    if not go and not node:
+        return
+    refuses = target.startswith("penstock")
+    with started(target, directory) as cluster:
+        say(f"{target} at {cluster.namesrv} and {cluster.broker}, clients in other languages")
+        if go:
+            limits = go_clients.PENSTOCK_LIMITS if refuses else None
+            yield from go_clients.run_go(cluster, go, limits=limits)
+        if node:
+            limits = node_clients.PENSTOCK_LIMITS if refuses else None
+            yield from node_clients.run_node(cluster, node, limits=limits)
+
+
+def needs_java(target: str, only: Sequence[str]) -> bool:
+    """Whether anything that was asked for is Java's: a row, or the servers."""
+    others = {"go", "node", *go_clients.SCENARIOS, *node_clients.SCENARIOS}
+    return target != "penstock" or not only or not set(only) <= others
+
+
 def clients(version: str) -> list[tuple[tuple[str, ...], str]]:
     """JVM options and column for each way the client of a version can speak."""
     ways: list[tuple[tuple[str, ...], str]] = [(QUICK, f"java {version}")]
@@ -220,20 +245,27 @@ def limits_of(target: str) -> dict[str, re.Pattern[str]] | None:
 def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> list[Cell]:
     """Every chosen row against one target, told as they end; in the order of their names."""
     cells: list[Cell] = []
+
+    def keep(cell: Cell) -> None:
+        say(f"  {cell.status:5} {cell.row} [{cell.column}] {cell.ms / 1000:.1f}s")
+        cells.append(cell)
+
     with tempfile.TemporaryDirectory(prefix="penstock-interop-") as directory:
         for toolchain in toolchains:
             place = Path(directory) / toolchain.version
             for found in cells_of(target, toolchain, Choice(only), place):
-                cell = documented(found, target, toolchain.version)
-                say(f"  {cell.status:5} {cell.row} [{cell.column}] {cell.ms / 1000:.1f}s")
-                cells.append(cell)
-    ours = (
+                keep(documented(found, target, toolchain.version))
+        for found in other_cells(target, Choice(only), Path(directory) / "others"):
+            keep(found)
+    others = (
         *client_scenarios.RUNS,
         *cli_scenarios.RUNS,
         *client_guarded.NAMES,
         *client_failover.NAMES,
+        *go_clients.SCENARIOS,
+        *node_clients.SCENARIOS,
     )
-    names = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *ours, *mixed_groups.NAMES])
+    names = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *others, *mixed_groups.NAMES])
     order = {name: at for at, name in enumerate(names)}
     return sorted(cells, key=lambda cell: order.get(cell.row, len(order)))
 
@@ -246,17 +278,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--versions", nargs="+", default=list(VERSIONS), metavar="VERSION")
     parser.add_argument("--output", type=Path, default=None, metavar="FILE")
     options = parser.parse_args(arguments)
-    try:
-        toolchains = [prepare(version) for version in options.versions]
-    except Unavailable as missing:
-        say(f"interop skipped, nothing was run: {missing}")
-        return 0
+    toolchains: list[Toolchain] = []
+    if needs_java(options.target, options.only):
+        try:
+            toolchains = [prepare(version) for version in options.versions]
+        except Unavailable as missing:
+            say(f"every row of Java, mqadmin and Apache's servers is skipped: {missing}")
+            if options.target != "penstock":
+                return 0
     log = BUILD / "logs" / "penstock-client.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # The failures that scenarios cause are told there, not between the rows.
     logging.basicConfig(filename=log, filemode="w", level=logging.INFO, format=LOG_FORMAT)
     cells = run(options.target, toolchains, options.only)
-    whole = not options.only and set(options.versions) == set(VERSIONS)
+    whole = not options.only and {tools.version for tools in toolchains} == set(VERSIONS)
     name = f"results-{options.target}.json" if whole else "results-of-some-rows.json"
     output = options.output or BUILD / name
     save(output, options.target, cells)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from tests.interop.results import FAIL, LIMIT, Cell
+from tests.interop.programs import REFUSED, run_program
+from tests.interop.results import Cell
 from tests.interop.servers import Cluster
-from tests.interop.toolchain import BUILD, QUICK, Toolchain
+from tests.interop.toolchain import QUICK, Toolchain
 
 SECTION = "official Java client"
 PARALLEL = 6
-RUN_SECONDS = 900
 
 # Longest first: the natural retry path waits for the client's route poll and its 20 s rebalance.
 SCENARIOS = (
@@ -66,9 +63,7 @@ SCENARIOS = (
 # Needs a cluster of more than one broker.
 SEVERAL_BROKERS = "several_brokers"
 
-# What penstock refuses so far; a cell is a "limit" only when the refusal itself was seen.
-_REFUSED = re.compile(r"CODE: \d+\s+DESC: .*not supported by this broker yet")
-PENSTOCK_LIMITS = {"transaction": _REFUSED, "timer_message": _REFUSED}
+PENSTOCK_LIMITS = {"transaction": REFUSED, "timer_message": REFUSED}
 
 
 def run_scenarios(
@@ -83,8 +78,6 @@ def run_scenarios(
     """Run ``names`` in one JVM; yields a cell as each ends, a failure for each that never did."""
     if not names:
         return
-    log = BUILD / "logs" / f"scenarios-{column.replace(' ', '-')}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     suffix = f"{int(time.time()):x}"
     command = toolchain.command(
         "Scenarios",
@@ -96,30 +89,4 @@ def run_scenarios(
         heap="512m",
         options=options,
     )
-    open_names = dict.fromkeys(names)
-    for line in _lines(command, log):
-        found = json.loads(line)
-        name, status, evidence = found["scenario"], found["status"], found["evidence"]
-        open_names.pop(name, None)
-        refusal = (limits or {}).get(name)
-        if status == FAIL and refusal is not None and refusal.search(evidence):
-            status = LIMIT
-        yield Cell(SECTION, name, column, status, evidence, found["ms"])
-    for name in open_names:
-        yield Cell(SECTION, name, column, FAIL, f"the JVM ended without a result; see {log}")
-
-
-def _lines(command: list[str], log: Path) -> Iterator[str]:
-    with log.open("w") as errors:
-        jvm = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-    try:
-        assert jvm.stdout is not None
-        for line in jvm.stdout:
-            if line.startswith("{"):
-                yield line
-        jvm.wait(RUN_SECONDS)
-    finally:
-        jvm.kill()
-        jvm.wait()
+    yield from run_program(command, names, SECTION, column, limits=limits)

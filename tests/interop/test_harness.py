@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
+from tests.interop import go_clients, node_clients, programs
+from tests.interop.go_clients import run_go
 from tests.interop.mqadmin import COMMANDS, Row, judge
+from tests.interop.node_clients import run_node
 from tests.interop.page import page
-from tests.interop.results import FAIL, LIMIT, NOT_APPLICABLE, PASS, Cell, matrix, save, summary
-from tests.interop.run import documented
+from tests.interop.programs import REFUSED, run_program
+from tests.interop.results import (
+    FAIL,
+    LIMIT,
+    NOT_APPLICABLE,
+    PASS,
+    SKIP,
+    Cell,
+    matrix,
+    save,
+    summary,
+)
+from tests.interop.run import documented, needs_java
 from tests.interop.scenarios import PENSTOCK_LIMITS, SCENARIOS, SEVERAL_BROKERS
-from tests.interop.servers import write_properties
+from tests.interop.servers import Cluster, write_properties
 from tests.interop.store_swap import CONFIG, TOPICS, difference, keys_of, read_store, write_store
 from tests.interop.toolchain import HERE, Unavailable, prepare
 
@@ -139,3 +155,53 @@ def test_without_java_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", "")
     with pytest.raises(Unavailable, match="java is not on PATH"):
         prepare("5.5.0")
+
+
+def test_without_go_or_node_every_row_is_told_as_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    cluster = Cluster("127.0.0.1:1", "127.0.0.1:2", "c", "b", Path())
+    (go,) = run_go(cluster, ["go_send_sync"])
+    assert (go.status, go.evidence) == (SKIP, "go is not on PATH; Go 1.21 or newer is needed")
+    cells = list(run_node(cluster, ["node_send_sync"]))
+    assert {cell.column.split()[0] for cell in cells} == set(node_clients.libraries())
+    assert {cell.status for cell in cells} == {SKIP}
+    assert summary([go, *cells]) == "3 skip"
+
+
+def test_every_scenario_is_registered_on_the_go_and_the_node_side() -> None:
+    listed = re.findall(r'^\t"(go_\w+)":', (go_clients.SOURCES / "main.go").read_text(), re.M)
+    assert sorted(listed) == sorted(go_clients.SCENARIOS)
+    exported = [
+        line.split(":")[0].strip(" ,")
+        for file in ("sending.js", "consuming.js")
+        for line in (node_clients.SOURCES / file)
+        .read_text()
+        .partition("exports = {")[2]
+        .split("\n")
+    ]
+    names = sorted(f"node_{name}" for name in exported if name.isidentifier())
+    assert names == sorted(node_clients.SCENARIOS)
+
+
+def test_a_program_that_ends_early_fails_the_rows_it_owes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "BUILD", tmp_path)
+    line = json.dumps({"scenario": "one", "status": "pass", "evidence": "seen", "ms": 3})
+    refused = "CODE: 16, DESC: these are not supported by this broker yet; try"
+    limit = json.dumps({"scenario": "two", "status": "fail", "evidence": refused, "ms": 3})
+    program = [sys.executable, "-c", f"print({line!r}); print({limit!r})"]
+    names = ["one", "two", "three"]
+    cells = run_program(program, names, "s", "a test", limits={"two": REFUSED, "one": REFUSED})
+    assert [(cell.row, cell.status) for cell in cells] == [
+        ("one", PASS),
+        ("two", LIMIT),
+        ("three", FAIL),
+    ]
+
+
+def test_java_is_needed_for_its_own_rows_and_servers_only() -> None:
+    assert not needs_java("penstock", ["go", "node_send_sync"])
+    assert needs_java("penstock", ["go", "send_sync"])
+    assert needs_java("penstock", [])
+    assert needs_java("apache-5.5.0", ["go"])
