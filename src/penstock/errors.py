@@ -16,7 +16,8 @@
     │   └── FlushFailed                     an fsync failed: nothing is accepted any more
     ├── RequestRefused                      the other side answered with an error code
     │   └── leaves for the codes that callers tell apart (TopicNotFound, NoPermission, ...)
-    └── LifecycleError                      used before start, after stop, or twice
+    ├── LifecycleError                      used before start, after stop, or twice
+    └── MissingPackage (also ImportError)   an optional dependency that is not installed
 
 An error's first argument says what happened, with values. ``expected`` and ``hint`` are optional
 keywords; all three survive pickling, so an error raised on a Spark executor reads the same on the
@@ -46,7 +47,8 @@ class PenstockError(Exception):
         if self.expected:
             text += f"; expected {self.expected}"
         if self.hint:
-            text += f"; try: {self.hint}"
+            # A question is asked, an advice is to be tried.
+            text += f"; {self.hint}" if self.hint.endswith("?") else f"; try: {self.hint}"
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -153,6 +155,10 @@ class FlushFailed(StoreError):
 
 class LifecycleError(PenstockError):
     """A part was used before it was started, after it was stopped, or started twice."""
+
+
+class MissingPackage(PenstockError, ImportError):
+    """Something was used that needs an optional dependency, which is not installed."""
 
 
 class RequestRefused(PenstockError):

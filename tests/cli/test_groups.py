@@ -169,6 +169,15 @@ def test_a_queue_that_is_not_there_is_one_sentence(idle: str) -> None:
         assert "broker-a:0, broker-a:1" in said
 
 
+def test_a_group_that_nobody_knows_is_placed_only_if_that_is_meant(
+    idle: str, cluster: Embedded
+) -> None:
+    done = run("group", "reset", "idel", "--topic", TOPIC, "--to", "earliest")
+    assert done.code == 1
+    assert "No broker knows group idel yet" in done.err
+    assert "No broker knows" not in run("group", "reset", idle, "--to", "earliest").err
+
+
 def test_connected_consumers_follow_a_reset(
     connected: threading.Semaphore, cluster: Embedded
 ) -> None:

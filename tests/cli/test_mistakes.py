@@ -40,6 +40,7 @@ def test_an_address_where_nobody_listens(arguments: list[str]) -> None:
     assert "--namesrv" in said
     # One hint, however many errors are behind it.
     assert said.count("try: ") == 1
+    assert "?" not in said
 
 
 @pytest.mark.parametrize("arguments", ASKS_A_CLUSTER, ids=" ".join)
@@ -54,6 +55,13 @@ def test_the_address_of_a_broker(arguments: list[str], cluster: Embedded) -> Non
 def test_an_address_that_is_none(address: str) -> None:
     said = fail("topic", "list", "--namesrv", address)
     assert "127.0.0.1:9876" in said or "host:port" in said
+
+
+def test_a_guess_is_asked_and_an_advice_is_to_be_tried() -> None:
+    guess = PenstockError("no topic 'ordres'", hint="did you mean orders?")
+    assert str(guess) == "no topic 'ordres'; did you mean orders?"
+    advice = PenstockError("no topic 'x'", expected="a topic", hint="penstock topic list")
+    assert str(advice) == "no topic 'x'; expected a topic; try: penstock topic list"
 
 
 def test_a_name_that_nobody_resolves() -> None:

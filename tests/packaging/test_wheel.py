@@ -176,6 +176,31 @@ def test_a_missing_extra_is_named(installed: Environment) -> None:
     assert "penstock[zstd]" in installed.run("-c", code)
 
 
+def test_without_spark_its_extra_is_named(installed: Environment) -> None:
+    code = (
+        "try: from penstock.spark import session\n"
+        "except ImportError as error: print(type(error).__name__, error)\n"
+    )
+    said = installed.run("-c", code)
+    assert said.startswith("MissingPackage penstock.spark.session needs ")
+    assert "pip install 'penstock[spark,java]'" in said
+
+
+def test_the_demo_without_spark_is_one_sentence(installed: Environment) -> None:
+    done = subprocess.run(
+        [str(installed.directory / "bin" / "penstock"), "demo"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=installed.directory,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("penstock: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert "penstock[spark,java]" in done.stderr
+
+
 def test_pip_installs_the_source_tree(
     needs: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -31,7 +31,7 @@ _ASKED_A_BROKER = re.compile(
     r"([^\s(]+) refused (?:GET_ROUTEINFO_BY_TOPIC|GET_BROKER_CLUSTER_INFO|"
     r"GET_ALL_TOPIC_LIST_FROM_NAMESERVER) .*REQUEST_CODE_NOT_SUPPORTED"
 )
-_HINT_WITHIN = re.compile(r"; try: [^()]*\)")
+_HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
 # typer carries its own copy of click or uses the installed one, depending on its version; this
 # class is public either way, and those above it are what a command line is refused with.

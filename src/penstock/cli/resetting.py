@@ -129,7 +129,8 @@ def reset_group(
             output.show(_table(moves, group, target), as_json=as_json)
         if dry_run:
             return
-        output.confirm(_question(moves, group, where), yes=yes)
+        known = group in admin.groups()
+        output.confirm(_question(moves, group, where, is_known=known), yes=yes)
         one = moves[0].queue if queue is not None or isinstance(goal, int) else None
         stands = admin.reset_offsets(group, where, goal, queue=one)
     if as_json:
@@ -217,7 +218,13 @@ def _table(moves: list[Move], group: str, target: Target) -> Table:
     )
 
 
-def _question(moves: list[Move], group: str, topic: str) -> str:
+def _question(moves: list[Move], group: str, topic: str, *, is_known: bool) -> str:
+    if not is_known:
+        # May be meant, to say where a group is to start; may be a typing error.
+        return (
+            f"No broker knows group {group} yet. "
+            f"Place it in {output.counted(len(moves), 'queue')} of {topic}?"
+        )
     changes = [move.target - move.committed for move in moves if move.committed is not None]
     again = -sum(change for change in changes if change < 0)
     left_out = sum(change for change in changes if change > 0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from penstock.errors import MissingPackage
+
 if TYPE_CHECKING:
     from penstock.spark.consuming import consume as consume
     from penstock.spark.deduplication import deduplicate as deduplicate
@@ -37,13 +39,23 @@ _HOMES: Final = {
     "report": f"{_PIPELINES}.report",
     "session": "penstock.spark.tuned_session",
 }
+_NEEDED: Final = ("pyspark", "pyarrow", "numpy")
 
 
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    try:
+        return getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _NEEDED:
+            raise
+        raise MissingPackage(
+            f"penstock.spark.{name} needs {package}, which is not installed",
+            hint="pip install 'penstock[spark,java]'",
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -23,9 +23,18 @@ def register(spark: SparkSession) -> None:
     """
     if spark in _registered:
         return
+    _expect_replacement(spark)
     spark.dataSource.register(_for_session(local_cores(spark)))
     spark.streams.addListener(ProgressListener())
     _registered.add(spark)
+
+
+def _expect_replacement(spark: SparkSession) -> None:
+    """Spark warns that a format it found by itself is replaced, which is what we are here for."""
+    jvm = getattr(spark, "_jvm", None)  # a session on Spark Connect has none
+    if jvm is not None:
+        log4j = jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel(_NOISY_LOGGER, log4j.Level.ERROR)
 
 
 def local_cores(spark: SparkSession) -> int | None:

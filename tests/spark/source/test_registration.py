@@ -41,6 +41,15 @@ def test_registering_twice_changes_nothing(spark: SparkSession) -> None:
     assert len(_registered) == before
 
 
+def test_spark_does_not_warn_of_what_registering_is_for(spark: SparkSession) -> None:
+    register(spark)
+    name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    assert spark._jvm is not None
+    logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name)
+    assert not logger.isWarnEnabled()
+    assert logger.isErrorEnabled()
+
+
 def test_what_a_session_knows_travels_with_the_class() -> None:
     pickled = cloudpickle.dumps(_for_session(6))  # type: ignore[no-untyped-call]
     copy = cloudpickle.loads(pickled)
