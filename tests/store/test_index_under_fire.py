@@ -34,8 +34,8 @@ index = KeyIndex(OS_FILES, sys.argv[1], IndexShape({SLOTS}, {UNITS}), SegmentMap
 index.add((1,), 1, {NOW})
 print("ready", flush=True)
 is_many = sys.argv[2] == "many"
-for number in range(2, {UNITS} - 8, 4):
-    entries = [(key, key, {NOW}) for key in range(number, number + 4)]
+for number in range(2, {UNITS} - 32, 16):
+    entries = [(key, key, {NOW}) for key in range(number, number + 16)]
     if is_many:
         index.add_many(entries)
     else:

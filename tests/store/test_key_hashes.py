@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.store import OS_FILES
+from penstock.store.files import Buffer
 from penstock.store.index_files import IndexShape
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
 from penstock.store.key_index import KeyIndex
-from penstock.store.segments import SegmentMaps
+from penstock.store.segments import OsFiles, SegmentMaps
 
 NOW = 1_700_000_000_000
 LATER = NOW + 5_000
@@ -149,15 +152,27 @@ def test_keys_of_one_slot_are_found_newest_first(tmp_path: Path) -> None:
     index.close()
 
 
-def test_the_header_of_unfinished_keys_names_the_first_message(tmp_path: Path) -> None:
-    """After the death of the process recovery dispatches from there, so that none is missing."""
-    index = make_index(tmp_path)
+def test_keys_for_which_there_is_no_room_change_nothing(tmp_path: Path) -> None:
+    class FullDisk(OsFiles):
+        is_full = False
+
+        def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+            if self.is_full:
+                raise OSError(ENOSPC, "no room")
+            return super().write(descriptor, buffers, position)
+
+    disk = FullDisk()
+    index = KeyIndex(disk, str(tmp_path), IndexShape(5000, 9000), SegmentMaps(disk, 4))
     index.add((1,), 100, NOW)
-    with pytest.raises(TypeError):
-        index.add_many([(2, 200, NOW), (3, 300, NOW), None])  # type: ignore[list-item]
-    found = make_index(tmp_path)
-    found.load(OS_FILES.list_dir(str(tmp_path)))
-    assert found.end_position == 200
-    assert list(found.find(2, 0, LATER)) == [200]
-    assert list(found.find(1, 0, LATER)) == [100]
+    (path,) = tmp_path.iterdir()
+    before = path.read_bytes()
+    disk.is_full = True
+    entries = [(hashed, 100 + hashed, NOW) for hashed in range(4000, 4050)]
+    with pytest.raises(OSError, match="no room"):
+        index.add_many(entries)
+    assert path.read_bytes() == before
+    assert index.end_position == 100
+    disk.is_full = False
+    index.add_many(entries)
+    assert list(index.find(4049, 0, LATER)) == [4149]
     index.close()

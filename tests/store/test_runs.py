@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,104 @@ def test_both_ways_store_the_same_bytes(
     assert files[0] == files[1]
 
 
+NAMES = st.sampled_from([b"UNIQ_KEY", b"KEYS", b"TAGS", b"row", b"XTAGS", b""])
+VALUES = st.sampled_from(
+    [
+        b"",
+        b"id-####",
+        b"a-## b-##",
+        b" #  ##",
+        "\u00e9##".encode(),
+        b"t",
+        b"x" * 70 + b"##",
+        b"\x01#",
+    ]
+)
+TEMPLATES = st.lists(st.tuples(NAMES, VALUES), max_size=4)
+
+
+def filled(template: list[tuple[bytes, bytes]], number: int, *, ended: bool) -> bytes:
+    """Properties in which runs of # are digits of ``number``, so that all have one length."""
+    parts = [
+        name + b"\x01" + re.sub(b"#+", lambda found: b"%0*d" % (len(found[0]), number), value)
+        for name, value in template
+    ]
+    return b"\x02".join(parts) + (b"\x02" if ended else b"")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(TEMPLATES, st.booleans(), st.booleans(), st.integers(8, 40), st.binary(max_size=3))
+def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
+    tmp_path_factory: pytest.TempPathFactory,
+    template: list[tuple[bytes, bytes]],
+    ended: bool,
+    has_one_length: bool,
+    count: int,
+    odd: bytes,
+) -> None:
+    path = tmp_path_factory.mktemp("runs")
+    short, long = (
+        opened(
+            path / name,
+            max_hash_slot_num=11,
+            max_index_num=500,
+            mapped_file_size_commit_log=1 << 16,
+            mapped_file_size_consume_queue=2000,
+        )
+        for name in ("short", "long")
+    )
+    for start in (10, 50):
+        items = [
+            BatchItem(
+                b"body" if has_one_length else b"b" * (number % 5),
+                filled(template, number, ended=ended),
+                3,
+            )
+            for number in range(start, start + count)
+        ]
+        if odd and b"\0" not in odd:
+            # One property string of the same length that means something else.
+            said = items[5].properties
+            items[5] = items[5]._replace(properties=odd[: len(said)] + said[len(odd) :])
+        assert short.append_run(DRAFT, encode_batch(items)) is not None
+        long.append_batch(DRAFT, items)
+        short.write()
+        long.write()
+    assert everything(short) == everything(long)
+    short.close()
+    long.close()
+    for part in ("consumequeue", "index", "commitlog"):
+        contents = [
+            [
+                file.read_bytes()
+                for file in sorted((path / name / part).rglob("*"))
+                if file.is_file()
+            ]
+            for name in ("short", "long")
+        ]
+        assert contents[0] == contents[1], part
+
+
+def test_what_others_wait_for_is_told_until_they_wait_no_longer(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    waiting = {("orders", 2)}
+    told: list[tuple[int, int, bytes]] = []
+
+    def listener(
+        topic: str, queue: int, offset: int, code: int, time: int, properties: bytes
+    ) -> None:
+        told.append((offset, code, properties))
+        if len(told) == 2:
+            waiting.clear()
+
+    store.on_arrival(listener, waiting)
+    properties = [b"UNIQ_KEY\x01id-%02d\x02TAGS\x01t\x02" % number for number in range(20)]
+    store.append_run(DRAFT, encode_batch([BatchItem(b"b", said) for said in properties]))
+    store.write()
+    assert told == [(1, ord("t"), properties[0]), (2, ord("t"), properties[1])]
+    store.close()
+
+
 def test_a_run_longer_than_a_queue_file_and_a_log_segment_is_read_back(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
     items = [BatchItem(b"%d" % number, b"n\x01%d\x02" % number) for number in range(3000)]
@@ -145,6 +244,6 @@ def test_unusual_hosts_and_topics_take_the_long_way() -> None:
 
 
 def test_units_are_packed_together_as_they_are_one_by_one() -> None:
-    positions, sizes = list(range(0, 6000, 10)), list(range(1, 601))
-    one_by_one = b"".join(map(pack_unit, positions, sizes, [0] * 600))
-    assert pack_units(positions, sizes) == one_by_one
+    positions, sizes, codes = range(0, 6000, 10), range(1, 601), range(-300, 300)
+    one_by_one = b"".join(map(pack_unit, positions, sizes, codes))
+    assert pack_units(positions, sizes, codes) == one_by_one

@@ -20,13 +20,12 @@ from typing import Final, NamedTuple
 from penstock.errors import StoreDamaged
 from penstock.store.files import FileLayer
 from penstock.store.key_hashes import TopicHash
+from penstock.store.rows import pack_rows
 from penstock.store.segments import SegmentMaps, find_segments, segment_path, write_fully
 
 UNIT_BYTES: Final = 20
 UNIT: Final = struct.Struct(">qiq")
 pack_unit: Final = UNIT.pack
-_TOGETHER: Final = 256
-_pack_together: Final = struct.Struct(">" + "qiq" * _TOGETHER).pack
 
 # What RocketMQ fills the part of a first file with that is before the queue's first entry.
 FILLER: Final = pack_unit(0, 0x7FFF_FFFF, 0)
@@ -55,18 +54,9 @@ class QueueFiles(NamedTuple):
     read_only: bool
 
 
-def pack_units(positions: Sequence[int], sizes: Sequence[int]) -> bytes:
-    """The units of records without tags."""
-    count = len(positions)
-    fields = [0] * (3 * count)
-    fields[0::3], fields[1::3] = positions, sizes
-    whole = count - count % _TOGETHER
-    packed = [
-        _pack_together(*fields[3 * start : 3 * (start + _TOGETHER)])
-        for start in range(0, whole, _TOGETHER)
-    ]
-    packed += [pack_unit(positions[i], sizes[i], 0) for i in range(whole, count)]
-    return b"".join(packed)
+def pack_units(positions: Sequence[int], sizes: Sequence[int], codes: Sequence[int]) -> bytearray:
+    """The units of records, one behind the other."""
+    return pack_rows("qiq", (positions, sizes, codes))
 
 
 class ConsumeQueue:

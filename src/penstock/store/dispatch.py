@@ -14,11 +14,13 @@ from penstock.protocol.filters import tag_code
 from penstock.protocol.records import SysFlag
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import UNIT_BYTES, ConsumeQueue, pack_unit, pack_units
+from penstock.store.even_runs import EvenRun, read_even_run
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import Scanned
+from penstock.store.marked import DELAY, KEYS, TAGS, UNIQUE_KEY, value_of
 from penstock.store.queue_table import TAIL_BYTES, QueueTable
-from penstock.store.runs import Run
+from penstock.store.runs import TAIL_HEAD_BYTES, Run
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +36,6 @@ _PORTION = 256
 """Records dispatched again together."""
 _UNKNOWN_LEVEL_MS = 1_000
 
-_TAGS = b"\x02TAGS\x01"
-_KEYS = b"\x02KEYS\x01"
-_UNIQUE_KEY = b"\x02UNIQ_KEY\x01"
-_DELAY = b"\x02DELAY\x01"
-
-
 Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes]
 """A fresh record on its way to queue and index: queue, log position, size, queue offset, system
 flag, store timestamp, properties. A plain tuple, since one is made for every append."""
@@ -53,28 +49,11 @@ _Visible = tuple[ConsumeQueue, int, int, int, bytes]
 """
 
 
-def _value(marked: bytes, key: bytes) -> bytes:
-    """The last non-empty value of ``key`` in properties with a separator on both sides.
-
-    This is ``get_property`` without decoding; both keep RocketMQ's rules for odd strings.
-    """
-    end = len(marked)
-    while True:
-        at = marked.rfind(key, 0, end)
-        if at < 0:
-            return b""
-        start = at + len(key)
-        value = marked[start : marked.find(b"\x02", start)]
-        if value:
-            return value
-        end = at + 1
-
-
 def message_keys(properties: bytes) -> list[bytes]:
     """The keys a message is indexed by: its unique id, then the words of KEYS."""
     marked = b"\x02%b\x02" % properties
-    unique = _value(marked, _UNIQUE_KEY)
-    words = _value(marked, _KEYS)
+    unique = value_of(marked, UNIQUE_KEY)
+    words = value_of(marked, KEYS)
     return ([unique] if unique else []) + [word for word in words.split(b" ") if word]
 
 
@@ -111,32 +90,38 @@ class Dispatcher:
             tail = one[6]
             if isinstance(tail, bytes):
                 single.append(one)  # type: ignore[arg-type]  # the last part says which it is
-            elif self._is_short(one[0], tail):
-                if single:
-                    self.fresh(single)
-                    single = []
-                self._fresh_run(one[0], one[3], tail)
-            else:
+                continue
+            even = self._read_run(one[0], one[4], tail)
+            if even is None:
                 single += _opened(one)  # type: ignore[arg-type]
+                continue
+            if single:
+                self.fresh(single)
+                single = []
+            self._fresh_run(one[0], one[3], one[5], tail, even)
         if single:
             self.fresh(single)
 
-    def _is_short(self, queue: ConsumeQueue, run: Run) -> bool:
-        """Whether nobody needs to look at the messages of a run: no key, no tag, no listener."""
-        return (
-            run.is_plain
-            and not queue.is_schedule
-            and not queue.is_deleted
-            and all(
-                waiting is not None and (queue.topic, queue.queue_id) not in waiting
-                for _, waiting in self.listeners
-            )
-        )
+    def _read_run(self, queue: ConsumeQueue, sys_flag: int, run: Run) -> EvenRun | None:
+        """What a run means, if that can be said of all its messages at once."""
+        if (
+            sys_flag & _TRANSACTION
+            or queue.is_schedule
+            or queue.is_deleted
+            or self._index_tags
+            or any(waiting is None for _, waiting in self.listeners)
+        ):
+            return None
+        is_indexed = self._index is not None and self.index_stopped_at is None
+        return read_even_run(run, self._topic_hash_of(queue) if is_indexed else None)
 
-    def _fresh_run(self, queue: ConsumeQueue, queue_offset: int, run: Run) -> None:
-        """Make the queue entries of a run, as `fresh` would one by one."""
+    def _fresh_run(
+        self, queue: ConsumeQueue, queue_offset: int, timestamp: int, run: Run, even: EvenRun
+    ) -> None:
+        """Make a run visible, as `fresh` would its messages one by one."""
         queues = self._queues
-        units = pack_units(run.positions, run.sizes)
+        code = self._tag_code(even.tag)
+        units = pack_units(run.positions, run.sizes, [code] * len(run.sizes))
         done = 0
         while done < len(units):
             tail = queue.tail
@@ -150,6 +135,25 @@ class Dispatcher:
             if len(tail) >= TAIL_BYTES:
                 queues.settle(queue)
         queues.bound_tails(len(run.sizes))
+        if even.hashes:
+            self._add_run(run, even, timestamp)
+        place = (queue.topic, queue.queue_id)
+        for listener, waiting in self.listeners:
+            for next_offset, said in enumerate(run.tails, queue_offset + 1):
+                # Mostly nobody waits, or no longer than for the first of them.
+                if waiting is None or place not in waiting:
+                    break
+                listener(*place, next_offset, code, timestamp, said[TAIL_HEAD_BYTES:])
+
+    def _add_run(self, run: Run, even: EvenRun, timestamp: int) -> None:
+        assert self._index is not None, "keys were read for it"
+        positions = [0] * len(even.hashes)
+        for number in range(even.keys_each):
+            positions[number :: even.keys_each] = run.positions
+        try:
+            self._index.add_columns(even.hashes, positions, [timestamp] * len(even.hashes))
+        except OSError as error:
+            self._stop_index(positions[0], error)
 
     def fresh(self, staged: Sequence[Staged]) -> None:
         """Make appended records visible."""
@@ -164,14 +168,12 @@ class Dispatcher:
             kind = sys_flag & _TRANSACTION
             marked = b"\x02%b\x02" % properties
             if index is not None and kind != _ROLLBACK:
-                topic_hash = queue.topic_hash
-                if topic_hash is None:
-                    topic_hash = queue.topic_hash = self._topic_hash(queue.topic)
+                topic_hash = queue.topic_hash or self._topic_hash_of(queue)
                 for key in self._keys(marked):
                     keys.append((topic_hash, key, position, timestamp))
             if kind in _UNQUEUED or queue.is_deleted:
                 continue
-            at = marked.rfind(_TAGS)
+            at = marked.rfind(TAGS)
             if at < 0 and not queue.is_schedule:
                 code = 0
             else:
@@ -285,6 +287,11 @@ class Dispatcher:
                 queues.put_again(queue, queue_offset, position, size, code)
         queues.bound_tails(len(records))
 
+    def _topic_hash_of(self, queue: ConsumeQueue) -> TopicHash:
+        if queue.topic_hash is None:
+            queue.topic_hash = self._topic_hash(queue.topic)
+        return queue.topic_hash
+
     def _topic_hash(self, topic: str) -> TopicHash:
         topic_hash = self._topic_hashes.get(topic)
         if topic_hash is None:
@@ -296,20 +303,20 @@ class Dispatcher:
     def _keys(self, marked: bytes) -> list[bytes]:
         """The keys a message is indexed by: its unique id, the words of KEYS, its tag if wanted."""
         keys: list[bytes] = []
-        at = marked.rfind(_UNIQUE_KEY)
+        at = marked.rfind(UNIQUE_KEY)
         if at >= 0:
-            unique = marked[at + 10 : marked.find(b"\x02", at + 10)] or _value(marked, _UNIQUE_KEY)
+            unique = marked[at + 10 : marked.find(b"\x02", at + 10)] or value_of(marked, UNIQUE_KEY)
             if unique:
                 keys.append(unique)
-        at = marked.rfind(_KEYS)
+        at = marked.rfind(KEYS)
         if at >= 0:
-            words = marked[at + 6 : marked.find(b"\x02", at + 6)] or _value(marked, _KEYS)
+            words = marked[at + 6 : marked.find(b"\x02", at + 6)] or value_of(marked, KEYS)
             if b" " in words:
                 keys += [word for word in words.split(b" ") if word]
             elif words:
                 keys.append(words)
         if self._index_tags:
-            tag = _value(marked, _TAGS)
+            tag = value_of(marked, TAGS)
             if tag:
                 keys.append(b"T#" + tag)
         return keys
@@ -317,10 +324,12 @@ class Dispatcher:
     def _tags_code(self, queue: ConsumeQueue, marked: bytes, timestamp: int) -> int:
         """The number kept of a tag; for a delayed message the time of its delivery instead."""
         if queue.is_schedule:
-            delivery = self._delivery_time(_value(marked, _DELAY), timestamp)
+            delivery = self._delivery_time(value_of(marked, DELAY), timestamp)
             if delivery is not None:
                 return delivery
-        tag = _value(marked, _TAGS)
+        return self._tag_code(value_of(marked, TAGS))
+
+    def _tag_code(self, tag: bytes) -> int:
         code = self._tag_codes.get(tag)
         if code is None:
             code = tag_code(tag.decode("utf-8", "replace"))

@@ -13,9 +13,9 @@ from operator import mul
 
 _MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
-_SHORT = 64
-_POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in range(_SHORT + 1))
-_FACTORS = tuple(tuple(reversed(_POWERS[:length])) for length in range(_SHORT + 1))
+MAX_SHORT_KEY = 64
+POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in range(MAX_SHORT_KEY + 1))
+_FACTORS = tuple(tuple(reversed(POWERS[:length])) for length in range(MAX_SHORT_KEY + 1))
 _LAST = 8
 _LAST_FACTORS = _FACTORS[_LAST]
 _MAX_CACHED_HEADS = 4096
@@ -50,15 +50,15 @@ class TopicHash:
     def of(self, key: bytes) -> int:
         """The absolute value of Java's hash; the smallest number has none and counts as 0."""
         length = len(key)
-        if length <= _SHORT and key.isascii():
+        if length <= MAX_SHORT_KEY and key.isascii():
             if length <= 2 * _LAST:
-                value: int = self.of_topic * _POWERS[length] + sum(map(mul, key, _FACTORS[length]))
+                value: int = self.of_topic * POWERS[length] + sum(map(mul, key, _FACTORS[length]))
             else:
                 head = _head_hashes.get(key[:-_LAST])
                 if head is None:
                     head = _remember_head(key[:-_LAST])
                 value = (
-                    self.of_topic * _POWERS[length]
+                    self.of_topic * POWERS[length]
                     + head
                     + sum(map(mul, key[-_LAST:], _LAST_FACTORS))
                 )
@@ -74,7 +74,7 @@ class TopicHash:
 def _remember_head(head: bytes) -> int:
     if len(_head_hashes) >= _MAX_CACHED_HEADS:
         _head_hashes.clear()
-    value = _hash(head) * _POWERS[_LAST]
+    value = _hash(head) * POWERS[_LAST]
     _head_hashes[head] = value
     return value
 
@@ -118,7 +118,7 @@ def hash_keys(keys: Sequence[Keyed]) -> list[IndexEntry]:
             sums = (sums >> shift & mask) * factor + (sums & mask)
         hashes = _unpack_lanes[len(group)](sums.to_bytes(size, "big"))
         for (topic, key, position, time), hashed in zip(group, hashes, strict=True):
-            value = topic.of_topic * _POWERS[len(key)] + hashed & _MASK
+            value = topic.of_topic * POWERS[len(key)] + hashed & _MASK
             if value & _SIGN:
                 value = 0 if value == _SIGN else (1 << 32) - value
             entries.append((value, position, time))

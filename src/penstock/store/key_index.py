@@ -23,7 +23,6 @@ is never changed with ``pack_into``: that clears its bytes before it fills them.
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -41,6 +40,7 @@ from penstock.store.index_files import (
     find_index_files,
 )
 from penstock.store.key_hashes import IndexEntry
+from penstock.store.rows import big_endian, pack_rows
 from penstock.store.segments import SegmentMaps, rewrite, write_fully
 
 _HEADER = struct.Struct(">qqqqii")
@@ -54,6 +54,8 @@ _unpack_native = struct.Struct("i").unpack
 _MAX_INT = 0x7FFF_FFFF
 _FIRST_SLOT = HEADER_BYTES // SLOT_BYTES
 _SLOTS_A_PAGE = PAGE_BYTES // SLOT_BYTES
+_FEW = 8
+"""Fewer keys are entered one by one: what many share takes as long as a few."""
 _CLOCK_SLACK_MS = 60_000
 """How far the clock may go back without hiding messages from a search by time."""
 
@@ -210,50 +212,69 @@ class KeyIndex:
             count += 1
 
     def add_many(self, entries: Sequence[IndexEntry]) -> None:
-        """Enter keys of several messages, in the order of the log.
+        """Enter keys of several messages, in the order of the log."""
+        if entries:
+            self.add_columns(*zip(*entries, strict=True))
+
+    def add_columns(
+        self, hashes: Sequence[int], positions: Sequence[int], timestamps: Sequence[int]
+    ) -> None:
+        """`add_many` of keys whose hashes, positions and times come apart.
 
         The header is written twice, not once a message. Until all keys are in, it counts them
         all but names the first message as the last one: whoever finds it like that after the
-        death of the process dispatches all of them again, as after an error here.
+        death of the process dispatches all of them again. An error changes nothing.
         """
-        count = self._count
-        total = len(entries)
-        if count == 1 or self._map is None or count + total > self._max_units:
-            for hashed, position, timestamp in entries:
+        count, total = self._count, len(hashes)
+        if total < _FEW or count == 1 or self._map is None or count + total > self._max_units:
+            for hashed, position, timestamp in zip(hashes, positions, timestamps, strict=True):
                 self.add((hashed,), position, timestamp)
             return
-        view, taken, slots = self._view, self._taken, self._slots
+        slot_count = self._slots
+        slots = [_FIRST_SLOT + hashed % slot_count for hashed in hashes]
         unit_at = self._units_at + count * UNIT_BYTES
-        last_page = (unit_at + total * UNIT_BYTES - 1) // PAGE_BYTES
-        if not taken[last_page]:
-            self._take_pages(unit_at // PAGE_BYTES, last_page)
-        self.end_position = entries[0][1]
+        end = unit_at + total * UNIT_BYTES
+        self._take_pages(unit_at // PAGE_BYTES, (end - 1) // PAGE_BYTES)
+        for page in {slot // _SLOTS_A_PAGE for slot in slots}:
+            if not self._taken[page]:
+                self._take_pages(page, page)
+        previous = self._previous(slots)
+        seconds = self._seconds(timestamps)
+        units = pack_rows("iqii", (hashes, positions, seconds, previous))
+        self.end_position = positions[0]
         self._count = count + total
         self.finish()
-        begin = self._begin_timestamp
-        previous_timestamp, seconds = begin, 0
-        new_slots = 0
-        words, numbers = self._words, _as_stored(range(count, count + total))
-        for (hashed, position, timestamp), number in zip(entries, numbers, strict=True):
-            if timestamp != previous_timestamp:
-                previous_timestamp = timestamp
-                seconds = (timestamp - begin) // 1000 if 0 < begin <= timestamp else 0
-                if seconds > _MAX_INT:
-                    seconds = _MAX_INT
-            slot = _FIRST_SLOT + hashed % slots
-            if not taken[slot // _SLOTS_A_PAGE]:
-                self._take_pages(slot // _SLOTS_A_PAGE, slot // _SLOTS_A_PAGE)
-            (previous,) = _unpack_number(view, slot * SLOT_BYTES)
-            if not 0 < previous < count:
-                previous = 0
-                new_slots += 1
-            _pack_unit(view, unit_at, hashed, position, seconds, previous)
+        self._view[unit_at:end] = units
+        words = self._words
+        for slot, number in zip(slots, big_endian("i", range(count, count + total)), strict=True):
             words[slot] = number
-            unit_at += UNIT_BYTES
-            count += 1
-        self._slots_used += new_slots
-        _, self.end_position, self._end_timestamp = entries[-1]
+        self._slots_used += previous.count(0)
+        self.end_position, self._end_timestamp = positions[-1], timestamps[-1]
         self.finish()
+
+    def _previous(self, slots: Sequence[int]) -> array[int]:
+        """The unit that was the newest of its slot before each of these comes, and 0 without."""
+        words, count = self._words, self._count
+        previous = big_endian("i", [words[slot] for slot in slots])
+        if any(previous):
+            for at, number in enumerate(previous):
+                if not 0 <= number < count:
+                    previous[at] = 0
+        if len(set(slots)) != len(slots):
+            newest: dict[int, int] = {}
+            for at, slot in enumerate(slots):
+                previous[at] = newest.get(slot, previous[at])
+                newest[slot] = count + at
+        return previous
+
+    def _seconds(self, timestamps: Sequence[int]) -> list[int]:
+        """How long after the file's beginning these times are."""
+        begin = self._begin_timestamp
+        known = {
+            time: min((time - begin) // 1000, _MAX_INT) if 0 < begin <= time else 0
+            for time in set(timestamps)
+        }
+        return [known[time] for time in timestamps]
 
     def _add_at_the_end(self, hashes: Sequence[int], position: int, timestamp: int) -> None:
         """Enter keys one by one: they may need the rest of one file and the start of another."""
@@ -456,11 +477,3 @@ class KeyIndex:
             self._view = self._words = memoryview(b"")
             self._map.close()
             self._map = None
-
-
-def _as_stored(numbers: range) -> array[int]:
-    """Numbers with their bytes in the order of the file."""
-    words = array("i", numbers)
-    if sys.byteorder == "little":
-        words.byteswap()
-    return words
