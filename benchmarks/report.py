@@ -227,11 +227,21 @@ def peers_markdown(told: Document) -> str:
     if rows.get("fsync"):
         parts += ["## Every message on the disk before its acknowledgement"]
         parts += [rows_table(rows["fsync"]), latency_table(rows["fsync"])]
+    spark = told.get("spark")
+    if spark:
+        from benchmarks.peers.spark.tables import spark_markdown
+
+        parts.append(spark_markdown(spark))
     for name, points in told["growth"].items():
         if points:
             parts += [f"## Growth: {name}", growth_table(points), f"![{name}](growth-{name}.svg)"]
     missing = [f"- {one['what']} was skipped: {one['why']}" for one in told["skipped"]]
     missing += [f"- {one['who']}, {one['row']} failed: {one['why']}" for one in told["failures"]]
+    if spark:
+        missing += [f"- Spark: {one['what']} was skipped: {one['why']}" for one in spark["skipped"]]
+        missing += [
+            f"- Spark: {one['who']}, {one['row']} failed: {one['why']}" for one in spark["failures"]
+        ]
     if missing:
         parts += ["## Not measured", "\n".join(missing)]
     return "\n\n".join(parts) + "\n"
@@ -289,6 +299,12 @@ def make_report(results: Path = RESULTS) -> list[Path]:
             "summary": summary({"servers": told["servers"], "rows": told["rows"]}),
             "compared": compared(told["rows"].get("async", {})),
         }
+        if told.get("spark"):
+            from benchmarks.peers.spark import tables
+
+            found_by_spark = told["spark"]["rows"]
+            document["peers"]["summary"]["spark"] = summary(found_by_spark)
+            document["peers"]["compared_in_spark"] = tables.compared(found_by_spark)
         written += plots.draw(told, results)
     written[0].write_text(json.dumps(document, indent=1) + "\n")
     written[1].write_text("\n".join(PARTS[name](told) for name, told in found.items()))

@@ -49,7 +49,7 @@ def run(effort: Effort = QUICK) -> Figures:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         data = Path(directory) / "data"
         fill(data / "broker-a", count)
-        with _serving(data) as (namesrv, broker):
+        with serving(data) as (namesrv, broker):
             figures: Figures = {
                 "benchmark": "spark_broker",
                 "rows": count,
@@ -73,7 +73,7 @@ def run(effort: Effort = QUICK) -> Figures:
 
 
 @contextlib.contextmanager
-def _serving(data: Path) -> Iterator[tuple[str, ServerProcess]]:
+def serving(data: Path) -> Iterator[tuple[str, ServerProcess]]:
     """``penstock up`` on a store that holds the topic already."""
     ports = ["--nameserver-port", "0", "--broker-port", "0"]
     broker = ServerProcess(["-m", "penstock", "up", "--data", str(data), *ports])
@@ -105,13 +105,13 @@ def _scans(
         scan(frame)
     rates: dict[str, list[float]] = {"broker": [], "path": []}
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-    serving = working = 0.0
+    served = working = 0.0
     for _ in range(effort.rounds):
         rates["path"].append(count / scan(path))
-        before = broker.cpu_seconds(), _tree_cpu_seconds(jvm)
+        before = broker.cpu_seconds(), tree_cpu_seconds(jvm)
         rates["broker"].append(count / scan(ours))
-        serving += broker.cpu_seconds() - before[0]
-        working += _tree_cpu_seconds(jvm) - before[1]
+        served += broker.cpu_seconds() - before[0]
+        working += tree_cpu_seconds(jvm) - before[1]
     million = effort.rounds * count / 1e6
     return {
         "columns": list(LEAN),
@@ -120,14 +120,14 @@ def _scans(
         "path_rows_per_second": median(rates["path"]),
         # On a busy machine rates say little; what a row costs says more.
         "cpu_seconds_per_million_rows": {
-            "broker": round(serving / million, 3),
+            "broker": round(served / million, 3),
             "spark": round(working / million, 3),
         },
         **ratio(rates["broker"], rates["path"]),
     }
 
 
-def _tree_cpu_seconds(root: int) -> float:
+def tree_cpu_seconds(root: int) -> float:
     """CPU time of a process and all it started that still live: the JVM and its workers."""
     ticks, parents = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -195,12 +195,12 @@ def _idle(spark: SparkSession, namesrv: str, checkpoint: Path, effort: Effort) -
     ends: list[float] = []
     times: list[float] = []
     phases: dict[str, list[float]] = {}
-    _wait_for(query, lambda progress: True)
+    wait_for(query, lambda progress: True)
     with Producer("bench", namesrv=namesrv) as producer:
         for number in range(warm_up + effort.scaled(IDLE_BATCHES)):
             sent = time.perf_counter()
             producer.send(Message(TOPIC, b"x" * BODY_BYTES))
-            progress = _next_batch(query, done)
+            progress = next_batch(query, done)
             done = progress.batchId
             if number >= warm_up:
                 ends.append((time.perf_counter() - sent) * 1000)
@@ -218,14 +218,15 @@ def _idle(spark: SparkSession, namesrv: str, checkpoint: Path, effort: Effort) -
     }
 
 
-def _next_batch(query: StreamingQuery, done: int) -> StreamingQueryProgress:
+def next_batch(query: StreamingQuery, done: int) -> StreamingQueryProgress:
     """The next batch with messages in it."""
-    return _wait_for(query, lambda progress: progress.numInputRows > 0 and progress.batchId > done)
+    return wait_for(query, lambda progress: progress.numInputRows > 0 and progress.batchId > done)
 
 
-def _wait_for(
+def wait_for(
     query: StreamingQuery, condition: Callable[[StreamingQueryProgress], bool]
 ) -> StreamingQueryProgress:
+    """The first progress that is as wanted; what broke the stream is raised."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         progress = query.lastProgress

@@ -1,9 +1,11 @@
 """Penstock beside its peers: the same load, the same machine, in turn.
 
-    python -m benchmarks.peers [--tiny | --full] [--only NAME ...] [--no-growth] ...
+    python -m benchmarks.peers [--tiny | --full] [--only NAME ...] [--parts PART ...] ...
 
-`make bench-peers` makes the environment of the peers' clients first. What is not there is skipped
-and named. Everything found goes to ``benchmarks/results`` as JSON, Markdown and SVG.
+`make bench-peers` makes the environment of the peers' clients first. The parts: Python clients on
+their servers, the official Java client on both RocketMQ brokers, Spark beside its Kafka connector,
+and how Penstock's broker behaves as it grows. What is not there is skipped and named. Everything
+found goes to ``benchmarks/results`` as JSON, Markdown and SVG, anew after each part.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 from benchmarks.__main__ import machine
 from benchmarks.peers.growth import FULL_GROWTH, SHORT_GROWTH, TINY_GROWTH, Growth, run_growth
+from benchmarks.peers.java_client import FULL_JAVA, SHORT_JAVA, TINY_JAVA, JavaPlan, run_java
 from benchmarks.peers.plan import PAIRS, Plan, chosen
 from benchmarks.peers.rounds import Found, run_plan
 from benchmarks.peers.servers.apache import Apache
@@ -29,10 +32,13 @@ from benchmarks.peers.servers.penstock import Penstock
 from benchmarks.peers.servers.rabbitmq import RabbitMq
 from benchmarks.peers.servers.redis import Redis
 from benchmarks.peers.servers.server import PROJECT, Server, Unavailable
+from benchmarks.peers.spark.plan import FULL_SPARK, SHORT_SPARK, TINY_SPARK, SparkPlan
+from benchmarks.peers.spark.run import run_spark
 from benchmarks.report import RESULTS, write_report
 
 SERVERS: Final[tuple[type[Server], ...]] = (Penstock, Apache, Kafka, Nats, Redis, RabbitMq)
 Skipped = list[dict[str, str]]
+CLIENTS, JAVA, SPARK, GROWTH = PARTS = ("clients", "java", "spark", "growth")
 TINY: Final = Plan(rounds=1, seconds=0.2)
 SHORT: Final = Plan()
 FULL: Final = Plan(rounds=5, seconds=10.0, rates=(1000, 5000), synced_rounds=3)
@@ -72,13 +78,9 @@ def client_versions(python: Path) -> dict[str, str]:
 
 
 def document(
-    plan: Plan,
-    found: Found,
-    versions: dict[str, dict[str, str]],
-    skipped: Skipped,
-    growth: Any,
+    plan: Plan, found: Found, versions: dict[str, dict[str, str]], skipped: Skipped
 ) -> dict[str, Any]:
-    """Everything that was found, ready to be written down."""
+    """What the clients came to, ready to be written down; the other parts are added to it."""
     settings = asdict(plan) | {"pairs": [str(pair) for pair in plan.pairs]}
     return {
         "machine": machine(),
@@ -88,7 +90,7 @@ def document(
         "failures": found.failures,
         "servers": found.servers,
         "rows": found.rows,
-        "growth": growth,
+        "growth": {},
     }
 
 
@@ -103,7 +105,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of each sending row")
     parser.add_argument("--rates", type=int, nargs="+", help="messages a second, for latency")
     parser.add_argument("--synced-rounds", type=int, help="rounds with an fsync for each message")
-    parser.add_argument("--no-growth", action="store_true", help="leave out Penstock's curves")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all by default")
     parser.add_argument("--backlogs", type=int, nargs="+", help="messages stored, for a curve")
     parser.add_argument("--peers-python", type=Path, default=PROJECT / ".venv-peers/bin/python")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -128,19 +130,26 @@ def plan_of(options: argparse.Namespace) -> Plan:
     return replace(plan, **given)
 
 
-def growth_of(options: argparse.Namespace) -> Growth | None:
+def growth_of(options: argparse.Namespace) -> Growth:
     """Which curves are drawn."""
-    if options.no_growth:
-        return None
     growth = FULL_GROWTH if options.full else TINY_GROWTH if options.tiny else SHORT_GROWTH
     return replace(growth, backlogs=tuple(options.backlogs)) if options.backlogs else growth
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and write down what was found."""
-    options = options_of(arguments)
-    plan, growth = plan_of(options), growth_of(options)
-    began = time.monotonic()
+def java_of(options: argparse.Namespace) -> JavaPlan:
+    """How much the Java client does."""
+    java = FULL_JAVA if options.full else TINY_JAVA if options.tiny else SHORT_JAVA
+    return replace(java, rounds=options.rounds) if options.rounds else java
+
+
+def spark_of(options: argparse.Namespace) -> SparkPlan:
+    """How much Spark does."""
+    spark = FULL_SPARK if options.full else TINY_SPARK if options.tiny else SHORT_SPARK
+    return replace(spark, rounds=options.rounds) if options.rounds else spark
+
+
+def run_clients(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
+    """Python clients on their servers."""
     servers, versions, skipped = prepared(plan.servers())
     all_versions = {"servers": versions}
     if options.peers_python.exists():
@@ -153,11 +162,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if pair not in ours
         ]
         plan = replace(plan, pairs=ours)
-    found = run_plan(plan, servers, options.peers_python)
-    curves = run_growth(growth) if growth else {}
-    told = document(plan, found, all_versions, skipped, curves)
-    told["minutes"] = round((time.monotonic() - began) / 60, 1)
-    written = write_report(told, options.results)
+    return document(plan, run_plan(plan, servers, options.peers_python), all_versions, skipped)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and write down what was found."""
+    options = options_of(arguments)
+    plan = plan_of(options)
+    began = time.monotonic()
+    results: Path = options.results
+    results.mkdir(parents=True, exist_ok=True)
+    told = document(plan, Found(), {}, [])
+    for part in (part for part in PARTS if part in options.parts):
+        sys.stderr.write(f"{part}, after {(time.monotonic() - began) / 60:.1f} minutes\n")
+        try:
+            if part == CLIENTS:
+                told = run_clients(options, plan)
+            elif part == JAVA:
+                java = run_java(java_of(options))
+                (results / "apache.json").write_text(json.dumps(java, indent=1) + "\n")
+            elif part == SPARK:
+                told["spark"] = run_spark(spark_of(options))
+            else:
+                told["growth"] = run_growth(growth_of(options))
+        except (Unavailable, RuntimeError, OSError) as missing:
+            told["skipped"].append({"what": part, "why": str(missing)})
+            sys.stderr.write(f"{part}: {missing}\n")
+        told["minutes"] = round((time.monotonic() - began) / 60, 1)
+        written = write_report(told, results)
     print("\n".join(map(str, written)))
     return 0
 

@@ -81,7 +81,8 @@ class Ages:
     """How old messages are when they arrive; warm-up messages only show that the way is open."""
 
     def __init__(self, wanted: int) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
+        """May become fewer meanwhile."""
         self.seconds: list[float] = []
         self.warm = False
 
@@ -92,7 +93,7 @@ class Ages:
         self.warm = True
         if kind == COUNTED:
             self.seconds.append(now - stamp)
-        return len(self.seconds) >= self._wanted
+        return len(self.seconds) >= self.wanted
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:

@@ -49,10 +49,25 @@ def draw(told: Mapping[str, Any], directory: Path) -> list[Path]:
             for figure, (title, unit) in SERVER_FIGURES.items()
         }
         written.append(_panels(panels, "", directory / "peers-servers.svg"))
+    spark = spark_panels(told.get("spark", {}).get("rows", {}))
+    if spark:
+        written.append(_panels(spark, "", directory / "peers-spark.svg"))
     for name, points in told["growth"].items():
         if points:
             written.append(_curve(name, points, directory / f"growth-{name}.svg"))
     return written
+
+
+def spark_panels(rows: Mapping[str, Any]) -> dict[str, Bars]:
+    """Rates of three rows, and the micro-batch of the fourth."""
+    return {
+        f"Spark, {row}: {title}": {
+            side: found[what] for side, found in sides.items() if what in found
+        }
+        for row, sides in rows.items()
+        for what, title in (("per_second", "rows a second"), ("batch_ms", "ms a micro-batch"))
+        if any(what in found for found in sides.values())
+    }
 
 
 def picked(rows: Mapping[str, Any], row: str, what: str) -> dict[str, list[float]]:

@@ -35,6 +35,8 @@ from benchmarks.peers.plan import (
 from benchmarks.peers.servers.server import BUILD, PROJECT, Running, Server
 from benchmarks.peers.worker import Figures, Task
 
+from penstock.errors import PenstockError
+
 SETTLE_SECONDS: Final = 2.0
 """Until memory is looked at and files count as written."""
 GRACE_SECONDS: Final = 180.0
@@ -46,6 +48,10 @@ LEAVE_SECONDS: Final = 15.0
 
 class RowFailed(Exception):
     """A worker did not come to an end; the text says why."""
+
+
+FAILURES: Final = (RowFailed, PenstockError, OSError, RuntimeError)
+"""What ends a row, and only that row."""
 
 
 @dataclass(slots=True)
@@ -91,7 +97,7 @@ def run_plan(plan: Plan, servers: Mapping[str, Server], peers_python: Path) -> F
             pairs = plan.on(name, number)
             try:
                 _one_server(found, plan, servers[name], pairs, durability, peers_python)
-            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            except (*FAILURES, subprocess.SubprocessError) as error:
                 found.failed(durability, name, "start", error)
                 _tell(f"  {name} failed: {error}")
     return found
@@ -135,7 +141,7 @@ class _Client:
 
     def run(self) -> None:
         # Unrecorded: a JVM compiles what it runs often, and nobody is measured before that.
-        with suppress(RowFailed, OSError, RuntimeError):
+        with suppress(*FAILURES):
             self._send(WARM_UP)
         self._row(SINGLE.name, lambda: self._send(SINGLE))
         self._stored()
@@ -147,7 +153,7 @@ class _Client:
     def _row(self, row: str, measure: Any) -> Figures:
         try:
             figures: Figures = measure()
-        except (RowFailed, OSError, RuntimeError) as error:
+        except FAILURES as error:
             self.found.failed(self.durability, self.pair, row, error)
             _tell(f"  {self.pair}, {row}: failed, {error}")
             return {}
@@ -205,7 +211,7 @@ class _Client:
         self._make_topic(row)
         count = max(20, round(rate * self.plan.seconds))
         more = {"messages": count, "rate": rate, "window": WINDOW}
-        allowed = self.plan.seconds + GRACE_SECONDS
+        allowed = 2 * self.plan.seconds + GRACE_SECONDS
         with (
             Worker(self.python, self._task("pace", row, **more)) as sender,
             Worker(self.python, self._task("receive", row, **more)) as receiver,
@@ -214,7 +220,10 @@ class _Client:
                 raise RowFailed("the receiver got no message")
             sender.tell("go")
             sent = sender.result(allowed)
+            with suppress(BrokenPipeError):  # it has them all already, and has left
+                receiver.tell(str(round(sent["messages"])))
             received = receiver.result(allowed)
+            sender.tell("enough")
         return {**received, "per_second": sent["per_second"]}
 
 

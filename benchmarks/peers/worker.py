@@ -2,7 +2,8 @@
 
 Started by `rounds` with the interpreter of the environment the client is installed in. The task
 comes as one line of JSON on stdin; what was found goes as one line of JSON to stdout. In a paced
-run two of these are told when to go on: the receiver says ``warm``, the sender waits for ``go``.
+run two of these are told when to go on: the receiver says ``warm``, the sender waits for ``go`` and
+for ``enough``, and the receiver is told how many there were.
 """
 
 from __future__ import annotations
@@ -84,38 +85,57 @@ async def drain(adapter: Adapter, task: Task) -> Figures:
 
 
 async def pace(adapter: Adapter, task: Task) -> Figures:
-    """At a steady rate, once the receiver has shown that it listens."""
+    """At a steady rate, once the receiver has shown that it listens, until it has all of them.
+
+    Who cannot keep up with the rate is given twice the time, and tells how many it came to.
+    """
     await adapter.start_sending()
+    await _knock(adapter, task, "a message to arrive")
+    give_up = time.perf_counter() + 2 * task.messages / task.rate
+    count, began = 0, time.perf_counter()
+    woken = began
+    while count < task.messages and time.perf_counter() < give_up:
+        due = began + count / task.rate
+        ahead = due - time.perf_counter()
+        if ahead > 0:
+            await asyncio.sleep(ahead)
+            woken = time.perf_counter()
+        await adapter.submit(body(task.body_bytes, COUNTED, sent_at(due, woken)))
+        count += 1
+    await adapter.drain()
+    tell({"messages": count, "per_second": count / (time.perf_counter() - began)})
+    # The receiver may have them all already; it notices with the next message that comes.
+    await _knock(adapter, task, "the receiver to have all")
+    return {}
+
+
+async def _knock(adapter: Adapter, task: Task, awaited: str) -> None:
+    """Send messages that do not count until a line comes on stdin."""
     # On a thread that may be left behind: reading a line cannot be given up.
     listening = threading.Thread(target=sys.stdin.readline, daemon=True)
     listening.start()
     give_up = time.perf_counter() + WARM_UP_SECONDS
     while listening.is_alive():
         if time.perf_counter() > give_up:
-            raise RuntimeError(f"no message arrived within {WARM_UP_SECONDS} s")
+            raise RuntimeError(f"waited {WARM_UP_SECONDS} s for {awaited}")
         await adapter.send_many([body(task.body_bytes, WARM_UP)])
         await asyncio.sleep(WARM_UP_PAUSE)
-    began = woken = time.perf_counter()
-    for number in range(task.messages):
-        due = began + number / task.rate
-        ahead = due - time.perf_counter()
-        if ahead > 0:
-            await asyncio.sleep(ahead)
-            woken = time.perf_counter()
-        await adapter.submit(body(task.body_bytes, COUNTED, sent_at(due, woken)))
-    await adapter.drain()
-    return {"per_second": task.messages / (time.perf_counter() - began)}
 
 
 async def receive(adapter: Adapter, task: Task) -> Figures:
     """The other end of `pace`."""
     found = Ages(task.messages)
 
+    def listen() -> None:
+        if line := sys.stdin.readline():
+            found.wanted = int(line)
+
     def take(data: bytes) -> bool:
         if not found.warm:
             tell("warm")
         return found.take(data)
 
+    threading.Thread(target=listen, daemon=True).start()
     await adapter.start_consuming()
     await adapter.consume(take)
     return {"messages": len(found.seconds), **percentiles(found.seconds)}
@@ -129,7 +149,8 @@ async def work(task: Task) -> None:
     )
     doing = {"send": send, "drain": drain, "pace": pace, "receive": receive}[task.what]
     try:
-        tell(await doing(adapter, task))
+        if figures := await doing(adapter, task):
+            tell(figures)
     finally:
         await adapter.close()
 

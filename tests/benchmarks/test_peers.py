@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.peers import load, plan
-from benchmarks.peers.__main__ import growth_of, options_of, plan_of
+from benchmarks.peers.__main__ import (
+    PARTS,
+    growth_of,
+    java_of,
+    main,
+    options_of,
+    plan_of,
+    spark_of,
+)
 from benchmarks.peers.adapter import Adapter, Setup, Take, ThreadWindow, Window
 from benchmarks.peers.growth import SHORT_GROWTH, TINY_GROWTH, run_growth
+from benchmarks.peers.java_client import FULL_JAVA
 from benchmarks.peers.rounds import Found, RowFailed, Worker, run_plan
 from benchmarks.peers.servers.penstock import Penstock
 from benchmarks.peers.servers.server import Unavailable, allocated_bytes, answering, free_ports
+from benchmarks.peers.spark.plan import FULL_SPARK
 from benchmarks.peers.worker import Task, drain, send
 
 from benchmarks import report
@@ -207,11 +219,24 @@ def test_options_change_what_they_name_and_nothing_else() -> None:
     options = options_of(["--full", "--rounds", "2", "--rates", "50", "60", "--backlogs", "7"])
     made = plan_of(options)
     assert (made.rounds, made.rates, made.seconds) == (2, (50, 60), 10.0)
-    growth = growth_of(options)
-    assert growth is not None
-    assert growth.backlogs == (7,)
+    assert growth_of(options).backlogs == (7,)
     assert growth_of(options_of([])) == SHORT_GROWTH
-    assert growth_of(options_of(["--no-growth"])) is None
+    assert java_of(options) == replace(FULL_JAVA, rounds=2)
+    assert spark_of(options) == replace(FULL_SPARK, rounds=2)
+    assert options_of([]).parts == PARTS
+
+
+def test_a_part_that_breaks_is_named_and_the_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    (tmp_path / "git").symlink_to(git)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["--tiny", "--parts", "growth", "java", "--results", str(tmp_path)]) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "- java was skipped: java is not on PATH" in text
+    assert "## Growth: queues" in text
 
 
 # Servers

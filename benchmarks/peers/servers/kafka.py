@@ -34,6 +34,9 @@ class Kafka(Server):
     _java: str
     _jars: str
 
+    def __init__(self, partitions: int = QUEUES) -> None:
+        self._partitions = partitions
+
     def prepare(self) -> str:
         java, maven = shutil.which("java"), shutil.which("mvn")
         if not java or not maven:
@@ -52,7 +55,7 @@ class Kafka(Server):
             "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": str(directory / "logs"),
-            "num.partitions": str(QUEUES),
+            "num.partitions": str(self._partitions),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",

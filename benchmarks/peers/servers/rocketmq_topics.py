@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Final
 
 from benchmarks.peers.adapter import QUEUES
 
 from penstock.aio import Admin
+from penstock.errors import ServiceNotAvailable
+
+REGISTER_SECONDS: Final = 60.0
+_PAUSE: Final = 0.2
 
 
 def make_topic(namesrv: str, topic: str, group: str) -> None:
@@ -15,6 +21,15 @@ def make_topic(namesrv: str, topic: str, group: str) -> None:
 
 
 async def _make(namesrv: str, topic: str, group: str) -> None:
+    deadline = time.monotonic() + REGISTER_SECONDS
     async with Admin(namesrv=namesrv) as admin:
-        await admin.create_topic(topic, queues=QUEUES)
+        while True:
+            try:
+                await admin.create_topic(topic, queues=QUEUES)
+                break
+            except ServiceNotAvailable:
+                # Apache's broker says that it has started before its name server knows of it.
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(_PAUSE)
         await admin.create_group(group)

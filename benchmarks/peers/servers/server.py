@@ -7,6 +7,7 @@ processes are told from others.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from tests.interop.toolchain import PROJECT, Unavailable
 __all__ = ["BUILD", "PROJECT", "Running", "Server", "Unavailable", "answering", "class_path"]
 
 BUILD: Final = PROJECT / "build" / "peers"
+JARS: Final = Path(__file__).parent.parent / "jars"
 READY_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 30.0
 _PROBE_SECONDS: Final = 1.0
@@ -159,17 +161,35 @@ def free_ports(count: int) -> list[int]:
 
 
 def class_path(maven: str, artifacts: str, version: str) -> str:
-    """The jars that ``jars/<artifacts>.xml`` names, fetched once; or raise `Unavailable`."""
+    """The jars that ``jars/<artifacts>.xml`` names, fetched once; or raise `Unavailable`.
+
+    Each has to have the hash that ``jars/<artifacts>-<version>.sha256`` says.
+    """
     cache = BUILD / f"{artifacts}-{version}.txt"
-    if cache.is_file():
-        jars = cache.read_text()
-        if all(Path(jar).is_file() for jar in jars.split(":")):
-            return jars
+    jars = cache.read_text() if cache.is_file() else ""
+    if not jars or not all(Path(jar).is_file() for jar in jars.split(":")):
+        jars = _fetch(maven, artifacts, version, cache)
+    check_hashes([Path(jar) for jar in jars.split(":")], JARS / f"{artifacts}-{version}.sha256")
+    return jars
+
+
+def check_hashes(jars: Sequence[Path], pinned: Path) -> None:
+    """Raise `Unavailable` unless exactly these files were expected, in the form of `sha256sum`."""
+    wanted = {}
+    for line in pinned.read_text().splitlines():
+        digest, name = line.split()
+        wanted[name] = digest
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars}
+    if wrong := sorted(name for name, _ in wanted.items() ^ found.items()):
+        raise Unavailable(f"{', '.join(dict.fromkeys(wrong))}: not what {pinned.name} expects")
+
+
+def _fetch(maven: str, artifacts: str, version: str, cache: Path) -> str:
     cache.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [
             *(maven, "-q", "-B", "-Dstyle.color=never"),
-            f"--file={Path(__file__).parent.parent / 'jars' / f'{artifacts}.xml'}",
+            f"--file={JARS / f'{artifacts}.xml'}",
             f"-Dwanted={version}",
             "dependency:build-classpath",
             f"-Dmdep.outputFile={cache}",

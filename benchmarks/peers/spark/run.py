@@ -1,0 +1,100 @@
+"""Spark's rows: its jars are fetched, a process measures, what it tells is collected."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any, Final
+
+from benchmarks.peers.servers.server import BUILD, PROJECT, Unavailable, class_path
+from benchmarks.peers.spark.plan import KAFKA, SparkPlan
+
+CONNECTOR: Final = "4.2.0"
+"""The newest that is published; it runs on Spark 4.3."""
+SparkRows = dict[str, dict[str, dict[str, list[float]]]]
+Failures = list[dict[str, str]]
+
+
+def connector_jars() -> list[str]:
+    """The connector and what it needs beyond Spark, or raise `Unavailable`."""
+    maven = shutil.which("mvn")
+    if maven is None or shutil.which("java") is None:
+        raise Unavailable("java (17 or newer) and mvn have to be on PATH")
+    # The broker's jars come first: the worker is not to fetch anything.
+    from benchmarks.peers.servers.kafka import Kafka
+
+    Kafka().prepare()
+    return class_path(maven, "spark_kafka", CONNECTOR).split(":")
+
+
+def spark_versions() -> dict[str, str]:
+    """Of Spark itself and of the connector."""
+    return {"spark": version("pyspark"), KAFKA: CONNECTOR}
+
+
+def run_spark(plan: SparkPlan) -> dict[str, Any]:
+    """All figures by row, side and what was read; what failed; what was left out, and why."""
+    skipped: Failures = []
+    jars: list[str] = []
+    try:
+        jars = connector_jars()
+    except Unavailable as missing:
+        skipped.append({"what": KAFKA, "why": str(missing)})
+    rows, failures = collected(plan, jars)
+    return {
+        "plan": asdict(plan),
+        "versions": spark_versions(),
+        "rows": rows,
+        "failures": failures,
+        "skipped": skipped,
+    }
+
+
+def collected(plan: SparkPlan, jars: list[str]) -> tuple[SparkRows, Failures]:
+    """What the worker tells, with Kafka if there are jars."""
+    rows: SparkRows = {}
+    failures: Failures = []
+    log = BUILD / "logs" / "spark.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peers.spark.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        ) as worker,
+    ):
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write(json.dumps({"plan": asdict(plan), "jars": jars}) + "\n")
+        worker.stdin.close()
+        done = False
+        for line in worker.stdout:
+            if not line.startswith("{"):
+                continue  # other libraries talk, too
+            told = json.loads(line)
+            done = done or "done" in told
+            sys.stderr.write(f"  spark: {line}")
+            if "why" in told:
+                failures.append({"who": told["side"], "row": told["row"], "why": told["why"]})
+            for what, value in told.get("figures", {}).items():
+                figures = rows.setdefault(told["row"], {}).setdefault(told["side"], {})
+                figures.setdefault(what, []).append(value)
+    if not done:
+        why = f"the worker ended with {worker.returncode}: {_last_line(log.read_text())}"
+        failures.append({"who": "spark", "row": "all that is missing", "why": why})
+    return rows, failures
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "nothing told"
