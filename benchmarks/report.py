@@ -23,12 +23,13 @@ Document = dict[str, Any]
 Values = Sequence[float]
 TIMES: Final = ("p50_ms", "p99_ms", "p999_ms")
 PROMISES: Final = (
+    ("penstock on apache", None),
     ("rocketmq-python-client on apache", 10.0),
     ("aiokafka on kafka", 1.0),
     ("kafka-python on kafka", 1.0),
     ("confluent-kafka on kafka", None),
 )
-"""Whom our client is compared with, and how many times as fast it is meant to be."""
+"""What our client on our broker is compared with, and how many times as fast it is meant to be."""
 
 
 HOW: Final = """\
@@ -210,9 +211,9 @@ def peers_markdown(told: Document) -> str:
         f" ({told['machine']['processor']}), load before {told['machine']['load_before'][0]},"
         f" Python {told['machine']['python']}. {plan['rounds']} rounds in turn,"
         f" {plan['seconds']:g} s a row. Medians; in brackets the lowest and the highest round.",
-        f"Versions: {versions}.",
-        HOW,
     ]
+    if versions:
+        parts += [f"Versions: {versions}.", HOW]
     unsynced = rows.get("async", {})
     if unsynced:
         parts += ["## Rates", rows_table(unsynced)]
@@ -220,7 +221,7 @@ def peers_markdown(told: Document) -> str:
         parts += ["![Latency](peers-latency.svg)"]
         comparison = compared(unsynced)
         if comparison:
-            parts += ["## Our client beside other Python clients", compared_table(comparison)]
+            parts += ["## Our client on our broker beside others", compared_table(comparison)]
     if told["servers"]:
         parts += ["## Servers", servers_table(told["servers"], unsynced)]
         parts += ["![Servers](peers-servers.svg)"]

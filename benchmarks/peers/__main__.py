@@ -173,11 +173,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: Path = options.results
     results.mkdir(parents=True, exist_ok=True)
     told = document(plan, Found(), {}, [])
+    before = told["machine"]  # with the load of the machine before ours
     for part in (part for part in PARTS if part in options.parts):
         sys.stderr.write(f"{part}, after {(time.monotonic() - began) / 60:.1f} minutes\n")
         try:
             if part == CLIENTS:
-                told = run_clients(options, plan)
+                told = run_clients(options, plan) | {"machine": before}
             elif part == JAVA:
                 java = run_java(java_of(options))
                 (results / "apache.json").write_text(json.dumps(java, indent=1) + "\n")
