@@ -154,6 +154,14 @@ def test_without_a_watch_the_page_says_what_is_not_known() -> None:
     assert "birth to store" in text
 
 
+def test_a_latency_of_nothing_has_an_axis_of_a_millisecond_and_whole_dots() -> None:
+    window = (T0, T0 + 1000)
+    picture = report_figures.latency([Spread(T0, 0.0, 0.0, 0.0)], "latency", window)
+    marks = [float(text) for text in re.findall(r">([0-9.]+)</text>", picture)]
+    assert max(marks) == 1.0
+    assert picture.count("<g clip-path") == 1, "the band is clipped, the dots are not"
+
+
 def test_many_series_are_added_up_and_none_is_left_out() -> None:
     svg = report_figures.throughput(
         {f"topic-{n}": line(n, n) for n in range(1, 20)}, 1000, (T0, T0 + 5000)

@@ -34,6 +34,7 @@ _VARIABLES = {
 _OTHERS = "others"
 _LABEL_CHARACTERS = 40
 _BARS = 10
+_SHORTEST_AXIS_MS = 1.0
 _DOTS_BELOW = 3
 """A line needs two ends; fewer points are drawn as dots as well."""
 _WIDE, _HALF = (11.6, 3.3), (5.6, 2.9)
@@ -130,8 +131,19 @@ def latency(series: Sequence[Spread], name: str, window: Window) -> str:
             (median, "median", _COLOURS[0]),
         ):
             marker = "o" if len(series) < _DOTS_BELOW else None
-            axes.plot(times, values, label=label, color=colour, linewidth=1.8, marker=marker)
+            axes.plot(
+                times,
+                values,
+                label=label,
+                color=colour,
+                linewidth=1.8,
+                marker=marker,
+                # A dot at zero, or at the window's edge, would be half a dot.
+                clip_on=marker is None,
+            )
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:,g}"))
+        # Messages carry milliseconds: less is not known, so the axis shows one at least.
+        axes.set_ylim(top=max(axes.get_ylim()[1], _SHORTEST_AXIS_MS))
         axes.set_ylabel(unit)
         return drawing.over_time(window)
 
