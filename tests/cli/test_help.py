@@ -138,6 +138,32 @@ def test_help_loads_nothing_that_takes_long() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["group", "list", "--json"],
+        ["send", "orders", "order 1", "--key", "o-1", "--tag", "created"],
+        ["tail", "orders", "--last", "1"],
+        ["query", "orders", "--key", "o-1"],
+    ],
+    ids=" ".join,
+)
+def test_everyday_commands_load_no_validators(arguments: list[str], cluster: Embedded) -> None:
+    # typer validates with pydantic, which takes longer to load than all the rest of a command.
+    code = (
+        f"import sys; sys.argv = ['penstock', *{arguments!r}]\n"
+        "from penstock.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, 'pydantic' in sys.modules, file=sys.stderr)"
+    )
+    cluster.admin.create_topic("orders", 1)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "0 False"
+
+
 START_UP_FACTOR = 11
 """Starting takes 7 times as long as Python itself; 200 ms would be 12 times on the slowest machine
 it was measured on, where Python takes 16 ms."""

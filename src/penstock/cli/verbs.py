@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 _EXAMPLE = "\n\nExample: "
+_DIGITS = 18
 
 
 class Verb(NamedTuple):
@@ -31,6 +32,9 @@ class LazyVerbs(TyperGroup):
 
     verbs: ClassVar[Mapping[str, Verb]] = {}
     _is_listing = False
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [_relieved(parameter) for parameter in super().get_params(ctx)]
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.verbs)
@@ -80,6 +84,7 @@ def load(name: str, verb: Verb) -> TyperCommand | TyperGroup:
     command = group.commands[name]
     assert isinstance(command, TyperCommand | TyperGroup), "typer made it"
     _end_with_example(command)
+    _take_values_as_they_are(command)
     return command
 
 
@@ -91,3 +96,63 @@ def _end_with_example(command: Any) -> None:
         command.epilog = f"\b\n{_EXAMPLE.strip()} {example}"
     for part in getattr(command, "commands", {}).values():
         _end_with_example(part)
+
+
+class _AsItIs:
+    """Takes a parameter's value as it is where nothing has to be made of it.
+
+    typer turns every value into its type with pydantic, texts and values that were not given
+    included; loading that takes longer than most commands run.
+    """
+
+    def __init__(self, parameter: Any) -> None:
+        self._parameter = parameter
+        self._type = parameter.type_descriptor.annotation
+        self._is_list = parameter.multiple or parameter.nargs == -1
+
+    def _is_of_type(self, value: Any) -> bool:
+        if isinstance(value, str):
+            return self._type is str
+        # The command line has only texts in it: anything else is a default.
+        return isinstance(self._type, type) and isinstance(value, self._type)
+
+    def _number(self, text: str) -> int | None:
+        """A number as everybody writes it; None for what should be looked at more closely."""
+        allowed = self._parameter.type_descriptor.parameter_info
+        if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
+            return None
+        number = int(text)
+        low = allowed.min is not None and number < allowed.min
+        high = allowed.max is not None and number > allowed.max
+        return None if low or high else number
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """What typer asks for a value: the value, of the parameter's type."""
+        if value is None:
+            return () if self._is_list else None
+        if self._is_list and self._type == list[str] and isinstance(value, list | tuple):
+            return list(value)
+        if not self._is_list:
+            if self._is_of_type(value):
+                return value
+            is_number = self._type is int and isinstance(value, str)
+            if is_number and (number := self._number(value)) is not None:
+                return number
+        self._parameter._runtime_param = None  # typer makes its own
+        return self._parameter.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def _relieved(parameter: Any) -> Any:
+    """The parameter, which loads pydantic only for a value that needs it."""
+    # Other versions of typer have no such thing, nor the need.
+    if getattr(parameter, "_runtime_param", parameter) is None:
+        parameter._runtime_param = _AsItIs(parameter)
+    return parameter
+
+
+def _take_values_as_they_are(command: Any) -> None:
+    all_of = command.get_params
+    # Asked each time, since the option for help is made when it is first asked for.
+    command.get_params = lambda ctx: [_relieved(parameter) for parameter in all_of(ctx)]
+    for part in getattr(command, "commands", {}).values():
+        _take_values_as_they_are(part)
