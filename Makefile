@@ -40,7 +40,7 @@ spec: install  ## run the tests of the behaviour checklist and print its rows
 	$(BIN)/python -m tools.spec_table
 
 MINUTES ?= 10
-soak: install  ## simulate clusters under faults with fresh seeds: make soak MINUTES=60
+soak: install  ## simulated faults, kills, fuzzers, memory: make soak MINUTES=60
 	$(BIN)/python -m tools.soak --minutes $(MINUTES)
 
 demo: install  ## run the main job end to end

@@ -1,5 +1,6 @@
 """Settings that all tests share."""
 
+import os
 import signal
 from typing import Any
 
@@ -8,7 +9,13 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # A busy machine must not fail a property: no test here depends on how long an example takes.
-settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# PENSTOCK_EXAMPLES is how `make soak` asks for more of them.
+settings.register_profile(
+    "penstock",
+    deadline=None,
+    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "100")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("penstock")
 
 # Who starts the tests in the background may have them ignore Ctrl-C; the commands that tests start

@@ -56,7 +56,7 @@ class Checker:
             stored = store.record_at(record.log_position)
             assert stored is not None
             assert decode_record(stored, check_crc=True).body == expected.body
-            self.check_entry(store, queue, record.log_position, record.size)
+            self.check_entry(store, queue, record.log_position, record.size, expected.tag)
             stored_ms = record.store_timestamp
             found = store.query(
                 record.topic, expected.key, begin_ms=stored_ms, end_ms=stored_ms
@@ -69,12 +69,11 @@ class Checker:
             assert store.max_offset(*queue) == count, f"{queue} has entries of nothing"
 
     def check_entry(
-        self, store: MessageStore, queue: tuple[str, int], position: int, size: int
+        self, store: MessageStore, queue: tuple[str, int], position: int, size: int, tag: str
     ) -> None:
         entry = store.entry(*queue, self.offsets[queue])
         assert entry is not None, f"message {self.count} has no queue entry"
         assert (entry.log_position, entry.size) == (position, size)
-        tag = writer.TAGS[self.count % len(writer.TAGS)]
         assert entry.tags_code == tag_code(tag)
 
 

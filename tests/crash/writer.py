@@ -19,6 +19,8 @@ from penstock.store import SYNC_FLUSH, Draft, MessageStore, StoreConfig
 TOPICS = ("orders", "bills", "parcels")
 QUEUES = 4
 TAGS = ("", "red", "blue")
+GROUP = 12
+"""Messages that go to one queue, together or one by one."""
 
 
 class Numbered(NamedTuple):
@@ -27,15 +29,20 @@ class Numbered(NamedTuple):
     topic: str
     queue_id: int
     key: str
+    tag: str
     body: bytes
     properties: bytes
 
 
 def message(number: int) -> Numbered:
-    """The one message of this number; its queue follows from the group of three it belongs to."""
-    group = number // 3
-    key = f"key-{number}"
-    tag = TAGS[number % len(TAGS)]
+    """The one message of this number; its queue follows from the group it belongs to.
+
+    Every second group is of messages that are alike, which the store writes by a way of their own.
+    """
+    group = number // GROUP
+    kind = group if group % 2 else number
+    key = f"key-{number:08d}"
+    tag = TAGS[kind % len(TAGS)]
     properties = (
         f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01{key} all\x02" + f"TAGS\x01{tag}\x02" * bool(tag)
     )
@@ -43,7 +50,8 @@ def message(number: int) -> Numbered:
         TOPICS[group % len(TOPICS)],
         group // len(TOPICS) % QUEUES,
         key,
-        f"{number}:".encode() + bytes([number % 255 + 1]) * (number * 7919 % 700),
+        tag,
+        f"{number:08d}:".encode() + bytes([number % 255 + 1]) * (kind * 7919 % 700),
         properties.encode(),
     )
 
@@ -62,10 +70,10 @@ def config(flush_disk_type: str) -> StoreConfig:
 
 
 def stage(store: MessageStore, number: int, random: Random) -> int:
-    """Append one message, or the rest of a group of three as a batch; return the next number."""
+    """Append one message, or the rest of a group as a batch; return the next number."""
     first = message(number)
     draft = Draft(first.topic, first.queue_id, first.body, first.properties)
-    rest = range(number, number - number % 3 + 3)
+    rest = range(number, number - number % GROUP + GROUP)
     if len(rest) > 1 and random.randrange(2):
         members = [message(member) for member in rest]
         items = [BatchItem(member.body, member.properties) for member in members]

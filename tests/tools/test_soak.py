@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
+from tools.soak import checks, memory, simulation
+from tools.soak.__main__ import SHARES, main
 
 from penstock.client.process_queue import ProcessQueue
-from tools import soak
 
 
 def test_a_seed_is_run_again_and_its_summary_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert soak.main(["--seed", "4"]) == 0
+    assert main(["--seed", "4"]) == 0
     assert "Summary(seed=4," in capsys.readouterr().out
 
 
@@ -20,7 +22,7 @@ def test_a_seed_that_fails_prints_its_plan_and_fails(
 ) -> None:
     monkeypatch.setattr(ProcessQueue, "commit", lambda *_: 1_000_000)
     monkeypatch.setattr(ProcessQueue, "remove", lambda *_: 1_000_000)
-    assert soak.main(["--seed", "4"]) == 1
+    assert main(["--seed", "4"]) == 1
     printed = capsys.readouterr().out
     assert "was committed at 1000000" in printed
     assert "seed 4:" in printed
@@ -28,7 +30,7 @@ def test_a_seed_that_fails_prints_its_plan_and_fails(
 
 
 def test_seeds_follow_each_other_until_the_time_has_come() -> None:
-    jobs = soak.jobs(100, time.monotonic() + 3600)
+    jobs = simulation.jobs(100, time.monotonic() + 3600)
     assert [next(jobs) for _ in range(5)] == [
         (100, True),
         (101, False),
@@ -36,9 +38,43 @@ def test_seeds_follow_each_other_until_the_time_has_come() -> None:
         (103, False),
         (104, True),
     ]
-    assert list(soak.jobs(100, time.monotonic())) == []
+    assert list(simulation.jobs(100, time.monotonic())) == []
 
 
 def test_a_short_soak_runs_in_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert soak.main(["--minutes", "0.001", "--first", "5", "--processes", "1"]) == 0
-    assert "0 failed" in capsys.readouterr().out
+    arguments = ["simulation", "--minutes", "0.001", "--first", "5", "--processes", "1"]
+    assert main(arguments) == 0
+    assert "simulation: " in capsys.readouterr().out
+
+
+def test_a_part_that_is_not_there_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["simulations"])
+    told = capsys.readouterr().err
+    assert "'simulations'" in told
+    assert all(part in told for part in SHARES)
+
+
+def test_a_broker_under_load_and_nonsense_keeps_its_memory() -> None:
+    outcome = memory.watch(6)
+    assert outcome.failures == []
+    assert " 0 messages sent" not in outcome.tried
+    assert " 0 requests with changed bytes" not in outcome.tried
+
+
+def test_checks_that_fail_are_told_with_their_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("def test_this_fails():\n    assert False\n")
+    outcome = checks.rounds("fuzzers", [str(broken)], {}, 0, "of one")
+    assert outcome.tried == "1 rounds, 0 checks, of one"
+    [failure] = outcome.failures
+    assert failure.startswith("fuzzers with --hypothesis-seed=")
+    assert "test_this_fails" in capsys.readouterr().out
+
+
+def test_property_tests_are_found() -> None:
+    found = checks.property_tests()
+    assert "tests/protocol/test_frames.py" in found
+    assert not any("spark" in path for path in found)

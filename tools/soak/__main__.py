@@ -1,0 +1,68 @@
+"""Everything that finds more the longer it runs, for as long as asked.
+
+    python -m tools.soak --minutes 60              simulations, kills, fuzzers, memory, in turn
+    python -m tools.soak --minutes 10 simulation   one part only
+    python -m tools.soak --seed 17                 one simulated cluster again, telling all
+    python -m tools.soak --seed 17 --big           the same of a big cluster
+
+Prints what was tried at the end. Ends with 1 if anything failed, and tells how to try it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tools.soak import checks, memory, simulation
+from tools.soak.outcome import Outcome, say
+
+SHARES: Final = {"simulation": 0.5, "kills": 0.2, "fuzzers": 0.2, "memory": 0.1}
+"""The parts, and which part of the time each has."""
+
+
+def soak(parts: Sequence[str], minutes: float, first: int, processes: int) -> list[Outcome]:
+    """Run the parts one after the other."""
+    ways: dict[str, Callable[[float], Outcome]] = {
+        "simulation": lambda seconds: simulation.soak(seconds, first, processes),
+        "kills": checks.kill,
+        "fuzzers": checks.fuzz,
+        "memory": memory.watch,
+    }
+    all_shares = sum(SHARES[part] for part in parts)
+    return [ways[part](minutes * 60 * SHARES[part] / all_shares) for part in parts]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; 1 if something failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(SHARES)} (default: all)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
+    parser.add_argument("--seed", type=int, help="simulate this seed only, and tell what happens")
+    parser.add_argument("--big", action="store_true", help="with --seed: the big cluster of it")
+    parser.add_argument("--first", type=int, help="the first seed (default: by the time of day)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    chosen = parser.parse_args(arguments)
+    for part in chosen.parts:
+        if part not in SHARES:
+            parser.error(f"no part {part!r}; there are {', '.join(SHARES)}")
+    if chosen.seed is not None:
+        return simulation.replay(chosen.seed, is_big=chosen.big)
+    first = int(time.time()) * 100 if chosen.first is None else chosen.first
+    outcomes = soak(chosen.parts or list(SHARES), chosen.minutes, first, chosen.processes)
+    for part, tried, failures in outcomes:
+        say(f"{part}: {tried}; {len(failures)} failed")
+        for failure in failures:
+            say(f"  {failure}")
+    return 1 if any(outcome.failures for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Tests that choose something new each time they run, run again and again.
+
+Kills: processes killed at moments chosen by chance, and what the next one finds (`tests/crash`).
+Fuzzers: every property test, with more examples than `make test` has time for and another seed
+each time. What fails is printed by pytest; its seed is told, so that it can be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tools.soak.outcome import Outcome, say
+
+ROOT: Final = Path(__file__).parents[2]
+CRASHES: Final = ("tests/crash",)
+EXAMPLES: Final = 1_000
+"""Examples of each property that does not say how many it wants."""
+_PASSED: Final = re.compile(r"(\d+) passed")
+_TAIL_LINES: Final = 60
+
+
+def property_tests() -> list[str]:
+    """The files with property tests, but for those that start Spark."""
+    found = [
+        path.relative_to(ROOT)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if "from hypothesis import" in path.read_text()
+    ]
+    return [str(path) for path in found if path.parts[1] != "spark"]
+
+
+def kill(seconds: float) -> Outcome:
+    """Kill writers and brokers, round after round."""
+    return rounds("kills", CRASHES, {}, seconds, "killed at random")
+
+
+def fuzz(seconds: float) -> Outcome:
+    """Run the property tests with other seeds, round after round."""
+    more = {"PENSTOCK_EXAMPLES": str(EXAMPLES)}
+    return rounds("fuzzers", property_tests(), more, seconds, f"{EXAMPLES} examples each")
+
+
+def rounds(
+    part: str, paths: Sequence[str], more: dict[str, str], seconds: float, what: str
+) -> Outcome:
+    """Run these tests with other seeds until the time has come, once at least."""
+    say(f"{part}: {seconds:.0f} s")
+    until = time.monotonic() + seconds
+    count = checks = 0
+    failures: list[str] = []
+    while not count or time.monotonic() < until:
+        seed = random.SystemRandom().getrandbits(32)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += [f"--hypothesis-seed={seed}", *paths]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        count += 1
+        passed = _PASSED.search(done.stdout)
+        checks += int(passed[1]) if passed else 0
+        if done.returncode:
+            say("\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:]))
+            failures.append(f"{part} with --hypothesis-seed={seed}")
+        say(f"{part}: round {count}, {checks} checks passed, {len(failures)} rounds failed")
+    return Outcome(part, f"{count} rounds, {checks} checks, {what}", failures)

@@ -1,0 +1,182 @@
+"""A broker under load for long: does its memory grow, do files stay open, does it survive nonsense?
+
+A producer and a consumer work all the time; beside them real requests, captured from Apache
+RocketMQ, are sent with some of their bytes changed. The broker must still serve at the end, have
+written no traceback, and need no more memory and files than when it was warm. A broker keeps
+counters for each topic, group and client it meets, so all of these stay the same here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from tools.soak.outcome import Outcome, say
+
+from penstock import Message, Producer, PushConsumer
+from penstock.model import StoredMessage
+from penstock.testing.process import ChildProcess
+
+FRAMES: Final = Path(__file__).parents[2] / "tests" / "vectors" / "frames-5.5.0.jsonl.gz"
+TOPIC: Final = "soak"
+BATCH: Final = 50
+GROWTH: Final = 1.25
+"""How much more memory than when warm is too much; the allocator alone makes it vary."""
+MORE_FILES: Final = 20
+SAMPLE_SECONDS: Final = 1.0
+# Requests that change state by name would make a new topic or group of every changed byte.
+HARMLESS: Final = frozenset({"PULL_MESSAGE", "QUERY_CONSUMER_OFFSET", "GET_ROUTEINFO_BY_TOPIC"})
+
+
+def watch(seconds: float) -> Outcome:
+    """Load a broker and watch it."""
+    say(f"memory: {seconds:.0f} s")
+    seed = random.SystemRandom().getrandbits(32)
+    with tempfile.TemporaryDirectory(prefix="penstock-soak-") as directory:
+        command = [sys.executable, "-m", "penstock", "up", "--data", directory]
+        # Small segments that are removed soon: the log must not grow for ever either.
+        config = Path(directory).with_suffix(".conf")
+        config.write_text("mappedFileSizeCommitLog=16777216\nfileReservedTime=1\n")
+        command += ["--nameserver-port", "0", "--broker-port", "0", "--config", str(config)]
+        try:
+            with ChildProcess(command) as broker:
+                return _watched(broker, seconds, seed)
+        finally:
+            config.unlink()
+
+
+def _watched(broker: ChildProcess, seconds: float, seed: int) -> Outcome:
+    ready = broker.wait_for_line(r"^ready namesrv=(\S+) broker=(\S+)")
+    namesrv, address = ready.groups()
+    load = _Load(namesrv, address, seed)
+    load.start()
+    memory: list[int] = []
+    files: list[int] = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and broker.is_running:
+        time.sleep(SAMPLE_SECONDS)
+        memory.append(_own_kb(broker.pid))
+        files.append(len(list(Path(f"/proc/{broker.pid}/fd").iterdir())))
+    load.stop()
+    failures = load.failures()
+    if not broker.is_running:
+        failures.append("the broker has died")
+    if "Traceback" in broker.output:
+        failures.append("the broker wrote a traceback")
+    # The first third is the warming up.
+    third = max(1, len(memory) // 3)
+    warm, last = (statistics.median(part) for part in (memory[third : 2 * third], memory[-third:]))
+    if last > warm * GROWTH:
+        failures.append(f"memory grew from {warm / 1024:.0f} to {last / 1024:.0f} MB")
+    if max(files[-third:]) > max(files[third : 2 * third]) + MORE_FILES:
+        failures.append(f"open files grew to {max(files[-third:])}")
+    tried = (
+        f"{load.sent} messages sent, {load.handled} handled, {load.odd} requests with changed "
+        f"bytes (seed {seed}); {warm / 1024:.0f} MB when warm, {last / 1024:.0f} MB at the end, "
+        f"{files[-1]} files"
+    )
+    return Outcome("memory", tried, [f"{failure}, seed {seed}" for failure in failures])
+
+
+class _Load:
+    """What a broker is given to do."""
+
+    def __init__(self, namesrv: str, address: str, seed: int) -> None:
+        self._namesrv = namesrv
+        self._address = address
+        self._random = random.Random(seed)
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), daemon=True)
+            for work in (self._produce, self._speak_nonsense)
+        ]
+        self._errors: list[str] = []
+        self.sent = self.handled = self.odd = 0
+        self._consumer = PushConsumer("soak", namesrv=namesrv, start_from="first", batch_size=32)
+        self._consumer.on(TOPIC)(self._handle)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+        # A consumer finds the topic when the producer has made it.
+        self._consumer.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        until = time.monotonic() + 30
+        while self.handled < self.sent and time.monotonic() < until:
+            time.sleep(0.1)
+        self._consumer.stop()
+
+    def failures(self) -> list[str]:
+        missing = self.sent - self.handled
+        return self._errors + ([f"{missing} messages were not handled"] if missing > 0 else [])
+
+    def _guarded(self, work: object) -> None:
+        assert callable(work)
+        try:
+            work()
+        except Exception as error:
+            self._errors.append(f"{type(error).__name__}: {error}")
+
+    def _handle(self, messages: list[StoredMessage]) -> None:
+        self.handled += len(messages)
+
+    def _produce(self) -> None:
+        with Producer("soak-producer", namesrv=self._namesrv) as producer:
+            while not self._stopping.is_set():
+                bodies = [
+                    self._random.randbytes(self._random.randrange(1, 600)) for _ in range(BATCH)
+                ]
+                producer.send_batch([Message(TOPIC, body) for body in bodies])
+                self.sent += BATCH
+                for body in bodies[:5]:
+                    producer.send(Message(TOPIC, body, tag="single"))
+                    self.sent += 1
+                self._stopping.wait(0.05)
+
+    def _speak_nonsense(self) -> None:
+        frames = _frames()
+        host, _, port = self._address.rpartition(":")
+        while not self._stopping.is_set():
+            frame = bytearray(self._random.choice(frames))
+            for _ in range(self._random.randrange(4)):
+                frame[self._random.randrange(len(frame))] = self._random.randrange(256)
+            with socket.create_connection((host, int(port)), 10) as connection:
+                connection.settimeout(0.05)
+                try:
+                    connection.sendall(frame)
+                    connection.recv(65_536)
+                except OSError:
+                    pass  # Silence and a closed door are answers, too.
+            self.odd += 1
+
+
+def _frames() -> list[bytes]:
+    """Requests as real clients send them."""
+    with gzip.open(FRAMES, "rt") as lines:
+        captured = [json.loads(line) for line in lines]
+    return [
+        bytes.fromhex(frame["frame_hex"])
+        for frame in captured
+        if frame["request_code_name"] in HARMLESS and not frame["flag"] & 1
+    ]
+
+
+def _own_kb(pid: int) -> int:
+    """Memory that is not pages of files, which the kernel takes back when it likes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1])
+    return 0
