@@ -24,8 +24,8 @@ from penstock.client.facade import (
     PushConsumerFacade,
     decision_of,
     queue_set,
+    seek_to,
 )
-from penstock.client.facade import offset_or_time as _place
 from penstock.client.handover import Outbox
 from penstock.client.hosts import Host, Lease
 from penstock.client.naming import wrap
@@ -44,7 +44,29 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class Producer(ProducerFacade):
+class _Entered:
+    """`start` and `stop` around a block."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class Producer(_Entered, ProducerFacade):
     """Sends messages.
 
     ``send_timeout`` (sendMsgTimeout) covers all attempts, ``retries`` (retryTimesWhenSendFailed)
@@ -86,18 +108,6 @@ class Producer(ProducerFacade):
             lease.release()
             if self._checkers is not None:
                 self._checkers.shutdown(wait=False)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def send(
         self,
@@ -209,7 +219,7 @@ class Producer(ProducerFacade):
         return list(self._host.run(self._core.queues(wrap(self._namespace, topic))))
 
 
-class PushConsumer(PushConsumerFacade):
+class PushConsumer(_Entered, PushConsumerFacade):
     """Calls handlers with the messages of its topics.
 
     ``model`` (messageModel) is clustering or broadcasting; ``start_from`` (consumeFromWhere) is
@@ -285,18 +295,6 @@ class PushConsumer(PushConsumerFacade):
             lease.release()
             self._end_handler_host()
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
     def pause(self) -> None:
         """Pull nothing more until `resume`; what is cached is still consumed."""
         self._host.call_soon(self._core.pause)
@@ -307,11 +305,7 @@ class PushConsumer(PushConsumerFacade):
 
     def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
         """Go on at another place of a queue that is held: an offset, or a datetime or its text."""
-        offset, time_ms = _place(offset_or_time)
-        if offset is None:
-            self._host.run(self._core.seek_time(queue, time_ms))
-        else:
-            self._host.run(self._core.seek(queue, offset))
+        self._host.run(seek_to(self._core, queue, offset_or_time))
 
     def assignment(self) -> set[MessageQueue]:
         """The queues of the subscribed topics that this consumer holds now."""
@@ -322,7 +316,7 @@ class PushConsumer(PushConsumerFacade):
         return self._host.run(_soon(consumer_stats, self._core.state))
 
 
-class PullConsumer(PullConsumerFacade):
+class PullConsumer(_Entered, PullConsumerFacade):
     """Hands out messages when asked.
 
     ``start_from`` as in `PushConsumer`; with ``auto_commit`` a poll commits what the one before
@@ -333,19 +327,11 @@ class PullConsumer(PullConsumerFacade):
         """Join the group and begin to read ahead."""
         lease = self._open()
         try:
-            lease.host.run(self._start(lease))
+            lease.host.run(self._start_core(lease))
         except BaseException:
             self._close()
             lease.release()
             raise
-
-    async def _start(self, lease: Lease) -> None:
-        self._core = self._make_core(lease)
-        for topic, tags, sql in self._wanted:
-            await self._core.subscribe(topic, tags=tags, sql=sql)
-        if self._queues is not None:
-            await self._core.assign(self._queues)
-        await self._core.start()
 
     def stop(self) -> None:
         """Commit what was consumed and leave; idempotent."""
@@ -356,18 +342,6 @@ class PullConsumer(PullConsumerFacade):
             lease.host.run(self._core.stop())
         finally:
             lease.release()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Share the queues of a topic with the other members of the group."""
@@ -392,11 +366,7 @@ class PullConsumer(PullConsumerFacade):
 
     def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
         """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
-        offset, time_ms = _place(offset_or_time)
-        if offset is None:
-            self._host.run(self._core.seek_time(queue, time_ms))
-        else:
-            self._host.run(self._core.seek(queue, offset))
+        self._host.run(seek_to(self._core, queue, offset_or_time))
 
     def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
         """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.

@@ -81,43 +81,25 @@ class _Homecoming:
             self._finished(jobs)
 
 
-class ThreadExecutor:
-    """A fixed number of threads, started as they are needed.
+class _Backlog:
+    """The jobs that wait for a worker.
 
-    ``task_limit`` bounds the jobs that wait; without it only flow control does.
+    ``task_limit`` bounds them; without it only flow control does.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        call: Callable[[Job], None],
-        finished: Finished,
-        *,
-        threads: int,
-        name: str,
-        task_limit: int | None = None,
-    ) -> None:
-        self._call = call
-        self._home = _Homecoming(loop, finished)
-        self._max_threads = threads
-        self._name = name
+    def __init__(self, task_limit: int | None) -> None:
         self._task_limit = task_limit
         self._waiting: deque[Job] = deque()
-        self._running: dict[int, Job] = {}
-        self._changed = threading.Condition(threading.Lock())
-        self._idle = 0
-        self._started = 0
         self._is_closed = False
 
-    def submit(self, jobs: Sequence[Job]) -> int:
-        taken = len(jobs)
+    def _take(self, jobs: Sequence[Job]) -> int:
+        """Let jobs from the front wait, as many as there is room for; return how many."""
         if self._is_closed:
             return 0
+        taken = len(jobs)
         if self._task_limit is not None:
             taken = min(taken, max(0, self._task_limit - len(self._waiting)))
         self._waiting.extend(jobs[:taken])
-        if taken:
-            self._wake_one()
         return taken
 
     def discard(self) -> list[Job]:
@@ -129,6 +111,17 @@ class ThreadExecutor:
                 break
         return waiting
 
+
+class _AwayBacklog(_Backlog):
+    """A backlog whose workers are on other threads, with what they do and send back."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, finished: Finished, task_limit: int | None
+    ) -> None:
+        super().__init__(task_limit)
+        self._home = _Homecoming(loop, finished)
+        self._running: dict[int, Job] = {}
+
     @property
     def running(self) -> list[Job]:
         return list(self._running.values())
@@ -136,6 +129,34 @@ class ThreadExecutor:
     @property
     def is_settling(self) -> bool:
         return self._home.is_due
+
+
+class ThreadExecutor(_AwayBacklog):
+    """A fixed number of threads, started as they are needed."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: Callable[[Job], None],
+        finished: Finished,
+        *,
+        threads: int,
+        name: str,
+        task_limit: int | None = None,
+    ) -> None:
+        super().__init__(loop, finished, task_limit)
+        self._call = call
+        self._max_threads = threads
+        self._name = name
+        self._changed = threading.Condition(threading.Lock())
+        self._idle = 0
+        self._started = 0
+
+    def submit(self, jobs: Sequence[Job]) -> int:
+        taken = self._take(jobs)
+        if taken:
+            self._wake_one()
+        return taken
 
     async def close(self) -> None:
         with self._changed:
@@ -189,7 +210,7 @@ class ThreadExecutor:
             return True
 
 
-class CoroutineExecutor:
+class CoroutineExecutor(_AwayBacklog):
     """An event loop, with a fixed number of handlers under way at once.
 
     Workers are tasks that call one handler after the other; a handler that never waits costs no
@@ -209,27 +230,18 @@ class CoroutineExecutor:
         name: str,
         task_limit: int | None = None,
     ) -> None:
+        super().__init__(loop, finished, task_limit)
         self._loop = loop
         self._handler_loop = handler_loop
         self._call = call
-        self._home = _Homecoming(loop, finished)
         self._limit = limit
         self._name = name
-        self._task_limit = task_limit
-        self._waiting: deque[Job] = deque()
-        self._running: dict[int, Job] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._is_worker_coming = False
         self._is_due = False
-        self._is_closed = False
 
     def submit(self, jobs: Sequence[Job]) -> int:
-        taken = len(jobs)
-        if self._is_closed:
-            return 0
-        if self._task_limit is not None:
-            taken = min(taken, max(0, self._task_limit - len(self._waiting)))
-        self._waiting.extend(jobs[:taken])
+        taken = self._take(jobs)
         if taken and not self._is_due:
             self._is_due = True
             try:
@@ -240,23 +252,6 @@ class CoroutineExecutor:
                 self.discard()
                 return 0
         return taken
-
-    def discard(self) -> list[Job]:
-        waiting: list[Job] = []
-        while self._waiting:
-            try:
-                waiting.append(self._waiting.popleft())
-            except IndexError:
-                break
-        return waiting
-
-    @property
-    def running(self) -> list[Job]:
-        return list(self._running.values())
-
-    @property
-    def is_settling(self) -> bool:
-        return self._home.is_due
 
     async def close(self) -> None:
         self._is_closed = True
@@ -304,7 +299,7 @@ class CoroutineExecutor:
                 del running[me]
 
 
-class InlineExecutor:
+class InlineExecutor(_Backlog):
     """Plain handlers on a virtual loop, whose ``run_in_executor`` makes each one an event."""
 
     def __init__(
@@ -316,29 +311,17 @@ class InlineExecutor:
         threads: int,
         task_limit: int | None = None,
     ) -> None:
+        super().__init__(task_limit)
         self._loop = loop
         self._call = call
         self._finished = finished
         self._threads = threads
-        self._task_limit = task_limit
-        self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        self._is_closed = False
 
     def submit(self, jobs: Sequence[Job]) -> int:
-        taken = len(jobs)
-        if self._is_closed:
-            return 0
-        if self._task_limit is not None:
-            taken = min(taken, max(0, self._task_limit - len(self._waiting)))
-        self._waiting.extend(jobs[:taken])
+        taken = self._take(jobs)
         self._spread()
         return taken
-
-    def discard(self) -> list[Job]:
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        return waiting
 
     @property
     def running(self) -> list[Job]:

@@ -372,6 +372,14 @@ class PullConsumerFacade(Facade):
     def _make_core(self, lease: Lease) -> PullConsumerCore:
         return PullConsumerCore(lease.session, self._settings, auto_commit=self._auto_commit)
 
+    async def _start_core(self, lease: Lease) -> None:
+        self._core = self._make_core(lease)
+        for topic, tags, sql in self._wanted:
+            await self._core.subscribe(topic, tags=tags, sql=sql)
+        if self._queues is not None:
+            await self._core.assign(self._queues)
+        await self._core.start()
+
     def _want(self, topic: str, tags: str, sql: str | None) -> str:
         """Note a subscription; the topic under the name brokers know."""
         if self._queues is not None:
@@ -420,10 +428,13 @@ def queue_set(
     return frozenset([queues]) if isinstance(queues, MessageQueue) else frozenset(queues)
 
 
-def offset_or_time(place: int | Time) -> tuple[int | None, int]:
-    """What a seek means: an int is an offset; a datetime or text is a time, in ms."""
-    if isinstance(place, int) and not isinstance(place, bool):
-        if place < 0:
-            raise InvalidArgument(f"offset {place}", expected="0 or more, or a time")
-        return place, 0
-    return None, timestamp_ms(place)
+async def seek_to(
+    core: PushConsumerCore | PullConsumerCore, queue: MessageQueue, place: int | Time
+) -> None:
+    """Go on elsewhere in a queue: an int is an offset; a datetime or text is a time."""
+    if not isinstance(place, int) or isinstance(place, bool):
+        await core.seek_time(queue, timestamp_ms(place))
+        return
+    if place < 0:
+        raise InvalidArgument(f"offset {place}", expected="0 or more, or a time")
+    await core.seek(queue, place)

@@ -20,8 +20,8 @@ from penstock.client.facade import (
     PushConsumerFacade,
     decision_of,
     queue_set,
+    seek_to,
 )
-from penstock.client.facade import offset_or_time as _place
 from penstock.client.handover import Inbox, Outbox
 from penstock.client.hosts import Lease
 from penstock.client.naming import wrap
@@ -39,7 +39,29 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class Producer(ProducerFacade):
+class _Entered:
+    """`start` and `stop` around a block."""
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+class Producer(_Entered, ProducerFacade):
     """Sends messages; the keywords are those of `penstock.Producer`."""
 
     _outbox: Outbox
@@ -69,18 +91,6 @@ class Producer(ProducerFacade):
             await lease.release_async()
             if self._checkers is not None:
                 self._checkers.shutdown(wait=False)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def send(
         self,
@@ -169,7 +179,7 @@ class Producer(ProducerFacade):
         return list(await self._host.await_(self._core.queues(wrap(self._namespace, topic))))
 
 
-class PushConsumer(PushConsumerFacade):
+class PushConsumer(_Entered, PushConsumerFacade):
     """Calls handlers with the messages of its topics; keywords as in `penstock.PushConsumer`."""
 
     async def start(self) -> None:
@@ -215,18 +225,6 @@ class PushConsumer(PushConsumerFacade):
         finally:
             await lease.release_async()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
     def pause(self) -> None:
         """Pull nothing more until `resume`; what is cached is still consumed."""
         self._host.call_soon(self._core.pause)
@@ -237,11 +235,7 @@ class PushConsumer(PushConsumerFacade):
 
     async def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
         """Go on at another place of a queue that is held: an offset, or a datetime or its text."""
-        offset, time_ms = _place(offset_or_time)
-        if offset is None:
-            await self._host.await_(self._core.seek_time(queue, time_ms))
-        else:
-            await self._host.await_(self._core.seek(queue, offset))
+        await self._host.await_(seek_to(self._core, queue, offset_or_time))
 
     async def assignment(self) -> set[MessageQueue]:
         """The queues of the subscribed topics that this consumer holds now."""
@@ -252,26 +246,18 @@ class PushConsumer(PushConsumerFacade):
         return await self._host.await_(_soon(consumer_stats, self._core.state))
 
 
-class PullConsumer(PullConsumerFacade):
+class PullConsumer(_Entered, PullConsumerFacade):
     """Hands out messages when asked; the keywords are those of `penstock.PullConsumer`."""
 
     async def start(self) -> None:
         """Join the group and begin to read ahead."""
         lease = self._open()
         try:
-            await lease.host.await_(self._start(lease))
+            await lease.host.await_(self._start_core(lease))
         except BaseException:
             self._close()
             await lease.release_async()
             raise
-
-    async def _start(self, lease: Lease) -> None:
-        self._core = self._make_core(lease)
-        for topic, tags, sql in self._wanted:
-            await self._core.subscribe(topic, tags=tags, sql=sql)
-        if self._queues is not None:
-            await self._core.assign(self._queues)
-        await self._core.start()
 
     async def stop(self) -> None:
         """Commit what was consumed and leave; idempotent."""
@@ -282,18 +268,6 @@ class PullConsumer(PullConsumerFacade):
             await lease.host.await_(self._core.stop())
         finally:
             await lease.release_async()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Share the queues of a topic with the other members of the group."""
@@ -319,11 +293,7 @@ class PullConsumer(PullConsumerFacade):
 
     async def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
         """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
-        offset, time_ms = _place(offset_or_time)
-        if offset is None:
-            await self._host.await_(self._core.seek_time(queue, time_ms))
-        else:
-            await self._host.await_(self._core.seek(queue, offset))
+        await self._host.await_(seek_to(self._core, queue, offset_or_time))
 
     async def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
         """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.
