@@ -1,4 +1,4 @@
-"""Groups with a Java and a Penstock member: shared queues, locks, retries, and both producers."""
+"""Groups of a Penstock member and one of Java or Go: shared queues, locks, retries, producers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from itertools import pairwise
 
 from tests.interop.client_lab import Lab, check, same, texts, wait_for
 from tests.interop.client_scenarios import Run, run_clients
-from tests.interop.java_members import Got, JavaMembers, java_members
+from tests.interop.go_clients import client_version, prepare_go
+from tests.interop.members import Got, Members, go_members, java_members
+from tests.interop.programs import not_run
 from tests.interop.results import Cell
 from tests.interop.servers import Cluster
-from tests.interop.toolchain import Toolchain
+from tests.interop.toolchain import Toolchain, Unavailable
 
 from penstock import Message, PushConsumer, RetryLater, StoredMessage
 
-SECTION = "groups of Java and Penstock members"
 Source = Callable[[], list[Got]]
 CLOCK_STEP = 0.002
-"""Seconds: Java's times are whole milliseconds."""
+"""Seconds: the others' times are whole milliseconds."""
+
+
+SPLIT_SECONDS = 110.0
+"""The Go client gives up a queue without its lock, which then ends by itself after 60 s."""
 
 
 class OurMember:
@@ -61,14 +66,18 @@ class OurMember:
         return {queue.queue_id for queue in self.consumer.assignment()}
 
 
-def _wait_for_split(java: JavaMembers, member: str, ours: OurMember, queues: int) -> None:
+def _wait_for_split(others: Members, member: str, ours: OurMember, queues: int) -> None:
     def split() -> bool:
-        theirs, mine = java.assigned(member), ours.assigned()
+        theirs, mine = others.assigned(member), ours.assigned()
         return (
             theirs | mine == set(range(queues)) and not theirs & mine and len(mine) == queues // 2
         )
 
-    wait_for(split, lambda: f"Java holds {java.assigned(member)}, Penstock {ours.assigned()}")
+    wait_for(
+        split,
+        lambda: f"{others.kind} holds {others.assigned(member)}, Penstock {ours.assigned()}",
+        SPLIT_SECONDS,
+    )
 
 
 def _wait_for_bodies(sources: Sequence[Source], wanted: Iterable[str]) -> None:
@@ -82,30 +91,30 @@ def _wait_for_bodies(sources: Sequence[Source], wanted: Iterable[str]) -> None:
     wait_for(all_there, lambda: f"{len(missing)} messages lost, such as {sorted(missing)[:3]}")
 
 
-def _send_both(lab: Lab, java: JavaMembers, topic: str, count: int, prefix: str) -> list[str]:
+def _send_both(lab: Lab, others: Members, topic: str, count: int, prefix: str) -> list[str]:
     """Half of the messages from each producer, keys shared; returns all bodies."""
     producer = lab.producer()
     ours = texts(count, f"{prefix}p")
     for number, body in enumerate(ours):
         producer.send(Message(topic, body.encode(), sharding_key=f"k{number % 8}"))
-    java.tell("send", topic, count, f"{prefix}j")
+    others.tell("send", topic, count, f"{prefix}j")
     return ours + texts(count, f"{prefix}j")
 
 
-def shared_queues(java: JavaMembers, lab: Lab) -> str:
-    topic, group, member = lab.topic(queues=8), lab.name("group"), lab.name("java")
+def shared_queues(others: Members, lab: Lab) -> str:
+    topic, group, member = lab.topic(queues=8), lab.name("group"), lab.name("other")
     ours = OurMember(lab, "penstock", group, topic)
-    java.consume(member, "concurrent", group, topic)
+    others.consume(member, "concurrent", group, topic)
     ours.consumer.start()
-    _wait_for_split(java, member, ours, 8)
-    sources: list[Source] = [partial(java.got, member), ours.got]
-    bodies = _send_both(lab, java, topic, 100, "a")
+    _wait_for_split(others, member, ours, 8)
+    sources: list[Source] = [partial(others.got, member), ours.got]
+    bodies = _send_both(lab, others, topic, 100, "a")
     _wait_for_bodies(sources, bodies)
     shares = [len(source()) for source in sources]
     check(min(shares) > 0, f"shares {shares}")
-    java.tell("stop", member)
+    others.tell("stop", member)
     wait_for(lambda: len(ours.assigned()) == 8, lambda: f"Penstock holds {ours.assigned()}")
-    bodies += _send_both(lab, java, topic, 40, "b")
+    bodies += _send_both(lab, others, topic, 40, "b")
     _wait_for_bodies(sources, bodies)
     ours.consumer.stop()
     counted = Counter(got.body for source in sources for got in source())
@@ -113,7 +122,7 @@ def shared_queues(java: JavaMembers, lab: Lab) -> str:
     same([], twice, "messages that came twice")
     same(set(bodies), set(counted), "what was consumed")
     lab.check_no_lag(group, topic)
-    return f"4 and 4 queues, {shares[0]} by Java and {shares[1]} by Penstock, each once; then all 8"
+    return f"4 and 4 queues, {shares[0]} by {others.kind} and {shares[1]} by Penstock: once; then 8"
 
 
 def check_orderly(got: Sequence[Got]) -> list[str]:
@@ -140,10 +149,12 @@ def check_orderly(got: Sequence[Got]) -> list[str]:
     return again
 
 
-def orderly_locks(java: JavaMembers, lab: Lab) -> str:
-    topic, group, member = lab.topic(queues=4), lab.name("group"), lab.name("java")
-    java.consume(member, "orderly", group, topic, 5)
-    wait_for(lambda: len(java.assigned(member)) == 4, lambda: "Java does not hold the queues")
+def orderly_locks(others: Members, lab: Lab) -> str:
+    topic, group, member = lab.topic(queues=4), lab.name("group"), lab.name("other")
+    others.consume(member, "orderly", group, topic, 5)
+    wait_for(
+        lambda: len(others.assigned(member)) == 4, lambda: "the other does not hold the queues"
+    )
     bodies: list[str] = []
     sender = threading.Thread(
         target=lambda: bodies.extend(lab.send(topic, texts(600, "p"), lab.producer()))
@@ -152,23 +163,23 @@ def orderly_locks(java: JavaMembers, lab: Lab) -> str:
     ours = OurMember(lab, "penstock", group, topic, orderly=True)
     ours.pause = 0.005
     ours.consumer.start()
-    _wait_for_split(java, member, ours, 4)
+    _wait_for_split(others, member, ours, 4)
     sender.join()
-    bodies += _send_both(lab, java, topic, 100, "x")
-    sources: list[Source] = [partial(java.got, member), ours.got]
+    bodies += _send_both(lab, others, topic, 100, "x")
+    sources: list[Source] = [partial(others.got, member), ours.got]
     _wait_for_bodies(sources, bodies)
-    java.tell("stop", member)
+    others.tell("stop", member)
     wait_for(lambda: len(ours.assigned()) == 4, lambda: f"Penstock holds {ours.assigned()}")
-    bodies += _send_both(lab, java, topic, 40, "y")
+    bodies += _send_both(lab, others, topic, 40, "y")
     _wait_for_bodies(sources, bodies)
-    back = lab.name("java-again")
-    java.consume(back, "orderly", group, topic, 5)
-    _wait_for_split(java, back, ours, 4)
+    back = lab.name("other-again")
+    others.consume(back, "orderly", group, topic, 5)
+    _wait_for_split(others, back, ours, 4)
     ours.consumer.stop()
-    sources.append(partial(java.got, back))
-    bodies += _send_both(lab, java, topic, 40, "z")
+    sources.append(partial(others.got, back))
+    bodies += _send_both(lab, others, topic, 40, "z")
     _wait_for_bodies(sources, bodies)
-    java.tell("stop", back)
+    others.tell("stop", back)
     got = [one for source in sources for one in source()]
     again = check_orderly(got)
     same(set(bodies), {one.body for one in got}, "what was consumed")
@@ -179,13 +190,13 @@ def orderly_locks(java: JavaMembers, lab: Lab) -> str:
     return f"{told}; seen again: {', '.join(again) or 'nothing'}"
 
 
-def hand_over(java: JavaMembers, lab: Lab) -> str:
+def hand_over(others: Members, lab: Lab) -> str:
     topic, group = lab.topic(), lab.name("group")
     bodies: list[str] = []
     got: list[Got] = []
     past: Source = got.copy
     for round_number in range(4):
-        bodies += _send_both(lab, java, topic, 30, f"r{round_number}")
+        bodies += _send_both(lab, others, topic, 30, f"r{round_number}")
         if round_number % 2:
             ours = OurMember(lab, f"penstock-{round_number}", group, topic)
             ours.consumer.start()
@@ -193,29 +204,29 @@ def hand_over(java: JavaMembers, lab: Lab) -> str:
             ours.consumer.stop()
             got += ours.got()
         else:
-            member = lab.name(f"java-{round_number}")
-            java.consume(member, "concurrent", group, topic)
-            _wait_for_bodies([past, partial(java.got, member)], bodies)
-            java.tell("stop", member)
-            got += java.got(member)
+            member = lab.name(f"other-{round_number}")
+            others.consume(member, "concurrent", group, topic)
+            _wait_for_bodies([past, partial(others.got, member)], bodies)
+            others.tell("stop", member)
+            got += others.got(member)
     counted = Counter(one.body for one in got)
     same([], [body for body, count in counted.items() if count > 1], "messages that came twice")
     lab.check_no_lag(group, topic)
-    return "Java, Penstock, Java, Penstock: each went on where the other stopped"
+    return f"{others.kind}, Penstock, {others.kind}, Penstock: each went on where the other stopped"
 
 
-def retries(java: JavaMembers, lab: Lab) -> str:
-    topic, group, member = lab.topic(), lab.name("group"), lab.name("java")
+def retries(others: Members, lab: Lab) -> str:
+    topic, group, member = lab.topic(), lab.name("group"), lab.name("other")
     ours = OurMember(lab, "penstock", group, topic)
     ours.fails_first = True
-    java.consume(member, "failing", group, topic)
+    others.consume(member, "failing", group, topic)
     ours.consumer.start()
-    _wait_for_split(java, member, ours, 4)
-    bodies = _send_both(lab, java, topic, 20, "a")
+    _wait_for_split(others, member, ours, 4)
+    bodies = _send_both(lab, others, topic, 20, "a")
 
     def attempts() -> dict[str, list[int]]:
         found: dict[str, list[int]] = defaultdict(list)
-        for one in java.got(member) + ours.got():
+        for one in others.got(member) + ours.got():
             found[one.body].append(one.attempt)
         return found
 
@@ -224,7 +235,7 @@ def retries(java: JavaMembers, lab: Lab) -> str:
         lambda: f"{sum(1 in tries for tries in attempts().values())} of {len(bodies)} retried",
         80,
     )
-    java.tell("stop", member)
+    others.tell("stop", member)
     ours.consumer.stop()
     odd = {body: tries for body, tries in attempts().items() if sorted(tries) != [0, 1]}
     same({}, odd, "attempts other than 0 and 1")
@@ -235,20 +246,20 @@ def retries(java: JavaMembers, lab: Lab) -> str:
     return f"{len(bodies)} failed once and passed at attempt 1, {crossed} of them at the other kind"
 
 
-def messages_across(java: JavaMembers, lab: Lab) -> str:
-    topic, member = lab.topic(), lab.name("java")
+def messages_across(others: Members, lab: Lab) -> str:
+    topic, member = lab.topic(), lab.name("other")
     body = b"a text that repeats itself; " * 4000
     receipt = lab.producer().send(
         Message(topic, body, tag="bad", keys=["k-1", "k-2"], properties={"colour": "grün"})
     )
-    msg_id = java.tell("send-big", topic)
-    java.consume(member, "concurrent", lab.name("theirs"), topic)
+    msg_id = others.tell("send-big", topic)
+    others.consume(member, "concurrent", lab.name("theirs"), topic)
     _, seen = lab.collect(topic, lab.name("ours"))
     wait_for(
-        lambda: len(java.fields(member)) >= 2 and len(seen) >= 2,
-        lambda: f"Java got {len(java.fields(member))}, Penstock {len(seen)} of 2",
+        lambda: len(others.fields(member)) >= 2 and len(seen) >= 2,
+        lambda: f"{others.kind} got {len(others.fields(member))}, Penstock {len(seen)} of 2",
     )
-    java.tell("stop", member)
+    others.tell("stop", member)
     same(
         {
             (receipt.msg_id, len(body), "k-1 k-2", "bad", "grün"),
@@ -256,9 +267,9 @@ def messages_across(java: JavaMembers, lab: Lab) -> str:
         },
         {
             (one["msg_id"], one["size"], one["keys"], one["tags"], one["colour"])
-            for one in java.fields(member)
+            for one in others.fields(member)
         },
-        "what Java saw",
+        f"what {others.kind} saw",
     )
     same(
         {
@@ -274,9 +285,9 @@ def messages_across(java: JavaMembers, lab: Lab) -> str:
     return "compressed bodies, ids, keys, tags and properties alike on both sides"
 
 
-def same_queues(java: JavaMembers, lab: Lab) -> str:
+def same_queues(others: Members, lab: Lab) -> str:
     topic = lab.topic(queues=5)
-    _send_both(lab, java, topic, 40, "a")
+    _send_both(lab, others, topic, 40, "a")
     places: dict[int, set[int]] = defaultdict(set)
     for message in lab.read_all(topic, 80):
         number = int(message.body.decode().rpartition("-")[2])
@@ -286,9 +297,9 @@ def same_queues(java: JavaMembers, lab: Lab) -> str:
     return "both producers send a key to the same queue"
 
 
-def requests(java: JavaMembers, lab: Lab) -> str:
-    to_java, to_us, member = lab.topic("to-java"), lab.topic("to-us"), lab.name("java")
-    java.consume(member, "replying", lab.name("theirs"), to_java)
+def requests(others: Members, lab: Lab) -> str:
+    to_other, to_us, member = lab.topic("to-other"), lab.topic("to-us"), lab.name("other")
+    others.consume(member, "replying", lab.name("theirs"), to_other)
     producer, consumer = lab.producer(), lab.push(lab.name("ours"))
 
     @consumer.on(to_us)
@@ -296,16 +307,16 @@ def requests(java: JavaMembers, lab: Lab) -> str:
         producer.reply(message, b"penstock says " + message.body)
 
     consumer.start()
-    wait_for(lambda: len(java.assigned(member)) == 4, lambda: "Java holds no queues")
+    wait_for(lambda: len(others.assigned(member)) == 4, lambda: "the other holds no queues")
     wait_for(lambda: len(consumer.assignment()) == 4, lambda: "Penstock holds no queues")
-    reply = producer.request(Message(to_java, b"hello"), timeout=20)
-    same(b"java says hello", reply.body, "the reply from Java")
-    same("penstock says hello", java.tell("ask", to_us, "hello"), "the reply from Penstock")
-    java.tell("stop", member)
+    reply = producer.request(Message(to_other, b"hello"), timeout=20)
+    same(f"{others.kind.lower()} says hello".encode(), reply.body, f"the reply from {others.kind}")
+    same("penstock says hello", others.tell("ask", to_us, "hello"), "the reply from Penstock")
+    others.tell("stop", member)
     return "each answered the other's request"
 
 
-_RUNS: tuple[Callable[[JavaMembers, Lab], str], ...] = (
+_RUNS: tuple[Callable[[Members, Lab], str], ...] = (
     shared_queues,
     orderly_locks,
     hand_over,
@@ -315,6 +326,7 @@ _RUNS: tuple[Callable[[JavaMembers, Lab], str], ...] = (
     requests,
 )
 NAMES: tuple[str, ...] = tuple(f"group_{run.__name__}" for run in _RUNS)
+GO_NAMES: tuple[str, ...] = tuple(f"go_{name}" for name in NAMES)
 
 
 def run_groups(
@@ -323,8 +335,33 @@ def run_groups(
     """Run ``names`` one after the other with one JVM; yields a cell as each ends."""
     if not names:
         return
-    with java_members(toolchain, cluster) as java:
-        runs: Mapping[str, Run] = {
-            name: partial(run, java) for name, run in zip(NAMES, _RUNS, strict=True)
-        }
-        yield from run_clients(cluster, names, column, runs=runs, section=SECTION, parallel=1)
+    with java_members(toolchain, cluster) as others:
+        yield from _run(NAMES, others, cluster, names, column)
+
+
+def run_go_groups(cluster: Cluster, names: Sequence[str]) -> Iterator[Cell]:
+    """The same with Apache's Go client; without it, for each why it was not run."""
+    if not names:
+        return
+    column = f"go {client_version()}"
+    try:
+        program = prepare_go()
+    except Unavailable as missing:
+        yield from not_run(names, _section("Go"), column, missing)
+        return
+    with go_members(program, cluster) as others:
+        yield from _run(GO_NAMES, others, cluster, names, column)
+
+
+def _section(kind: str) -> str:
+    return f"groups of {kind} and Penstock members"
+
+
+def _run(
+    known: Sequence[str], others: Members, cluster: Cluster, names: Sequence[str], column: str
+) -> Iterator[Cell]:
+    runs: Mapping[str, Run] = {
+        name: partial(run, others) for name, run in zip(known, _RUNS, strict=True)
+    }
+    section = _section(others.kind)
+    yield from run_clients(cluster, names, column, runs=runs, section=section, parallel=1)

@@ -52,6 +52,7 @@ TARGETS = (
     *(f"apache-{version}-under-penstock" for version in VERSIONS),
 )
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+OTHER_ROWS = (*go_clients.SCENARIOS, *mixed_groups.GO_NAMES, *node_clients.SCENARIOS)
 # What a broker needs its name server for, run by default with the two of different kinds.
 MIXED = ("send_sync", "send_auto_create", "push_concurrent", "push_orderly", "topic_delete")
 
@@ -208,8 +209,9 @@ def client_cells(
 def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
     """The clients in other languages, which have one version each."""
     go = choice.of("go", go_clients.SCENARIOS)
+    groups = choice.of("go", mixed_groups.GO_NAMES)
     node = choice.of("node", node_clients.SCENARIOS)
-    if not go and not node:
+    if not go and not groups and not node:
         return
     refuses = target.startswith("penstock")
     with started(target, directory) as cluster:
@@ -217,6 +219,7 @@ def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
         if go:
             limits = go_clients.PENSTOCK_LIMITS if refuses else None
             yield from go_clients.run_go(cluster, go, limits=limits)
+        yield from mixed_groups.run_go_groups(cluster, groups)
         if node:
             limits = node_clients.PENSTOCK_LIMITS if refuses else None
             yield from node_clients.run_node(cluster, node, limits=limits)
@@ -224,7 +227,7 @@ def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
 
 def needs_java(target: str, only: Sequence[str]) -> bool:
     """Whether anything that was asked for is Java's: a row, or the servers."""
-    others = {"go", "node", *go_clients.SCENARIOS, *node_clients.SCENARIOS}
+    others = {"go", "node", *OTHER_ROWS}
     return target != "penstock" or not only or not set(only) <= others
 
 
@@ -262,8 +265,7 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
         *cli_scenarios.RUNS,
         *client_guarded.NAMES,
         *client_failover.NAMES,
-        *go_clients.SCENARIOS,
-        *node_clients.SCENARIOS,
+        *OTHER_ROWS,
     )
     names = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *others, *mixed_groups.NAMES])
     order = {name: at for at, name in enumerate(names)}

@@ -12,7 +12,7 @@ from tests.interop import cli_scenarios, client_failover, client_guarded, mixed_
 from tests.interop.client_consuming import InOrder
 from tests.interop.client_lab import Failed, Lab, NotApplicable, Seen, check, same, texts, wait_for
 from tests.interop.client_scenarios import PENSTOCK_LIMITS, RUNS, run_clients
-from tests.interop.java_members import Got
+from tests.interop.members import Got
 from tests.interop.mixed_groups import check_orderly
 from tests.interop.results import FAIL, LIMIT, NOT_APPLICABLE, PASS
 from tests.interop.run import APACHE, Choice

@@ -1,7 +1,7 @@
 // Runs scenarios with Apache's Go client and prints one JSON line for each.
 //
 // Usage: scenarios NAMESRV BROKER SUFFIX PARALLEL SCENARIO...; SUFFIX makes topics and groups unique to the run.
-// With --list alone it prints the names it knows.
+// With --list alone it prints the names it knows, with --member NAMESRV SUFFIX it takes commands (see member.go).
 package main
 
 import (
@@ -65,6 +65,10 @@ func main() {
 		for name := range all {
 			fmt.Println(name)
 		}
+		return
+	}
+	if len(os.Args) == 4 && os.Args[1] == "--member" {
+		runMember(os.Args[2], os.Args[3])
 		return
 	}
 	namesrv, broker, suffix := os.Args[1], os.Args[2], os.Args[3]

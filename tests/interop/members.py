@@ -1,17 +1,20 @@
-"""A JVM with consumers and a producer of the official client, told what to do line by line."""
+"""A program with consumers and a producer of another client, told what to do line by line."""
 
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.interop.client_lab import Failed
+from tests.interop.go_clients import environment
 from tests.interop.servers import Cluster
 from tests.interop.toolchain import BUILD, Toolchain
 
@@ -30,20 +33,21 @@ class Got(NamedTuple):
     body: str
 
 
-class JavaMembers:
-    """The official client's side of mixed groups."""
+class Members:
+    """The other client's side of mixed groups; ``kind`` is its language."""
 
-    def __init__(self, jvm: subprocess.Popen[str]) -> None:
-        self._jvm = jvm
+    def __init__(self, kind: str, program: subprocess.Popen[str]) -> None:
+        self.kind = kind
+        self._program = program
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._lock = threading.Lock()
         self._told: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read, name="java members", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=f"{kind} members", daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self._jvm.stdout is not None
-        for line in self._jvm.stdout:
+        assert self._program.stdout is not None
+        for line in self._program.stdout:
             if not line.startswith("{"):
                 continue
             told = json.loads(line)
@@ -54,20 +58,22 @@ class JavaMembers:
                 self._answers.put(told)
 
     def answer(self) -> str:
-        """The next answer; an error of the official client fails the scenario."""
+        """The next answer; an error of the other client fails the scenario."""
         try:
             told = self._answers.get(timeout=ANSWER_SECONDS)
         except queue.Empty:
-            raise Failed(f"the JVM said nothing for {ANSWER_SECONDS:.0f} s") from None
+            raise Failed(
+                f"the {self.kind} client said nothing for {ANSWER_SECONDS:.0f} s"
+            ) from None
         if "error" in told:
-            raise Failed(f"the official client: {told['error']}")
+            raise Failed(f"the {self.kind} client: {told['error']}")
         return str(told["answer"])
 
     def tell(self, *words: object) -> str:
-        """Run one command of ``Member.java`` and return its answer."""
-        assert self._jvm.stdin is not None
-        self._jvm.stdin.write("\t".join(map(str, words)) + "\n")
-        self._jvm.stdin.flush()
+        """Run one command (see ``Member.java``) and return its answer."""
+        assert self._program.stdin is not None
+        self._program.stdin.write("\t".join(map(str, words)) + "\n")
+        self._program.stdin.flush()
         return self.answer()
 
     def consume(self, member: str, kind: str, group: str, topic: str, pause_ms: int = 0) -> None:
@@ -100,28 +106,46 @@ class JavaMembers:
 
 
 @contextmanager
-def java_members(toolchain: Toolchain, cluster: Cluster) -> Iterator[JavaMembers]:
-    """The JVM, ready for commands; it ends with the block."""
-    log = BUILD / "logs" / f"members-{toolchain.version}.log"
+def members(
+    kind: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[Members]:
+    """The program, ready for commands; it ends with the block."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    unique = f"{time.time_ns() // 1_000_000:x}"
     with log.open("w") as errors:
-        jvm = subprocess.Popen(
-            toolchain.command("Member", cluster.namesrv, unique, heap="256m"),
+        program = subprocess.Popen(
+            list(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            env={**os.environ, **(env or {})},
         )
     try:
-        members = JavaMembers(jvm)
-        members.answer()
-        yield members
+        talking = Members(kind, program)
+        talking.answer()
+        yield talking
     finally:
-        assert jvm.stdin is not None
-        jvm.stdin.close()
+        assert program.stdin is not None
+        program.stdin.close()
         try:
-            jvm.wait(20)
+            program.wait(20)
         except subprocess.TimeoutExpired:
-            jvm.kill()
-            jvm.wait()
+            program.kill()
+            program.wait()
+
+
+def unique() -> str:
+    """What makes the clients of one program unlike those of the last."""
+    return f"{time.time_ns() // 1_000_000:x}"
+
+
+def java_members(toolchain: Toolchain, cluster: Cluster) -> AbstractContextManager[Members]:
+    """A JVM with the official client."""
+    command = toolchain.command("Member", cluster.namesrv, unique(), heap="256m")
+    return members("Java", command, BUILD / "logs" / f"members-{toolchain.version}.log")
+
+
+def go_members(program: Path, cluster: Cluster) -> AbstractContextManager[Members]:
+    """A process with Apache's Go client."""
+    command = [str(program), "--member", cluster.namesrv, unique()]
+    return members("Go", command, BUILD / "logs" / "members-go.log", environment())
