@@ -10,7 +10,13 @@ import logging
 import pytest
 
 from penstock.client.listeners import Caller, HookContext, Job, Listener
-from penstock.client.outcomes import PLAIN_SUCCESS, ConsumeContext, ConsumeResult, ReturnType
+from penstock.client.outcomes import (
+    PLAIN_SUCCESS,
+    ConsumeContext,
+    ConsumeResult,
+    DeadLetter,
+    ReturnType,
+)
 from penstock.client.process_queue import ProcessQueue
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
@@ -151,6 +157,15 @@ def test_whatever_a_handler_raises_ends_the_call_and_not_the_thread(
     assert called.outcome.return_type is ReturnType.EXCEPTION
     assert called.outcome.error is error
     assert "handler failed group=billing queue=T@broker-a:0 offset=0" in caplog.text
+
+
+def test_why_a_handler_gave_a_message_up_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def handler(message: StoredMessage) -> None:
+        raise DeadLetter("card expired")
+
+    caller().call(job(handler))
+    assert "reason='DeadLetter: card expired'" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_nonsense_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -147,3 +147,20 @@ async def test_dead_letters_are_told_with_the_reason_of_the_newest() -> None:
         assert "card declined" in found.what
         assert found.way_out[0] == "penstock dlq list billing"
         assert found.evidence["newest_msg_id"]
+
+
+@in_virtual_time
+async def test_dead_letters_that_were_dealt_with_are_no_trouble() -> None:
+    async with (
+        shop() as mq,
+        consuming(mq, fails, max_retries=0),
+        aio.Admin(namesrv=mq.namesrv) as tool,
+    ):
+        await send(mq, 2)
+        await mq.clock.advance("30s")
+        only(await examine(mq), "dead-letters")
+        await tool.settle_dead_letters("billing")
+        report = await examine(mq)
+        assert causes(report) == []
+        assert report.facts.dead_letters is not None
+        assert report.facts.dead_letters.count == 0

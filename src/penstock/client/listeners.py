@@ -318,6 +318,13 @@ class Caller:
 
     def _report(self, job: Job, outcome: Outcome, returned: object) -> None:
         first = job.messages[0]
+        how, error = outcome.return_type, outcome.error
+        detail = ""
+        if how is ReturnType.RETURNNULL:
+            detail = f" returned={returned!r:.100}"
+        elif error is not None and how is not ReturnType.EXCEPTION:
+            # Chosen by the handler: where it stands in the code says less than what it says.
+            detail = f" reason={f'{type(error).__name__}: {error}'!r:.100}"
         log.warning(
             "handler failed group=%s queue=%s offset=%d messages=%d msg_id=%s attempt=%d how=%s%s",
             self._group,
@@ -326,7 +333,7 @@ class Caller:
             len(job.messages),
             first.msg_id,
             first.reconsume_times + 1,
-            outcome.return_type.value,
-            f" returned={returned!r:.100}" if outcome.return_type is ReturnType.RETURNNULL else "",
-            exc_info=outcome.error if outcome.return_type is ReturnType.EXCEPTION else None,
+            how.value,
+            detail,
+            exc_info=error if how is ReturnType.EXCEPTION else None,
         )

@@ -167,12 +167,17 @@ class TopicGathering:
         return queues
 
     async def dead_letters(self, group: str) -> DeadLetterFacts:
-        """How many messages the group gave up on, and why it did the last time."""
+        """How many messages wait that the group gave up on, and why it did the last time."""
         queues, _ = await self._queues(dead_letter_topic(self._group), sorted(self._masters))
         count = sum(facts.max_offset - facts.min_offset for facts in queues)
         if not count:
             return DeadLetterFacts()
         try:
+            # Those that were redriven or purged stay stored, but nobody needs to look at them.
+            places = await self._admin.dead_letter_queues(group)
+            count = sum(place.pending for place in places)
+            if not count:
+                return DeadLetterFacts()
             letters = await self._admin.dead_letters(group, count=1)
         except PenstockError:
             letters = []
