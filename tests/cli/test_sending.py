@@ -65,6 +65,14 @@ def test_lines_of_stdin_are_messages_in_order(cluster: Embedded) -> None:
     assert [message.body for message in stored(cluster, "lines")] == expected
 
 
+def test_a_topic_that_a_message_made_is_told_with_the_one_that_was_meant(cluster: Embedded) -> None:
+    assert "Topic invoices is new: the broker made it." in succeed("send", "invoices", "1").err
+    assert succeed("send", "invoices", "2").err == ""
+    done = succeed("send", "invoises", "3", "--json")
+    assert "Topic invoises is new; did you mean invoices?" in done.err
+    assert done.json["topic"] == "invoises"
+
+
 def test_json_lines_say_tags_and_keys_themselves(cluster: Embedded) -> None:
     cluster.admin.create_topic("jsonl", 1)
     lines = '{"body": {"total": 3}, "keys": ["o-1"]}\n{"body": "x", "tag": "own"}\n'

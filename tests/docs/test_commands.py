@@ -17,7 +17,7 @@ from penstock.testing.process import ChildProcess
 
 PAGES = [page for page in pages() if commands(page)]
 # What sets the project up, or takes minutes, has tests of its own.
-ELSEWHERE = re.compile(r"(make|pip|git|cd|python -m (build|venv|pip)|penstock demo)\b")
+ELSEWHERE = re.compile(r"(make|pip|git|cd|python3? -m (build|venv|pip)|penstock demo)\b")
 FREE_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
 SECONDS = 100
 

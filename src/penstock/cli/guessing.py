@@ -73,10 +73,26 @@ def guessing_group(admin: Admin, group: str) -> Iterator[None]:
 
 def _guessed(error: RequestRefused, name: str, known: Callable[[], list[str]]) -> RequestRefused:
     try:
-        near = difflib.get_close_matches(name, known(), n=1)
+        near = nearest(name, known())
     except PenstockError:
-        near = []
-    if not near:
+        near = None
+    if near is None:
         return error
     # Without `expected`: what was meant says it better.
-    return type(error)(error.what, code=error.code, hint=f"did you mean {near[0]}?")
+    return type(error)(error.what, code=error.code, hint=f"did you mean {near}?")
+
+
+def other_topics(admin: Admin, topic: str) -> list[str] | None:
+    """The topics there are if this one is none of them, else None."""
+    try:
+        admin.route(topic)
+    except TopicNotFound:
+        with contextlib.suppress(PenstockError):
+            return admin.topics()
+        return []
+    return None
+
+
+def nearest(name: str, known: list[str], *, likeness: float = 0.6) -> str | None:
+    """The name that was probably meant; ``likeness`` is 1 for the same name."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=likeness)), None)

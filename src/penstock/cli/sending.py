@@ -14,7 +14,7 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.connecting import Target, on_cluster
-from penstock.cli.guessing import TopicArgument, guessing_topic
+from penstock.cli.guessing import TopicArgument, guessing_topic, nearest, other_topics
 from penstock.cli.output import JsonFlag
 from penstock.cli.times import Pacer
 from penstock.errors import InvalidArgument, PenstockError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.cli.input_messages import Defaults, Numbered
 
 GROUP = "penstock_cli"
+_MISSPELLED = 0.8
 LINGER_SECONDS = 0.005
 WINDOW = 1000
 """Sends that may wait for their answers; more would only fill memory."""
@@ -124,6 +125,7 @@ def send(
         output.progress(len(bodies) if bodies else None, "sending", quiet=as_json) as bar,
     ):
         sent.bar = bar
+        others = other_topics(admin, topic)
         try:
             send_all(producer, messages, pacer, sent)
         except BaseException:
@@ -132,6 +134,12 @@ def send(
             raise
     if not as_json:
         _report(topic, sent, time.monotonic() - started)
+    if sent.count and others is not None:
+        near = nearest(topic, others, likeness=_MISSPELLED)
+        output.note(
+            f"Topic {output.plain(topic)} is new"
+            + (f"; did you mean {near}?" if near else ": the broker made it.")
+        )
 
 
 class _Sent:
