@@ -12,16 +12,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.__main__ import machine
-from benchmarks.peers.growth import FULL_GROWTH, SHORT_GROWTH, TINY_GROWTH, Growth, run_growth
+from benchmarks.peers.growth import (
+    FULL_GROWTH,
+    SHORT_GROWTH,
+    TINY_GROWTH,
+    Growth,
+    fitting,
+    run_growth,
+)
 from benchmarks.peers.java_client import FULL_JAVA, SHORT_JAVA, TINY_JAVA, JavaPlan, run_java
 from benchmarks.peers.plan import PAIRS, Plan, chosen
 from benchmarks.peers.rounds import Found, run_plan
@@ -34,7 +43,7 @@ from benchmarks.peers.servers.redis import Redis
 from benchmarks.peers.servers.server import PROJECT, Server, Unavailable
 from benchmarks.peers.spark.plan import FULL_SPARK, SHORT_SPARK, TINY_SPARK, SparkPlan
 from benchmarks.peers.spark.run import run_spark
-from benchmarks.report import RESULTS, write_report
+from benchmarks.report import RESULTS, Document, write_report
 
 SERVERS: Final[tuple[type[Server], ...]] = (Penstock, Apache, Kafka, Nats, Redis, RabbitMq)
 Skipped = list[dict[str, str]]
@@ -79,7 +88,7 @@ def client_versions(python: Path) -> dict[str, str]:
 
 def document(
     plan: Plan, found: Found, versions: dict[str, dict[str, str]], skipped: Skipped
-) -> dict[str, Any]:
+) -> Document:
     """What the clients came to, ready to be written down; the other parts are added to it."""
     settings = asdict(plan) | {"pairs": [str(pair) for pair in plan.pairs]}
     return {
@@ -148,8 +157,10 @@ def spark_of(options: argparse.Namespace) -> SparkPlan:
     return replace(spark, rounds=options.rounds) if options.rounds else spark
 
 
-def run_clients(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
-    """Python clients on their servers."""
+def run_clients(
+    options: argparse.Namespace, plan: Plan, keep: Callable[[Document], object]
+) -> Document:
+    """Python clients on their servers; kept after each round, for all of them may take hours."""
     servers, versions, skipped = prepared(plan.servers())
     all_versions = {"servers": versions}
     if options.peers_python.exists():
@@ -162,35 +173,53 @@ def run_clients(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
             if pair not in ours
         ]
         plan = replace(plan, pairs=ours)
-    return document(plan, run_plan(plan, servers, options.peers_python), all_versions, skipped)
+
+    def made(found: Found) -> Document:
+        return document(plan, found, all_versions, skipped)
+
+    return made(run_plan(plan, servers, options.peers_python, lambda found: keep(made(found))))
+
+
+def run_curves(growth: Growth, told: Document) -> None:
+    """How Penstock grows, as far as there is room for it."""
+    fits, too_large = fitting(growth, shutil.disk_usage(tempfile.gettempdir()).free)
+    for count in too_large:
+        why = f"there is no room for it in {tempfile.gettempdir()}"
+        told["skipped"].append({"what": f"growth, backlog of {count:,}", "why": why})
+    told["growth"] = run_growth(fits)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write down what was found."""
     options = options_of(arguments)
     plan = plan_of(options)
-    began = time.monotonic()
     results: Path = options.results
     results.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
     told = document(plan, Found(), {}, [])
     before = told["machine"]  # with the load of the machine before ours
+    written: list[Path] = []
+
+    def keep(found: Document) -> None:
+        found["machine"], found["minutes"] = before, round((time.monotonic() - began) / 60, 1)
+        written[:] = write_report(found, results)
+
     for part in (part for part in PARTS if part in options.parts):
         sys.stderr.write(f"{part}, after {(time.monotonic() - began) / 60:.1f} minutes\n")
         try:
             if part == CLIENTS:
-                told = run_clients(options, plan) | {"machine": before}
+                told = run_clients(options, plan, keep)
             elif part == JAVA:
                 java = run_java(java_of(options))
                 (results / "apache.json").write_text(json.dumps(java, indent=1) + "\n")
             elif part == SPARK:
                 told["spark"] = run_spark(spark_of(options))
             else:
-                told["growth"] = run_growth(growth_of(options))
+                run_curves(growth_of(options), told)
         except (Unavailable, RuntimeError, OSError) as missing:
             told["skipped"].append({"what": part, "why": str(missing)})
             sys.stderr.write(f"{part}: {missing}\n")
-        told["minutes"] = round((time.monotonic() - began) / 60, 1)
-        written = write_report(told, results)
+        keep(told)
     print("\n".join(map(str, written)))
     return 0
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -38,6 +38,8 @@ BATCH: Final = 64
 FILL_AT_A_TIME: Final = 4096
 """Requests encoded at a time while a backlog is filled."""
 SPARE_FILES: Final = 300
+DISK_A_MESSAGE: Final = 400
+"""Bytes that have to be free for each message of a backlog: more than it takes."""
 Point = dict[str, float]
 Curves = dict[str, list[Point]]
 
@@ -62,6 +64,12 @@ FULL_GROWTH: Final = Growth(
     rounds=5,
     seconds=3.0,
 )
+
+
+def fitting(growth: Growth, free_bytes: int) -> tuple[Growth, list[int]]:
+    """Without the backlogs that the disk has no room for, and which those are."""
+    fits = tuple(count for count in growth.backlogs if count * DISK_A_MESSAGE <= free_bytes)
+    return replace(growth, backlogs=fits), [n for n in growth.backlogs if n not in fits]
 
 
 def run_growth(growth: Growth) -> Curves:

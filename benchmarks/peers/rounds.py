@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,8 +85,13 @@ ASYNC: Final = "async"
 SYNCED: Final = "fsync"
 
 
-def run_plan(plan: Plan, servers: Mapping[str, Server], peers_python: Path) -> Found:
-    """Every round of a plan, with the servers that are there."""
+def run_plan(
+    plan: Plan,
+    servers: Mapping[str, Server],
+    peers_python: Path,
+    after_round: Callable[[Found], object] = lambda found: None,
+) -> Found:
+    """Every round of a plan, with the servers that are there; shows what was found after each."""
     found = Found()
     turns = [(ASYNC, number) for number in range(plan.rounds)]
     turns += [(SYNCED, number) for number in range(plan.synced_rounds)]
@@ -100,6 +105,7 @@ def run_plan(plan: Plan, servers: Mapping[str, Server], peers_python: Path) -> F
             except (*FAILURES, subprocess.SubprocessError) as error:
                 found.failed(durability, name, "start", error)
                 _tell(f"  {name} failed: {error}")
+        after_round(found)
     return found
 
 

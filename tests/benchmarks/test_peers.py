@@ -23,7 +23,7 @@ from benchmarks.peers.__main__ import (
     spark_of,
 )
 from benchmarks.peers.adapter import Adapter, Setup, Take, ThreadWindow, Window
-from benchmarks.peers.growth import SHORT_GROWTH, TINY_GROWTH, run_growth
+from benchmarks.peers.growth import SHORT_GROWTH, TINY_GROWTH, fitting, run_growth
 from benchmarks.peers.java_client import FULL_JAVA
 from benchmarks.peers.rounds import Found, RowFailed, Worker, run_plan
 from benchmarks.peers.servers.penstock import Penstock
@@ -289,7 +289,9 @@ def test_a_plan_is_run_row_by_row(tmp_path: Path) -> None:
         synced_rounds=0,
         pairs=plan.chosen(["penstock@penstock"]),
     )
-    found = run_plan(small, {"penstock": Penstock()}, tmp_path / "no-python")
+    shown: list[Found] = []
+    found = run_plan(small, {"penstock": Penstock()}, tmp_path / "no-python", shown.append)
+    assert shown == [found]
     assert found.failures == []
     (rows,) = found.rows["async"].values()
     assert set(rows) == {
@@ -305,6 +307,13 @@ def test_a_plan_is_run_row_by_row(tmp_path: Path) -> None:
     assert rows["latency_400"]["messages"] == [20]
     assert rows["disk_128"]["bytes_per_message"][0] > 128
     assert found.servers["penstock"]["idle_resident_bytes"][0] > 0
+
+
+def test_a_backlog_the_disk_has_no_room_for_is_left_out() -> None:
+    growth = replace(TINY_GROWTH, backlogs=(1000, 1_000_000))
+    fits, too_large = fitting(growth, 100_000_000)
+    assert (fits.backlogs, too_large) == ((1000,), [1_000_000])
+    assert fitting(growth, 1_000_000_000) == (growth, [])
 
 
 def test_a_broker_is_watched_while_it_grows() -> None:
