@@ -135,6 +135,13 @@ def test_a_refused_value_is_named(flag: list[str]) -> None:
     assert "Invalid value 'many' for '--queues'" in fail("topic", "create", "a", *flag, code=2)
 
 
+def test_a_refusal_says_nothing_of_parsers() -> None:
+    said = fail("topic", "create", "a", "--queues", "many", code=2)
+    assert "for '--queues' / '-q': a whole number is expected; try:" in said
+    said = fail("up", "--flush", "sometimes", code=2)
+    assert "for '--flush': 'sometimes' is not one of 'sync', 'async'" in said
+
+
 def test_letters_that_the_terminal_lacks_are_shown_as_numbers() -> None:
     for arguments in (["context", "add", "\u2603", "--namesrv", "one:1"], ["context", "list"]):
         done = subprocess.run(

@@ -137,9 +137,17 @@ def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = refused("up", "--data", str(tmp_path), "--nameserver-port", port)
-    assert port in said
+    assert f"127.0.0.1:{port}: address already in use" in said
     assert "--nameserver-port PORT" in said
     assert len(said.splitlines()) == 1
+
+
+def test_an_address_of_another_machine_is_not_told_to_be_in_use(tmp_path: Path) -> None:
+    # Kept free for documents, so it is nobody's.
+    flags = ["--data", str(tmp_path), "--bind", "203.0.113.77", "--insecure", *ANY_PORTS]
+    said = refused("up", *flags)
+    assert "an address of this machine" in said
+    assert "stop what listens there" not in said
 
 
 def test_a_broker_port_in_use_names_its_own_flag(tmp_path: Path) -> None:
@@ -192,6 +200,19 @@ def test_a_store_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
         said = refused("up", "--data", str(tmp_path), *ANY_PORTS)
         assert "writes to store" in said
         assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["up", "broker"])
+def test_a_store_given_for_the_directory_of_stores_is_not_hidden(
+    command: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "broker-a"
+    (store / "commitlog").mkdir(parents=True)
+    ports = ANY_PORTS if command == "up" else ANY_PORTS[-2:]
+    said = refused(command, "--data", str(store), *ports)
+    assert "is itself the store of one broker" in said
+    assert f"try: {tmp_path}, if the broker is called broker-a" in said
+    assert sorted(path.name for path in store.iterdir()) == ["commitlog"]
 
 
 def test_a_data_directory_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:

@@ -36,6 +36,14 @@ def refuse_lost_stores(data: Path, names: Sequence[str]) -> None:
 
 def make_data_directory(data: Path) -> None:
     """Create the directory everything is kept in, or say why that cannot be."""
+    if (data / "commitlog").is_dir():
+        # A broker would keep an empty store inside of it, and nobody would find the messages.
+        raise StoreError(
+            f"{data} is itself the store of one broker",
+            expected="a directory with stores in it, each called like its broker",
+            hint=f"{data.absolute().parent}, if the broker is called {data.absolute().name}; "
+            f"otherwise move it to DIR/broker-a, and give DIR",
+        )
     try:
         data.mkdir(parents=True, exist_ok=True)
         probe = data / ".writable"

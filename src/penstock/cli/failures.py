@@ -31,6 +31,7 @@ _ASKED_A_BROKER = re.compile(
     r"([^\s(]+) refused (?:GET_ROUTEINFO_BY_TOPIC|GET_BROKER_CLUSTER_INFO|"
     r"GET_ALL_TOPIC_LIST_FROM_NAMESERVER) .*REQUEST_CODE_NOT_SUPPORTED"
 )
+_KINDS = {"integer": "a whole number is expected", "number": "a number is expected"}
 _HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
 # typer carries its own copy of click or uses the installed one, depending on its version; this
@@ -73,11 +74,19 @@ def _report_usage(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
-        text = _naming_value(error, error.format_message().strip().rstrip("."))
+        text = _naming_value(error, _plainly(error.format_message().strip().rstrip(".")))
         text = _suggested(error, text)
         join = " Try:" if text.endswith("?") else "; try:"
         _say(f"{text}{join} {_command(error)} --help")
     return int(error.exit_code)
+
+
+def _plainly(message: str) -> str:
+    """A refusal of typer's validators without what they say about themselves."""
+    message = message.replace("Value error, ", "")
+    for kind, name in _KINDS.items():
+        message = re.sub(f"Input should be a valid {kind}, unable to parse .*", name, message)
+    return message
 
 
 def _command(error: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -246,6 +247,8 @@ def _naming_flag(flag: str) -> Iterator[None]:
     try:
         yield
     except ListenFailed as error:
+        if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+            raise
         raise ListenFailed(
             error.what, hint=f"stop what listens there, or {flag} PORT (0: any free one)"
         ) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 1024
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 _ACCEPTS_PER_TURN: Final = 64
+_ADDRESS_AGAIN: Final = re.compile(r"^error while attempting to bind on address \(.*?\): ")
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
@@ -261,7 +263,9 @@ def listen_failed(host: str, port: int, error: OSError) -> ListenFailed:
         hint = "ports below 1024 need privileges; choose a higher one"
     elif error.errno in (errno.EADDRNOTAVAIL, None) or isinstance(error, socket.gaierror):
         hint = "listen on 0.0.0.0 or on an address of this machine"
-    return ListenFailed(f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint)
+    # asyncio tells the address once more.
+    reason = _ADDRESS_AGAIN.sub("", error.strerror or str(error))
+    return ListenFailed(f"cannot listen on {host}:{port}: {reason}", hint=hint)
 
 
 def _remote(sock: socket.socket) -> str:
