@@ -6,6 +6,7 @@ makes a scan from Python as fast as one of Spark's own. Only columns that are wa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,7 @@ _ENDLESS: Final = (1 << 63) - 1
 # Outside of these years nobody's timestamps can express a time; such a stamp is a mistake.
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
+_TIME: Final = COLUMNS["store_timestamp"].arrow_type
 _HEX: Final = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), "<u2")
 
 
@@ -80,8 +82,8 @@ def to_batches(
             first, end, count = _near(head, record_sizes(buffer, head))
             part, head = buffer[first:end], head[:count] - first
         fields = RecordFields(part, head)
-        count = int(np.searchsorted(np.cumsum(fields.size), BATCH_BYTES, side="right"))
-        if count < len(head):
+        if fields.size.sum() > BATCH_BYTES:
+            count = int(np.searchsorted(np.cumsum(fields.size), BATCH_BYTES, side="right"))
             fields = RecordFields(part, head[: max(1, count)])
         if offsets is not None:
             _check_offsets(fields, offsets[: len(fields)])
@@ -122,10 +124,10 @@ class _BatchMaker:
         self._schema = arrow_schema(wanted.columns)
 
     def batches(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:
-        is_wrapped = (fields.sys_flag & _UNWRAP) == _UNWRAP
-        if not is_wrapped.any():
+        if fields.all_flags & _UNWRAP != _UNWRAP:
             yield from self._plain(buffer, fields)
             return
+        is_wrapped = (fields.sys_flag & _UNWRAP) == _UNWRAP
         # Inner batches hold several messages a record; few brokers store them.
         starts, done = fields.starts, 0
         for index in np.flatnonzero(is_wrapped).tolist():
@@ -139,8 +141,8 @@ class _BatchMaker:
 
     def _plain(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:
         offsets = fields.queue_offset
-        is_kept = (offsets >= self._lo) & (offsets < self._hi)
-        if not is_kept.all():
+        if len(offsets) and (offsets.min() < self._lo or offsets.max() >= self._hi):
+            is_kept = (offsets >= self._lo) & (offsets < self._hi)
             fields = RecordFields(buffer, fields.starts[is_kept])
         wanted = self._wanted
         if len(fields) and (wanted.tags is not None or wanted.keys is not None):
@@ -162,8 +164,10 @@ class _BatchMaker:
         """The bodies, inflated, and how many: inflated they may be too much for one batch."""
         if "body" not in self._wanted.columns:
             return None, len(fields)
-        is_compressed = (fields.sys_flag & SysFlag.COMPRESSED) != 0
         count = len(fields)
+        if not fields.all_flags & SysFlag.COMPRESSED:
+            return Pieces(pa.py_buffer(buffer), fields.body_start, fields.body_end).all(), count
+        is_compressed = (fields.sys_flag & SysFlag.COMPRESSED) != 0
         inflated: list[bytes | None] = []
         total = 0
         for index in np.flatnonzero(is_compressed).tolist():
@@ -232,13 +236,13 @@ class _Columns:
     def topic(self) -> pa.Array:
         fields = self._fields
         if self._topic is not None:
-            return pa.repeat(pa.scalar(self._topic, pa.string()), len(fields))
+            return _repeated(self._topic, len(fields))
         tail = fields.find_tail(self._buffer)
         data = pa.py_buffer(self._buffer)
         return text(Pieces(data, tail.topic_start, tail.topic_end).all())
 
     def broker(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._broker, pa.string()), len(self._fields))
+        return _repeated(self._broker, len(self._fields))
 
     def queue_id(self) -> pa.Array:
         return _int32(self._fields.queue_id)
@@ -299,7 +303,7 @@ class _Columns:
             return pa.array([unpack_host(host) for host in fields.packed_hosts(born=born)])
         packed = fields.hosts(born=born)
         if (packed == packed[0]).all():
-            return pa.repeat(pa.scalar(_host(int(packed[0])), pa.string()), len(fields))
+            return _repeated(_host(int(packed[0])), len(fields))
         encoded = pc.dictionary_encode(pa.array(packed))
         names = pa.array([_host(host) for host in encoded.dictionary.to_pylist()], pa.string())
         return names.take(encoded.indices)
@@ -395,12 +399,20 @@ def _host(packed: int) -> str:
     return unpack_host(packed.to_bytes(8, "big", signed=True))
 
 
+@functools.lru_cache(maxsize=16)
+def _repeated(value: str, count: int) -> pa.Array:
+    """A column that says the same in every row; the next batch mostly needs the same one."""
+    return pa.repeat(pa.scalar(value, pa.string()), count)
+
+
 def _int32(numbers: Numbers) -> pa.Array:
     return pa.array(numbers.astype(np.int32))
 
 
 def _times(millis: Numbers) -> pa.Array:
-    return pa.array(np.clip(millis, _FIRST_MS, _LAST_MS) * 1000).cast(pa.timestamp("us", "UTC"))
+    micros = np.clip(millis, _FIRST_MS, _LAST_MS)
+    micros *= 1000
+    return pa.Array.from_buffers(_TIME, len(micros), [None, pa.py_buffer(micros)])
 
 
 def _micros(millis: int) -> int:

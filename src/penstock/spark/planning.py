@@ -5,6 +5,9 @@ has cores: long ranges are cut so that a queue with all the lag keeps every core
 are put together so that a handful of messages does not pay for eight tasks. On a cluster, where the
 cores are not known here, a queue is a task. ``minPartitions`` asks for at least that many, as
 Kafka's connector takes it. With ``ordered`` a queue is never cut.
+
+The queues of a store share one log. Who reads it from files cuts every long queue alike
+(``striped``), so that a task touches its share of the log and not all of it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ MIN_TASK_MESSAGES = 1_000
 """What is not worth a second task, where the number of tasks is ours to choose."""
 MAX_TASK_MESSAGES = 8_000_000
 """What one task reads at most, where a queue may be cut: a retried task starts over."""
+MIN_STRIPE_MESSAGES = 8_192
+"""Queues with fewer for each task are not cut alike: a batch of rows has one queue's messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ def tasks(
     cores: int | None = None,
     min_partitions: int | None = None,
     ordered: bool = False,
+    striped: bool = False,
 ) -> list[TaskRanges]:
     """The tasks for these ranges; empty ranges need none."""
     ranges = sorted((part for part in ranges if part.count > 0), key=lambda part: part.queue)
@@ -64,7 +70,8 @@ def tasks(
         if ordered:
             return _packed(ranges, cores)
         rounds = math.ceil(total / (MAX_TASK_MESSAGES * cores))
-        return _shared(ranges, min(cores * rounds, math.ceil(total / MIN_TASK_MESSAGES)))
+        count = min(cores * rounds, math.ceil(total / MIN_TASK_MESSAGES))
+        return _striped(ranges, count) if striped else _shared(ranges, count)
     if ordered:
         return [TaskRanges([part]) for part in ranges]
     wanted = max(len(ranges), min_partitions or 1)
@@ -105,6 +112,18 @@ def _shared(ranges: Sequence[Range], count: int) -> list[TaskRanges]:
             low += taken
             done += taken
     return [TaskRanges(pieces) for pieces in made]
+
+
+def _striped(ranges: Sequence[Range], count: int) -> list[TaskRanges]:
+    """``count`` tasks, each with the same part of every long queue; short ones fill them up."""
+    long = [part for part in ranges if part.count >= count * MIN_STRIPE_MESSAGES]
+    if not long:
+        return _shared(ranges, count)
+    made = [list(pieces) for pieces in zip(*(_cut(part, count) for part in long), strict=True)]
+    for part in ranges:
+        if part not in long:
+            min(made, key=lambda task: sum(taken.count for taken in task)).append(part)
+    return [TaskRanges(task) for task in made]
 
 
 def _packed(ranges: Sequence[Range], count: int) -> list[TaskRanges]:

@@ -9,6 +9,7 @@ are skipped, of a key given twice the last value counts, bytes that are no UTF-8
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import numpy as np
@@ -54,12 +55,28 @@ class Pieces:
 
     def every(self, first: int, step: int) -> pa.BinaryArray:
         """The parts from ``first`` on, ``step`` apart."""
-        where = np.arange(2 * first, 2 * self._count, 2 * step, dtype=np.int32)
-        return self._array.take(pa.array(where))
+        return self._array.take(_steps(2 * first, 2 * self._count, 2 * step))
+
+    def first(self, count: int) -> pa.BinaryArray:
+        """The first ``count`` parts."""
+        return self._array.take(_steps(0, 2 * count, 2))
 
     def at(self, where: npt.NDArray[np.int32]) -> pa.BinaryArray:
         """The parts with these numbers; null for -1."""
         return self._array.take(pa.array(2 * where, mask=where < 0))
+
+
+@functools.lru_cache(maxsize=64)
+def _steps(first: int, end: int, step: int) -> pa.Array:
+    """Numbers to take; batches of the same size take the same ones."""
+    return pa.array(np.arange(first, end, step, dtype=np.int32))
+
+
+@functools.lru_cache(maxsize=8)
+def _repeated_keys(keys: tuple[bytes, ...], rows: int) -> pa.StringArray:
+    """These keys, one row after the other."""
+    where = np.tile(np.arange(len(keys), dtype=np.int32), rows)
+    return text(pa.array(keys, pa.binary()).take(pa.array(where)))
 
 
 def text(array: pa.BinaryArray) -> pa.StringArray:
@@ -150,8 +167,27 @@ class PropertyTable:
         if self._may_repeat_keys():
             return pa.array([list(parse_properties(row).items()) for row in self._raw_rows()], kind)
         offsets = pa.array(self._offsets.astype(np.int32))
-        keys, values = text(self._keys.all()), text(self._values.all())
-        return pa.MapArray.from_arrays(offsets, keys, values, kind)
+        keys = self._same_keys()
+        if keys is None:
+            keys = text(self._keys.all())
+        return pa.MapArray.from_arrays(offsets, keys, text(self._values.all()), kind)
+
+    def _same_keys(self) -> pa.StringArray | None:
+        """The keys of all pairs, if every row has the first one's for certain.
+
+        Then they need not be gathered: the batch before had them as well. Two words from either
+        end say all about keys of up to sixteen bytes.
+        """
+        width = self._width
+        lengths = self._lengths[:width]
+        if not width or lengths.max() > 2 * _WORD:
+            return None
+        for place in np.flatnonzero(lengths > _WORD).tolist():
+            tails = self._words[self._marks[place::width] - _WORD]
+            if (tails != tails[0]).any():
+                return None
+        first = self._keys.first(width).to_pylist()
+        return _repeated_keys(tuple(first), len(self._raw))
 
     def _raw_rows(self) -> list[bytes]:
         rows: list[bytes] = self._raw.to_pylist()

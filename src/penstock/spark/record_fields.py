@@ -33,7 +33,7 @@ Mask = npt.NDArray[np.bool_]
 _HEAD: Final = np.dtype(
     [
         ("size", ">i4"),
-        ("magic", ">u4"),
+        ("magic", "<u4"),  # compared, never shown: so it is not turned round
         ("body_crc", ">u4"),
         ("queue_id", ">i4"),
         ("flag", ">i4"),
@@ -55,6 +55,7 @@ _WIDER: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
 _BORN_HOST: Final = 48
 _STORE_HOST: Final = 64
 _SIZE: Final = struct.Struct(">i")
+_V1, _V2 = (int.from_bytes(magic.to_bytes(4, "big"), "little") for magic in (MAGIC_V1, MAGIC_V2))
 
 
 class Tail(NamedTuple):
@@ -75,32 +76,41 @@ class RecordFields:
         self._raw = raw = np.frombuffer(buffer, np.uint8)
         self.starts = starts
         self._tail: Tail | None = None
+        self._known: dict[str, Numbers] = {}
         total = len(raw)
-        self._accept(buffer, (starts >= 0) & (starts <= total - MIN_RECORD_BYTES))
+        # Extremes tell that all is well, as it mostly is, at half the cost of a mask.
+        if len(starts) and (starts.min() < 0 or starts.max() > total - MIN_RECORD_BYTES):
+            self._accept(buffer, (starts >= 0) & (starts <= total - MIN_RECORD_BYTES))
         # Copied as plain bytes, which is much faster than field by field.
         whole = np.ndarray((total - BODY_POSITION + 1,), f"V{BODY_POSITION}", raw, strides=(1,))
         self._head = whole[starts].view(_HEAD)
-        self.size = self._field("size")
+        self.size = size = self._field("size")
         self.sys_flag = flags = self._field("sys_flag")
+        self.all_flags = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
+        """The bits that any of the records has."""
+        self.end = end = starts + size
         magic = self._head["magic"]
-        self._is_v2 = magic == MAGIC_V2
-        is_record = (magic == MAGIC_V1) | self._is_v2
-        is_record &= (self.size >= MIN_RECORD_BYTES) & (starts + self.size <= total)
-        self._accept(buffer, is_record)
-        self.is_wide = bool((flags & _HOSTS).any())
+        is_v1 = magic == _V1
+        self._is_v2: Mask | None = None
+        if not is_v1.all():
+            self._is_v2 = magic == _V2
+            self._accept(buffer, is_v1 | self._is_v2)
+        if len(size) and (size.min() < MIN_RECORD_BYTES or end.max() > total):
+            self._accept(buffer, (size >= MIN_RECORD_BYTES) & (end <= total))
+        self.is_wide = bool(self.all_flags & _HOSTS)
         self._shift_born: Numbers | int = 0
         self._shift_store: Numbers | int = 0
         if self.is_wide:
             self._shift_born = np.where(flags & SysFlag.BORN_HOST_V6, _WIDER, 0)
             self._shift_store = np.where(flags & SysFlag.STORE_HOST_V6, _WIDER, 0)
-        self.end = end = starts + self.size
         self.body_start = starts + (BODY_POSITION + self._shift_born + self._shift_store)
         body_length = (
             self._at(self.body_start - 4, ">i4") if self.is_wide else self._field("body_length")
         )
         self.body_end = self.body_start + body_length
         # What follows the body has at least its two length fields.
-        self._accept(buffer, (body_length >= 0) & (self.body_end + 3 <= end))
+        if len(size) and (body_length.min() < 0 or (end - self.body_end).min() < 3):
+            self._accept(buffer, (body_length >= 0) & (self.body_end + 3 <= end))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -114,7 +124,7 @@ class RecordFields:
             return self._tail
         v2 = self._is_v2
         topic_length = self._at(self.body_end, np.uint8)
-        if v2.any():
+        if v2 is not None:
             topic_length = np.where(v2, self._at(self.body_end, ">i2"), topic_length)
             topic_start = self.body_end + 1 + v2
             fits = (topic_length >= 0) & (v2 | (topic_length <= MAX_V1_TOPIC_BYTES))
@@ -137,7 +147,10 @@ class RecordFields:
         raise AssertionError(f"the record at {position} was refused, yet it is fine")
 
     def _field(self, name: str) -> Numbers:
-        return self._head[name].astype(np.int64)
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._head[name].astype(np.int64)
+        return known
 
     def _at(self, where: Numbers, kind: Any) -> Numbers:
         """Numbers at places that a record claims: anything, so far, even outside of the buffer."""

@@ -156,6 +156,9 @@ def test_many_different_keys_do_not_confuse_each_other() -> None:
         "customer-{n}0\x01a\x02customer-{n}1\x01b\x02",
         "customer-1{n}-name\x01a\x02customer-1{n}-name\x01b\x02KEYS\x01k{n}\x02",
         "x\x01{n}\x02",
+        "PENSTOCK_QUERY\x01q\x02PENSTOCK_ROW\x01{n}\x02schlüssel\x01{n}\x02",
+        "customer-{n}-name\x01a\x02",
+        "customer-number-{n}-of-all\x01a\x02",
     ],
 )
 def test_rows_with_the_same_keys_in_the_same_order(text: str) -> None:

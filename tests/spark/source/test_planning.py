@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model import MessageQueue
-from penstock.spark.planning import MAX_TASK_MESSAGES, Range, TaskRanges, capped, tasks
+from penstock.spark.planning import (
+    MAX_TASK_MESSAGES,
+    MIN_STRIPE_MESSAGES,
+    Range,
+    TaskRanges,
+    capped,
+    tasks,
+)
 
 
 def queue(number: int) -> MessageQueue:
@@ -35,11 +42,18 @@ def covered(planned: list[TaskRanges]) -> Counter[tuple[int, int]]:
     st.none() | st.integers(1, 8),
     st.none() | st.integers(1, 40),
     st.booleans(),
+    st.booleans(),
 )
 def test_every_message_is_in_exactly_one_task(
-    ranges: list[Range], cores: int | None, min_partitions: int | None, ordered: bool
+    ranges: list[Range],
+    cores: int | None,
+    min_partitions: int | None,
+    ordered: bool,
+    striped: bool,
 ) -> None:
-    planned = tasks(ranges, cores=cores, min_partitions=min_partitions, ordered=ordered)
+    planned = tasks(
+        ranges, cores=cores, min_partitions=min_partitions, ordered=ordered, striped=striped
+    )
     wanted = Counter(
         (part.queue.queue_id, offset) for part in ranges for offset in range(part.low, part.high)
     )
@@ -72,6 +86,27 @@ def test_one_queue_with_all_the_lag_keeps_every_core_busy() -> None:
 def test_a_few_messages_in_many_queues_are_one_task() -> None:
     planned = tasks([Range(queue(i), 5, 7) for i in range(16)], cores=4)
     assert len(planned) == 1
+
+
+def test_striped_tasks_have_their_part_of_every_long_queue() -> None:
+    high = 4 * MIN_STRIPE_MESSAGES
+    ranges = [Range(queue(0), 0, high), Range(queue(1), 10, 20), Range(queue(2), 100, high + 100)]
+    first, second = tasks(ranges, cores=2, striped=True)
+    assert first.ranges == (
+        Range(queue(0), 0, high // 2),
+        Range(queue(2), 100, high // 2 + 100),
+        Range(queue(1), 10, 20),
+    )
+    assert second.ranges == (
+        Range(queue(0), high // 2, high),
+        Range(queue(2), high // 2 + 100, high + 100),
+    )
+
+
+def test_short_queues_are_not_striped() -> None:
+    ranges = [Range(queue(i), 0, 5_000) for i in range(2)]
+    assert covered(tasks(ranges, cores=2, striped=True)) == covered(tasks(ranges, cores=2))
+    assert [len(task.ranges) for task in tasks(ranges, cores=2, striped=True)] == [1, 1]
 
 
 def test_without_known_cores_a_queue_is_a_task() -> None:
