@@ -1,5 +1,18 @@
-"""``python -m penstock``."""
+"""``penstock``, and ``python -m penstock``."""
 
-from penstock.cli.main import main
+import sys
 
-main()
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C is no traceback either while that is being loaded."""
+    try:
+        from penstock.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -185,6 +185,22 @@ def test_ctrl_c_in_the_middle_ends_with_130_and_no_traceback(silent: str) -> Non
     assert (asking.returncode, out, err) == (130, "", "")
 
 
+def test_ctrl_c_before_anything_was_loaded_is_no_traceback() -> None:
+    code = (
+        "import sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from penstock.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def _has_connected(pid: int, port: int) -> bool:
     """Whether the process has a connection to the port of this machine."""
     wanted = f":{port:04X}"
