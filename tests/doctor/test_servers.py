@@ -8,7 +8,7 @@ import pytest
 from tests.doctor.patients import GROUP, consuming, examine, only, shop
 
 from penstock import aio, doctor
-from penstock.doctor import Severity
+from penstock.doctor import Severity, Thresholds
 from penstock.protocol.bodies import RegisterBroker, TopicConfigTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers import nameserver as asks
@@ -123,6 +123,20 @@ async def test_a_broker_whose_clock_is_wrong_is_told(tmp_path: Path, by: float) 
         assert isinstance(ahead, float)
         assert abs(ahead - by) < 5
         assert ("ahead of" if by > 0 else "behind") in found.what
+
+
+async def test_a_broker_whose_disk_is_full_is_told(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server()
+        await stage.broker(broker_ip1="127.0.0.1")
+        async with aio.Admin(namesrv=server.address) as admin:
+            used = (await doctor.examine_cluster(admin)).facts.brokers[0].disk_used
+            assert used is not None
+            limits = Thresholds(disk_used=used)
+            found = only(await doctor.examine_cluster(admin, limits=limits), "disk-full")
+            assert found.evidence == {"broker": "broker-a", "disk_used": used}
+            roomy = Thresholds(disk_used=used + 0.1)
+            assert (await doctor.examine_cluster(admin, limits=roomy)).findings == ()
 
 
 async def test_a_clock_that_is_off_by_a_second_is_fine(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ CLUSTER_CHECKS: Final[dict[str, tuple[str, ClusterCheck]]] = {
         servers.stale_registration,
     ),
     "clock-skew": ("the clocks of two machines differ", servers.clock_skew),
+    "disk-full": ("the disk of a broker is full", servers.disk_full),
 }
 
 GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {

@@ -42,6 +42,8 @@ class BrokerFacts:
     """The true value is at most this far away."""
     permission: int | None = None
     """brokerPermission"""
+    disk_used: float | None = None
+    """The part of its disk that is full, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

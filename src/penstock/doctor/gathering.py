@@ -52,6 +52,7 @@ MEMBERS_ASKED = 100
 """Members of one group that are asked how they do; of more, the first by client id."""
 AT_ONCE = 16
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
+_RATIO = re.compile(r"\d{1,3}(\.\d{1,20})?")
 _HALF_A_SECOND = 500
 
 
@@ -143,7 +144,12 @@ async def _broker(admin: Admin, name: str, broker_id: int, address: str) -> Brok
         clock_ahead_ms=None if said_ms is None else said_ms - (before + after) // 2,
         clock_precision_ms=_HALF_A_SECOND + (after - before) // 2,
         permission=int(permission) if permission.isascii() and permission.isdecimal() else None,
+        disk_used=_ratio(info.table.get("commitLogDiskRatio", "")),
     )
+
+
+def _ratio(text: str) -> float | None:
+    return float(text) if _RATIO.fullmatch(text) else None
 
 
 def broker_clock_ms(info: Mapping[str, str]) -> int | None:

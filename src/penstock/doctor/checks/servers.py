@@ -120,3 +120,20 @@ def clock_skew(facts: ClusterFacts, limits: Thresholds) -> Iterator[Finding]:
             ahead_seconds=round(ahead / 1000, 1),
             precision_seconds=round(broker.clock_precision_ms / 1000, 1),
         )
+
+
+def disk_full(facts: ClusterFacts, limits: Thresholds) -> Iterator[Finding]:
+    """Nothing new can be stored there; what is stored can still be read."""
+    for broker in facts.brokers:
+        used = broker.disk_used
+        if used is None or used < limits.disk_used:
+            continue
+        yield critical(
+            "disk-full",
+            f"the disk of broker {broker.name} ({broker.address}) is {used:.0%} full: sends are "
+            "refused, topics cannot be made",
+            "make room on that disk; messages are taken again after the next round of cleaning",
+            "keep messages for a shorter time: fileReservedTime, in hours",
+            broker=broker.name,
+            disk_used=used,
+        )

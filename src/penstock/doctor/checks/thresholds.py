@@ -15,3 +15,5 @@ class Thresholds:
     """Clocks may differ by so much."""
     settle_ms: int = 30_000
     """A member that started later may still be waiting for its share of the queues."""
+    disk_used: float = 0.9
+    """Brokers take no more messages from here on (diskSpaceWarningLevelRatio)."""
