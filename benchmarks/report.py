@@ -42,7 +42,10 @@ HOW: Final = """\
   client's own defaults otherwise.
 - Before its rows a client sends unrecorded for as long as a row: a JVM compiles what it needs.
 - Messages reach the disk soon after they are acknowledged, by the servers' own flushing; Redis
-  syncs its file every second. RabbitMQ has no setting for it: both durabilities are the same there.
+  syncs its file every second. Where each message is on the disk before its acknowledgement, both
+  RocketMQ brokers flush synchronously, Kafka flushes after each message (`log.flush.interval`),
+  NATS and Redis sync always; messages that arrive together may share a sync. RabbitMQ has no
+  setting for it: both durabilities are the same there.
 - A server is ready when it answers. Apache RocketMQ is its name server, and its broker and gRPC
   proxy in one process. A server's CPU time counts from the start of a client to its end."""
 
@@ -212,6 +215,8 @@ def peers_markdown(told: Document) -> str:
         f" Python {told['machine']['python']}. {plan['rounds']} rounds in turn,"
         f" {plan['seconds']:g} s a row. Medians; in brackets the lowest and the highest round.",
     ]
+    if told.get("tiny"):
+        parts.append("**A tiny run: it shows that everything works; its figures mean nothing.**")
     if versions:
         parts += [f"Versions: {versions}.", HOW]
     unsynced = rows.get("async", {})

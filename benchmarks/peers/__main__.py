@@ -201,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     written: list[Path] = []
 
     def keep(found: Document) -> None:
-        found["machine"], found["minutes"] = before, round((time.monotonic() - began) / 60, 1)
+        found |= {"machine": before, "minutes": round((time.monotonic() - began) / 60, 1)}
+        found["tiny"] = options.tiny
         written[:] = write_report(found, results)
 
     for part in (part for part in PARTS if part in options.parts):

@@ -237,6 +237,7 @@ def test_a_part_that_breaks_is_named_and_the_others_are_kept(
     text = (tmp_path / "report.md").read_text()
     assert "- java was skipped: java is not on PATH" in text
     assert "## Growth: queues" in text
+    assert "A tiny run" in text
 
 
 # Servers

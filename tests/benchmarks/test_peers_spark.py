@@ -78,7 +78,7 @@ def told() -> dict[str, Any]:
     """What two rounds might have come to."""
     return {
         "plan": {"rounds": 2, "messages": 1000, "batches": 4, "written": 500},
-        "versions": {"spark": "4.3.0"},
+        "versions": {"spark": "4.3.0", KAFKA: "4.2.0"},
         "rows": {
             SCAN: {
                 BROKER: rates(300, 600),
@@ -117,6 +117,7 @@ def test_the_section_about_spark_shows_figures_their_spread_and_targets() -> Non
     text = spark_markdown(told())
     assert "| penstock, broker | 450 (300 to 600) | 200 (200 to 200) | 110 (100 to 120) |" in text
     assert "| sink, penstock, broker | spark-sql-kafka | 0.5 (0.5 to 0.5) | 1 | no |" in text
+    assert "The connector is that of Spark 4.2.0, used with Spark 4.3.0" in text
     assert "| parquet | 1,900 (1,800 to 2,000) | - | - | - | - |" in text
 
 

@@ -15,7 +15,7 @@ from benchmarks.peers.servers.server import BUILD, PROJECT, Unavailable, class_p
 from benchmarks.peers.spark.plan import KAFKA, SparkPlan
 
 CONNECTOR: Final = "4.2.0"
-"""The newest that is published; it runs on Spark 4.3."""
+"""The newest that was published when its hashes were taken; it runs on Spark 4.3."""
 SparkRows = dict[str, dict[str, dict[str, list[float]]]]
 Failures = list[dict[str, str]]
 

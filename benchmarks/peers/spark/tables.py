@@ -54,6 +54,12 @@ def spark_markdown(told: Mapping[str, Any]) -> str:
         f" micro-batch, {plan['written']:,} into a sink; {plan['rounds']} rounds in turn.",
         HOW,
     ]
+    spark, connector = told["versions"].get("spark"), told["versions"].get(KAFKA)
+    if connector and connector != spark:
+        parts.append(
+            f"The connector is that of Spark {connector}, used with Spark {spark}: the newest that"
+            " was published when its hashes were taken."
+        )
     if rows:
         parts += [_rates(rows), _costs(rows), "![Spark](peers-spark.svg)"]
     if beside := compared(rows):
