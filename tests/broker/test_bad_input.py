@@ -148,7 +148,8 @@ def plausible(code: int) -> dict[str, str]:
 async def test_a_request_without_anything_is_answered(wire: Wire, codes: list[int]) -> None:
     for code in codes:
         answer = await answer_of(wire, code, None, b"")
-        if required_fields(code):
+        # A goodbye without a header says nothing wrong, see test_heartbeats.
+        if required_fields(code) and code != RequestCode.UNREGISTER_CLIENT:
             assert answer.code != 0
         await answer_of(wire, code, {}, b"")
 

@@ -144,6 +144,16 @@ async def test_leaving_takes_a_client_out_of_that_group_only(wire: Wire, broker:
     await wire.ok(RequestCode.UNREGISTER_CLIENT, UnregisterClient("c1", "p", "g1"))
 
 
+async def test_a_heartbeat_spelt_otherwise_makes_a_member_and_a_goodbye_without_header_is_taken(
+    wire: Wire, broker: Broker
+) -> None:
+    # This is how the .NET client writes them: names in Pascal case, the goodbye in a body.
+    beat = {"ClientID": "c1", "ConsumerDataSet": [{"GroupName": "g", "SubscriptionDataSet": []}]}
+    await wire.ok(RequestCode.HEART_BEAT, body=json.dumps(beat).encode())
+    assert await members(wire, "g") == ["c1"]
+    await wire.ok(RequestCode.UNREGISTER_CLIENT, body=b'{"ClientId":"c1","ConsumerGroup":"g"}')
+
+
 async def test_one_client_with_two_connections_is_listed_once(wire: Wire, broker: Broker) -> None:
     await wire.heartbeat("c1", consumer="g", topics=["T"])
     async with await Wire.connect(broker.port) as again:

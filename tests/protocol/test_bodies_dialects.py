@@ -16,10 +16,12 @@ from penstock.protocol.bodies import (
     BrokerData,
     ConfigText,
     ConsumeFromWhere,
+    ConsumerData,
     ConsumerList,
     ConsumeStats,
     ConsumeType,
     HeartbeatData,
+    LockBatch,
     MessageModel,
     ProducerData,
     QueueAssignments,
@@ -136,9 +138,37 @@ class TestHeartbeats:
         assert heartbeat.without_sub
         assert heartbeat.heartbeat_fingerprint == 5
 
-    def test_clientid_with_a_small_d_is_another_key(self) -> None:
+    def test_nets_heartbeat_has_its_names_in_pascal_case_and_no_more_than_it_must(self) -> None:
+        heartbeat = decode_body(
+            HeartbeatData,
+            b'{"ClientID":"10.0.0.1@7","ConsumerDataSet":[{"GroupName":"g",'
+            b'"SubscriptionDataSet":[{"Topic":"T","ExpressionType":"TAG","SubString":"a",'
+            b'"SubVersion":638000000000}]}],"ProducerDataSet":[{"GroupName":"p"}]}',
+        )
+        assert heartbeat.client_id == "10.0.0.1@7"
+        assert heartbeat.producer_data_set == (ProducerData("p"),)
+        (consumer,) = heartbeat.consumer_data_set
+        assert consumer == ConsumerData(
+            "g",
+            ConsumeType.CONSUME_PASSIVELY,
+            MessageModel.CLUSTERING,
+            ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+            (SubscriptionData("T", "a", 638_000_000_000),),
+        )
+
+    def test_the_right_spelling_wins_over_another_one(self) -> None:
+        text = b'{"clientId":"wrong","clientID":"right","ClientID":"wrong"}'
+        assert decode_body(HeartbeatData, text).client_id == "right"
         with pytest.raises(ProtocolError, match="clientID is missing"):
-            decode_body(HeartbeatData, b'{"clientId":"c"}')
+            decode_body(HeartbeatData, b'{"client":"c","ClientID":null}')
+
+    def test_the_queues_of_a_lock_may_be_spelt_otherwise_too(self) -> None:
+        lock = decode_body(
+            LockBatch,
+            b'{"consumer_group":"g","ClientId":"c",'
+            b'"MqSet":[{"Topic":"T","broker-name":"b","QueueId":3}]}',
+        )
+        assert lock == LockBatch("g", "c", (MessageQueue("T", "b", 3),))
 
     def test_a_subscription_becomes_its_model_and_back(self) -> None:
         model = Subscription(

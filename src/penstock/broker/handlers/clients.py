@@ -21,7 +21,7 @@ from penstock.protocol.bodies import (
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.filters import parse_tags
-from penstock.protocol.headers import encode_header
+from penstock.protocol.headers import encode_header, header_codec
 from penstock.protocol.headers.clients import (
     GetConsumerList,
     HeartbeatResult,
@@ -125,9 +125,13 @@ def forget_peer(broker: BrokerState, peer: Peer) -> None:
         notify_members(broker, group)
 
 
-@handles(RequestCode.UNREGISTER_CLIENT, UnregisterClient)
-def unregister_client(broker: BrokerState, ask: UnregisterClient, call: Call) -> Command:
+@handles(RequestCode.UNREGISTER_CLIENT)
+def unregister_client(broker: BrokerState, call: Call) -> Command:
     """A client leaves a group."""
+    if not call.command.ext:
+        # The .NET client says its goodbye in a body nobody reads, and then hangs up, which counts.
+        return Command(0, ext={})
+    ask = header_codec(UnregisterClient).decode(call.command.ext)
     if ask.producer_group:
         broker.clients.unregister_producer(ask.producer_group, call.peer)
     if ask.consumer_group and broker.clients.unregister_consumer(ask.consumer_group, call.peer):

@@ -25,12 +25,12 @@ class ProducerData:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """A consumer group of a client."""
+    """A consumer group of a client; what clients leave out is what nearly all of them say."""
 
     group_name: str
-    consume_type: ConsumeType
-    message_model: MessageModel
-    consume_from_where: ConsumeFromWhere
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     subscription_data_set: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
 

@@ -53,7 +53,9 @@ from penstock.protocol.bodies.values import (
     encode_queue,
     encode_queue_key,
     enumeration,
+    folded,
     misfit,
+    other_spellings,
     same,
 )
 from penstock.protocol.json_dialect import FrozenObject, Json, Key, dumps, dumps_pretty, loads
@@ -275,15 +277,23 @@ def _decode_object(
 ) -> Callable[[Json], Any]:
     known = {field.wire_name for field in fields}
     known.update(alias for field in fields for alias in field.aliases)
+    folds = {field.wire_name: folded(field.wire_name) for field in fields}
 
     def decode(value: Json) -> Any:
         if not isinstance(value, dict):
             raise misfit(value, "an object")
         members: dict[str, object] = {}
+        respelt: dict[str, Json] | None = None
         for name, wire_name, aliases, _, decode_member, _, default in fields:
             member = value.get(wire_name)
             if member is None and aliases:
                 member = next((value[a] for a in aliases if value.get(a) is not None), None)
+            # What is collected keeps its spelling; everything else may have another one.
+            if member is None and collector is None:
+                if respelt is None:
+                    respelt = other_spellings(value, known)
+                if respelt:
+                    member = respelt.get(folds[wire_name])
             if member is not None:
                 try:
                     members[name] = decode_member(member)

@@ -10,7 +10,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
@@ -180,11 +180,39 @@ def bounded(bounds: Between) -> Callable[[Json], int]:
 _decode_int32 = bounded(INT32_BOUNDS)
 
 
+def folded(name: str) -> str:
+    """A member's name without what the spellings of different languages differ in."""
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def other_spellings(value: Mapping[Any, Json], known: Container[str]) -> dict[str, Json]:
+    """The members that are not ``known`` as they are spelt, by their folded names.
+
+    The .NET client writes ClientID and GroupName: the JSON library of RocketMQ 4 overlooks case,
+    underlines and hyphens, and a heartbeat that is refused leaves a consumer without messages.
+    """
+    return {
+        folded(name): member
+        for name, member in value.items()
+        if type(name) is str and name not in known and member is not None
+    }
+
+
+_QUEUE_MEMBERS = ("topic", "brokerName", "queueId")
+
+
 def decode_queue(value: Json) -> MessageQueue:
     """A queue from its object."""
-    members = value.members() if isinstance(value, FrozenObject) else value
-    if not isinstance(members, dict):
+    members: Mapping[Any, Json]
+    if isinstance(value, FrozenObject):
+        members = value.members()
+    elif isinstance(value, dict):
+        members = value
+    else:
         raise misfit(value, "a message queue")
+    if not all(name in members for name in _QUEUE_MEMBERS):
+        respelt = other_spellings(members, _QUEUE_MEMBERS)
+        members = {name: members.get(name, respelt.get(folded(name))) for name in _QUEUE_MEMBERS}
     step = "topic"
     try:
         topic = decode_str(members.get(step))
