@@ -24,6 +24,7 @@ from penstock.errors import LifecycleError
 from penstock.spark.java import java_home
 from penstock.spark.made_homes import make_home
 from penstock.spark.registration import register
+from penstock.spark.unborn import no_orphans
 
 DEFAULT_MASTER: Final = "local[*,4]"
 """All cores, and four attempts a task as on a cluster; plain local[*] gives up at the first."""
@@ -73,7 +74,7 @@ def session(
     profile = LOCAL if is_local(chosen) else EVERYWHERE
     wanted = {key: value for key, value in profile.items() if key not in settings}
     wanted |= {**given, "spark.master": chosen, "spark.app.name": name}
-    with _environment(launch_environment(chosen, wanted, os.environ)):
+    with _environment(launch_environment(chosen, wanted, os.environ)), no_orphans():
         spark = _builder(wanted).getOrCreate()
     return _registered(spark)
 

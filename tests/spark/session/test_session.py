@@ -116,3 +116,31 @@ def test_a_machine_without_java_runs_a_job_with_the_extras(
     assert found["left_behind"] == []
     expected = sum(row["bodyLength"] for row in messages if row["topic"] == "golden-four")
     assert found["bytes"] == expected
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
+    code = (
+        "import _thread, threading, time\n"
+        "from penstock.spark import session\n"
+        "from penstock.spark.unborn import launched\n"
+        "def press():\n"
+        "    while not (found := launched()): time.sleep(0.01)\n"
+        "    print(*found, flush=True)\n"
+        "    _thread.interrupt_main()\n"
+        "threading.Thread(target=press, daemon=True).start()\n"
+        "session('broken-off', master='local[1]')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert "KeyboardInterrupt" in done.stderr
+    (jvm,) = map(int, done.stdout.split())
+    assert not _runs(jvm)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
