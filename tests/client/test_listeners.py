@@ -159,6 +159,13 @@ def test_whatever_a_handler_raises_ends_the_call_and_not_the_thread(
     assert "handler failed group=billing queue=T@broker-a:0 offset=0" in caplog.text
 
 
+def test_whose_handler_is_refused_is_told() -> None:
+    with pytest.raises(InvalidArgument, match="the handler of topic 'T' is 7; expected a function"):
+        Listener("T", 7, takes_batch=False)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"the handler of group 'billing' is <lambda>\(\)"):
+        Listener("", lambda: None, takes_batch=False, owner="group 'billing'")
+
+
 def test_why_a_handler_gave_a_message_up_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def handler(message: StoredMessage) -> None:
         raise DeadLetter("card expired")

@@ -60,7 +60,9 @@ def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
     try:
         yield spark
     except AnalysisException as error:
-        raise InvalidArgument(_first_line(error).rstrip(";")) from error
+        ours = _OUR_ERROR.findall(str(error))
+        said = ours[-1][1].strip() if ours else _first_line(error).rstrip(";")
+        raise InvalidArgument(said) from error
     except PySparkException as error:
         keeps_log = True
         raise readable(error, log) from error

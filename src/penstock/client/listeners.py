@@ -68,11 +68,18 @@ class Listener:
 
     __slots__ = ("function", "is_async", "takes_batch", "topic", "wants_context")
 
-    def __init__(self, topic: str, function: HandlerFunction, *, takes_batch: bool) -> None:
+    def __init__(
+        self,
+        topic: str,
+        function: HandlerFunction,
+        *,
+        takes_batch: bool,
+        owner: str | None = None,
+    ) -> None:
+        # Whose handler it is, said in what it is refused with.
+        owner = owner or f"topic {topic!r}"
         if not callable(function):
-            raise InvalidArgument(
-                f"the handler of topic {topic!r} is {function!r}", expected="a function"
-            )
+            raise InvalidArgument(f"the handler of {owner} is {function!r}", expected="a function")
         self.topic = topic
         self.function = function
         self.takes_batch = takes_batch
@@ -81,7 +88,7 @@ class Listener:
             type(function).__call__
         )
         self.wants_context = _positional_parameters(function) >= 2
-        _check_call(topic, function, 2 if self.wants_context else 1)
+        _check_call(owner, function, 2 if self.wants_context else 1)
 
     def coroutine(self, job: Job) -> Awaitable[object]:
         """A call of a coroutine handler, to be awaited."""
@@ -105,7 +112,7 @@ def _positional_parameters(function: HandlerFunction) -> int:
     )
 
 
-def _check_call(topic: str, function: HandlerFunction, count: int) -> None:
+def _check_call(owner: str, function: HandlerFunction, count: int) -> None:
     """Refuse a handler that cannot be called: each message would become a dead letter instead."""
     try:
         signature = inspect.signature(function)
@@ -116,7 +123,7 @@ def _check_call(topic: str, function: HandlerFunction, count: int) -> None:
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
         raise InvalidArgument(
-            f"the handler of topic {topic!r} is {name}{signature}",
+            f"the handler of {owner} is {name}{signature}",
             expected="a function of a message, or of a message and a context",
         ) from error
 

@@ -69,7 +69,8 @@ def consume(
     """
     check_group(group)
     check_range("max_retries", max_retries, 0, UNLIMITED)
-    Listener(f"of group {group}", handler, takes_batch=False)  # refuses what cannot be called
+    # Refuses what cannot be called.
+    Listener("", handler, takes_batch=False, owner=f"group {group!r}")
     chosen = _trigger(trigger)
     if isinstance(source, DataFrame):
         writer = _from_frame(source, handler, group, ordered, max_retries)

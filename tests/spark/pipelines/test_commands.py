@@ -8,6 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.cli.running import fail, run, succeed
 
+from penstock.cli.spark_running import running_spark
+from penstock.errors import InvalidArgument
 from penstock.spark.pipelines.reading import read_archive
 
 from .conftest import Shop, bury
@@ -55,6 +57,15 @@ def test_archive_and_replay_from_the_command_line(
     assert "Sent 2 of 2 messages" in succeed(*choice, "--yes").out
     (range_,) = shop.mq.admin.topic_stats("again")
     assert range_.max_offset == 2
+
+
+def test_a_mistake_that_spark_wraps_is_told_as_it_was_said(spark: SparkSession) -> None:
+    with (
+        pytest.raises(InvalidArgument, match="topc") as refused,
+        running_spark("mistaken", None) as session,
+    ):
+        session.read.format("penstock").option("topc", "orders").load()
+    assert "Traceback" not in str(refused.value)
 
 
 def test_dead_letters_are_shown_repaired_and_redriven(
