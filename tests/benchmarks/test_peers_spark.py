@@ -1,4 +1,4 @@
-"""Spark's part of the comparison: its jars, its figures and their report; Kafka is not needed."""
+"""Spark's part of the comparison: its jars, and the report of its figures."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from benchmarks.peers.spark.plan import (
     SCAN,
     SINK,
     STREAM,
-    SparkPlan,
 )
-from benchmarks.peers.spark.run import CONNECTOR, collected
+from benchmarks.peers.spark.run import CONNECTOR
 from benchmarks.peers.spark.tables import compared, spark_markdown
 
 # Jars
@@ -127,22 +126,3 @@ def test_the_plot_of_spark_has_a_panel_for_each_row(tmp_path: Path) -> None:
     drawn = written[0].read_text()
     for row in ("scan: rows a second", "idle: ms a micro-batch"):
         assert f"<!-- Spark, {row} -->" in drawn
-
-
-# All of it, without Kafka
-
-
-@pytest.mark.timeout(600)
-def test_every_side_that_is_there_tells_its_rows() -> None:
-    plan = SparkPlan(1, 0, messages=400, batches=2, written=100, warm_up=0, idle=1)
-    rows, failures = collected(plan, [])
-    assert failures == []
-    assert {row: sorted(sides) for row, sides in rows.items()} == {
-        SCAN: sorted((BROKER, PATH, PARQUET)),
-        STREAM: sorted((BROKER, PATH, PARQUET)),
-        SINK: sorted((BROKER, PARQUET)),
-        IDLE: sorted((BROKER, PATH)),
-    }
-    for sides in rows.values():
-        for figures in sides.values():
-            assert figures.get("per_second", figures.get("batch_ms"))[0] > 0  # type: ignore[index]

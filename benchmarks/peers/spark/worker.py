@@ -47,22 +47,21 @@ class Bench:
     _streams: Iterator[int] = field(default_factory=itertools.count)
     _sunk: dict[str, int] = field(default_factory=dict)
 
-    def run(self, sides: Sequence[Side]) -> None:
-        """All rounds of all rows, each side the first in another one."""
+    def run(self, sides: Sequence[Side]) -> Iterator[dict[str, Any]]:
+        """All rounds of all rows, each side the first in another one; what there is to tell."""
         for number in range(-self.plan.unrecorded, self.plan.rounds):
             for row in ROWS:
                 for side in rotated([side for side in sides if row in side.rows], number):
+                    about = {"row": row, "side": side.name}
                     try:
                         figures = self._measure(row, side)
                     except Exception as error:  # one that breaks must not take the others along
                         self._stop_streams()
                         why = str(error).strip().partition("\n")[0]
-                        tell(
-                            {"row": row, "side": side.name, "why": f"{type(error).__name__} {why}"}
-                        )
+                        yield {**about, "why": f"{type(error).__name__} {why}"}
                         continue
                     if number >= 0:
-                        tell({"row": row, "side": side.name, "figures": figures})
+                        yield {**about, "figures": figures}
 
     def _measure(self, row: str, side: Side) -> Figures:
         measure = {
@@ -174,7 +173,7 @@ def sides(
     data = bench_directory / "data"
     store = data / "broker-a"
     fill(store, plan.messages)
-    config = {"spark.driver.memory": "4g", "spark.jars": ",".join(jars)}
+    config = {"spark.driver.memory": "4g"} | ({"spark.jars": ",".join(jars)} if jars else {})
     with contextlib.ExitStack() as stack:
         namesrv, broker = stack.enter_context(serving(data))
         with Admin(namesrv=namesrv) as admin:
@@ -185,7 +184,6 @@ def sides(
             server.prepare()
             kafka = stack.enter_context(server.run(bench_directory / "kafka", fsync=False))
         spark = session("penstock-bench", master="local[2,4]", config=config)
-        stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("OFF")
         rows = read_path(spark, store, ("queue_id", "offset", "store_timestamp", "body"))
         parquet = Parquet(spark, bench_directory / "parquet")
@@ -209,7 +207,9 @@ def main() -> None:
     plan = SparkPlan(**told["plan"])
     with tempfile.TemporaryDirectory(prefix="bench-spark-", ignore_cleanup_errors=True) as made:
         with sides(Path(made), plan, told["jars"]) as (spark, compared, cpu):
-            Bench(spark, plan, Path(made), cpu).run(compared)
+            for line in Bench(spark, plan, Path(made), cpu).run(compared):
+                tell(line)
+        spark.stop()
         tell({"done": True})
 
 
