@@ -13,9 +13,10 @@ again sends the same rows under the same names, by which `deduplicate` knows the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -117,32 +118,41 @@ class RowIds:
         return pc.binary_join_element_wise(self._prefix.encode(), tails, b"")
 
 
-class EncodedRows(NamedTuple):
-    """Rows ready to be sent; all arrays have one entry a row."""
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows ready to be sent."""
 
-    bodies: pa.Array
-    properties: pa.Array
     items: pa.Array
-    """Body and properties as one message of a batch."""
+    """Body and properties of each row as one message of a batch."""
     delayed: Numbers | None
     """Which rows may not be part of a batch, because they ask for a delay; None: no row does."""
+    _all_bodies: pa.Array
+    _parts: Sequence[Any]
+    """What the property texts of all rows encoded together are joined of."""
+    _rows: Numbers | None = None
+    """Which of those rows these are; None: all."""
+
+    @functools.cached_property
+    def bodies(self) -> pa.Array:
+        """The bodies alone, for those that are sent one by one."""
+        return self._chosen(self._all_bodies)
+
+    @functools.cached_property
+    def properties(self) -> pa.Array:
+        """The property texts alone."""
+        return self._chosen(pc.binary_join_element_wise(*self._parts, b""))
+
+    def _chosen(self, values: pa.Array) -> pa.Array:
+        return values if self._rows is None else values.take(pa.array(self._rows))
 
     def take(self, rows: Numbers) -> EncodedRows:
         """Some of the rows, in the order given."""
-        index = pa.array(rows)
-        delayed = None if self.delayed is None else self.delayed[rows]
         return EncodedRows(
-            self.bodies.take(index), self.properties.take(index), self.items.take(index), delayed
-        )
-
-    def slice(self, first: int, end: int) -> EncodedRows:
-        """A run of the rows."""
-        count = end - first
-        return EncodedRows(
-            self.bodies.slice(first, count),
-            self.properties.slice(first, count),
-            self.items.slice(first, count),
-            None if self.delayed is None else self.delayed[first:end],
+            self.items.take(pa.array(rows)),
+            None if self.delayed is None else self.delayed[rows],
+            self._all_bodies,
+            self._parts,
+            rows if self._rows is None else self._rows[rows],
         )
 
 
@@ -172,8 +182,10 @@ def encode_rows(
     ]
     if ids is not None:
         parts += (f"{Property.UNIQUE_KEY}\x01".encode(), ids.columns(count), b"\x02")
-    texts = pc.binary_join_element_wise(*parts, b"")
-    text_lengths = lengths_of(texts)
+    # Joined once, with the bodies: the texts alone are seldom needed.
+    text_lengths = np.zeros(count, np.int64)
+    for part in parts:
+        text_lengths += len(part) if isinstance(part, bytes) else lengths_of(part)
     _check_properties(text_lengths, where)
     heads = np.zeros(count, HEAD)
     heads["size"] = ITEM_OVERHEAD + lengths + text_lengths
@@ -182,12 +194,12 @@ def encode_rows(
         fixed(heads.tobytes(), count, HEAD.itemsize),
         bodies,
         fixed(text_lengths.astype(">u2").tobytes(), count, 2),
-        texts,
+        *parts,
         b"",
     )
     if has_timer is not None:
         is_delayed = has_timer if is_delayed is None else is_delayed | has_timer
-    return EncodedRows(bodies, texts, items, is_delayed)
+    return EncodedRows(items, is_delayed, bodies, parts)
 
 
 def halves(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -163,7 +164,7 @@ def _post_all(outbox: Outbox, placed: Placed, rows: EncodedRows, batch_bytes: in
         rows = rows.take((~rows.delayed).nonzero()[0])
     for first, end, body in cut(rows.items, batch_bytes):
         if end - first == 1 and len(body) > MAX_BATCH_BYTES + ITEM_OVERHEAD:
-            _post_singly(outbox, placed, rows.slice(first, end))
+            _post_singly(outbox, placed, rows.take(np.arange(first, end)))
             continue
         outbox.post(Post(topic, placed.queue, body, count=end - first, is_batch=True))
 
