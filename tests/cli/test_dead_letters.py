@@ -117,10 +117,18 @@ def test_one_letter_is_shown_with_everything(cluster: Embedded) -> None:
     assert "no dead letter 'nonsense'" in fail("dlq", "show", "g-show", "nonsense")
 
 
+def test_one_letter_is_not_called_letters(cluster: Embedded) -> None:
+    give_up(cluster, "g-one", 1)
+    assert "Redrive 1 of 1 dead letter to group g-one at" in fail("dlq", "redrive", "g-one")
+    assert "Purge 1 dead letter of g-one at" in fail("dlq", "purge", "g-one")
+    done = succeed("dlq", "redrive", "g-one", "--yes")
+    assert done.out == "Redrove 1 dead letter to group g-one; 0 left pending.\n"
+
+
 def test_a_redriven_letter_is_handled_by_its_group_once(cluster: Embedded) -> None:
     topic = give_up(cluster, "g-redrive", 5)
     done = succeed("dlq", "redrive", "g-redrive", "--yes")
-    assert "Redrove 5 dead letters to group g-redrive; 0 are left pending." in done.out
+    assert "Redrove 5 dead letters to group g-redrive; 0 left pending." in done.out
     again = succeed("dlq", "redrive", "g-redrive", "--yes")
     assert "nothing to redrive" in again.err
     with Handled(cluster, "g-redrive", topic) as handled:

@@ -276,7 +276,8 @@ def redrive_letters(
         aim = f"topic {to}" if to else f"group {group}"
         if plan.chosen and not dry_run:
             output.confirm(
-                f"Redrive {len(plan.chosen)} of {total} dead letters to {aim} at {target.namesrv}?",
+                f"Redrive {len(plan.chosen)} of {output.counted(total, 'dead letter')} to {aim} "
+                f"at {target.namesrv}?",
                 yes=yes,
             )
             with output.progress(len(plan.chosen), "redriving", quiet=as_json) as bar:
@@ -293,7 +294,8 @@ def redrive_letters(
     elif dry_run or not plan.chosen:
         _show_plan(plan)
     else:
-        output.say(f"Redrove {len(plan.sent)} dead letters to {aim}; {plan.left} are left pending.")
+        letters = output.counted(len(plan.sent), "dead letter")
+        output.say(f"Redrove {letters} to {aim}; {plan.left} left pending.")
 
 
 def _show_plan(plan: Redriving) -> None:
@@ -351,7 +353,8 @@ def purge_letters(
         )
         if places and not dry_run and (count or delete_topic):
             how = "Delete the topic of" if delete_topic else "Purge"
-            output.confirm(f"{how} {count} dead letters of {group} at {target.namesrv}?", yes=yes)
+            letters = output.counted(count, "dead letter")
+            output.confirm(f"{how} {letters} of {group} at {target.namesrv}?", yes=yes)
             if delete_topic:
                 admin.delete_dead_letters(group)
             else:
@@ -361,9 +364,9 @@ def purge_letters(
             {"group": group, "purged": 0 if dry_run else count, "found": count, "dry_run": dry_run}
         )
     elif dry_run:
-        output.say(f"{count} dead letters of {group} would be purged.")
+        output.say(f"{output.counted(count, 'dead letter')} of {group} would be purged.")
     else:
-        output.say(f"Purged {count} dead letters of {group}.")
+        output.say(f"Purged {output.counted(count, 'dead letter')} of {group}.")
 
 
 def _marks(
