@@ -98,6 +98,24 @@ async def test_routes_are_compact_standard_json_for_every_client(
     assert b"null" not in body
 
 
+@pytest.mark.parametrize(
+    ("version", "only_standard", "ids"),
+    [(317, None, b'{0:"10.0'), (317, True, b'{"0":"10.0'), (401, None, b'{"0":"10.0')],
+)
+async def test_the_elixir_client_gets_broker_ids_as_older_name_servers_write_them(
+    server: NameServer, version: int, only_standard: bool | None, ids: bytes
+) -> None:
+    ask = asks.GetRouteInfo("T", only_standard)
+    async with await Wire.connect(server.port) as java:
+        await register(java)
+        assert b'{"0":"10.0' in body_of(await java.ok(ROUTE, asks.GetRouteInfo("T")))
+        async with await Wire.connect(
+            server.port, language=Language.ERLANG, version=version
+        ) as elixir:
+            assert ids in body_of(await elixir.ok(ROUTE, ask))
+        assert b'{"0":"10.0' in body_of(await java.ok(ROUTE, asks.GetRouteInfo("T")))
+
+
 async def test_a_topic_nobody_registered_is_17(wire: Wire) -> None:
     answer = await wire.request(ROUTE, asks.GetRouteInfo("none"))
     assert answer.code == 17

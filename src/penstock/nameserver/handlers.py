@@ -19,7 +19,7 @@ from penstock.protocol.bodies import (
     encode_body,
 )
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.commands import Command
+from penstock.protocol.commands import Command, Language
 from penstock.protocol.headers.nameserver import (
     AddWritePerm,
     AddWritePermResult,
@@ -47,7 +47,7 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.config import to_properties
 
 STANDARD_JSON_VERSION = 401
-"""From V4_9_4 on clients take routes whose integer keys are quoted; older ones take both, too."""
+"""From V4_9_4 on clients take routes whose integer keys are quoted; most older ones take both."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class NameServerState:
     routes: RouteTable
     kv: KvConfig
     save_kv: Callable[[], None]
-    cached_routes: dict[str, bytes] = field(default_factory=dict)
+    cached_routes: dict[tuple[str, bool], bytes] = field(default_factory=dict)
     cached_generation: int = -1
 
     def now_ms(self) -> int:
@@ -68,12 +68,18 @@ class NameServerState:
 
 
 @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo)
-def get_route(state: NameServerState, ask: GetRouteInfo) -> Reply:
+def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
     """Where a topic's queues are."""
+    # The Elixir client quotes the broker ids itself, and fails where they are quoted already.
+    is_literal = (
+        call.command.language is Language.ERLANG
+        and call.command.version < STANDARD_JSON_VERSION
+        and not ask.accept_standard_json_only
+    )
     if state.cached_generation != state.routes.generation:
         state.cached_generation = state.routes.generation
         state.cached_routes.clear()
-    body = state.cached_routes.get(ask.topic)
+    body = state.cached_routes.get((ask.topic, is_literal))
     if body is None:
         route = state.routes.route(ask.topic)
         if route is None:
@@ -88,9 +94,9 @@ def get_route(state: NameServerState, ask: GetRouteInfo) -> Reply:
             data = TopicRouteData(
                 data.queue_datas, data.broker_datas, data.filter_server_table, order
             )
-        body = encode_body(data)
+        body = encode_body(data, bare_integer_keys=is_literal)
         if not state.config.order_message_enable:
-            state.cached_routes[ask.topic] = body
+            state.cached_routes[ask.topic, is_literal] = body
     return Reply(body=body)
 
 
