@@ -142,6 +142,7 @@ class TestHeartbeats:
         heartbeat = decode_body(
             HeartbeatData,
             b'{"ClientID":"10.0.0.1@7","ConsumerDataSet":[{"GroupName":"g",'
+            b'"MessageModel":"Broadcasting","ConsumeType":"ConsumeActively",'
             b'"SubscriptionDataSet":[{"Topic":"T","ExpressionType":"TAG","SubString":"a",'
             b'"SubVersion":638000000000}]}],"ProducerDataSet":[{"GroupName":"p"}]}',
         )
@@ -150,8 +151,8 @@ class TestHeartbeats:
         (consumer,) = heartbeat.consumer_data_set
         assert consumer == ConsumerData(
             "g",
-            ConsumeType.CONSUME_PASSIVELY,
-            MessageModel.CLUSTERING,
+            ConsumeType.CONSUME_ACTIVELY,
+            MessageModel.BROADCASTING,
             ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
             (SubscriptionData("T", "a", 638_000_000_000),),
         )

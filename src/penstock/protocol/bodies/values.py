@@ -250,12 +250,15 @@ def encode_queue_key(queue: MessageQueue) -> Key:
 def enumeration(cls: type[WireEnum]) -> Decode:
     """A reader of an enumeration: by name, or by ordinal as the C++ client sends them."""
     by_name = {member.value: member for member in cls}
+    by_fold = {folded(member.value): member for member in cls}
     by_ordinal = list(cls)
     expected = ", ".join(by_name) + ", or an ordinal"
 
     def decode(value: Json) -> WireEnum:
         if isinstance(value, str) and value in by_name:
             return by_name[value]
+        if isinstance(value, str) and (member := by_fold.get(folded(value))) is not None:
+            return member
         try:
             ordinal = decode_int(value)
         except Misfit:
