@@ -113,6 +113,8 @@ async def test_the_elixir_client_gets_broker_ids_as_older_name_servers_write_the
             server.port, language=Language.ERLANG, version=version
         ) as elixir:
             assert ids in body_of(await elixir.ok(ROUTE, ask))
+            cluster = body_of(await elixir.ok(RequestCode.GET_BROKER_CLUSTER_INFO))
+            assert (b'{0:"10.0' in cluster) == (version < 401)
         assert b'{"0":"10.0' in body_of(await java.ok(ROUTE, asks.GetRouteInfo("T")))
 
 

@@ -67,15 +67,17 @@ class NameServerState:
         return int(self.clock.monotonic() * 1000)
 
 
+def _quotes_itself(call: Call) -> bool:
+    """Whether a client quotes broker ids in what it gets, and fails where they are quoted."""
+    # The Elixir client does.
+    command = call.command
+    return command.language is Language.ERLANG and command.version < STANDARD_JSON_VERSION
+
+
 @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo)
 def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
     """Where a topic's queues are."""
-    # The Elixir client quotes the broker ids itself, and fails where they are quoted already.
-    is_literal = (
-        call.command.language is Language.ERLANG
-        and call.command.version < STANDARD_JSON_VERSION
-        and not ask.accept_standard_json_only
-    )
+    is_literal = _quotes_itself(call) and not ask.accept_standard_json_only
     if state.cached_generation != state.routes.generation:
         state.cached_generation = state.routes.generation
         state.cached_routes.clear()
@@ -171,9 +173,10 @@ def get_member_group(state: NameServerState, ask: GetBrokerMemberGroup) -> Reply
 
 
 @handles(RequestCode.GET_BROKER_CLUSTER_INFO)
-def get_cluster_info(state: NameServerState) -> Reply:
+def get_cluster_info(state: NameServerState, call: Call) -> Reply:
     """Every broker of every cluster."""
-    return Reply(body=state.routes.cluster_info())
+    info = state.routes.cluster_info()
+    return Reply(body=encode_body(info, bare_integer_keys=_quotes_itself(call)))
 
 
 @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
