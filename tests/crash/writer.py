@@ -19,7 +19,7 @@ from penstock.store import SYNC_FLUSH, Draft, MessageStore, StoreConfig
 TOPICS = ("orders", "bills", "parcels")
 QUEUES = 4
 TAGS = ("", "red", "blue")
-GROUP = 12
+GROUP = 72
 """Messages that go to one queue, together or one by one."""
 
 

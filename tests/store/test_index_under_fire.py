@@ -33,18 +33,20 @@ from penstock.store.segments import SegmentMaps
 index = KeyIndex(OS_FILES, sys.argv[1], IndexShape({SLOTS}, {UNITS}), SegmentMaps(OS_FILES, 4))
 index.add((1,), 1, {NOW})
 print("ready", flush=True)
-is_many = sys.argv[2] == "many"
+way = sys.argv[2]
 for number in range(2, {UNITS} - 32, 16):
     entries = [(key, key, {NOW}) for key in range(number, number + 16)]
-    if is_many:
+    if way == "many":
         index.add_many(entries)
+    elif way == "by columns":
+        index.add_columns(*zip(*entries, strict=True))
     else:
         for hashed, position, timestamp in entries:
             index.add((hashed,), position, timestamp)
 """
 
 
-@pytest.fixture(params=["one by one", "many"])
+@pytest.fixture(params=["one by one", "many", "by columns"])
 def live_file(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[mmap.mmap]:
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path), str(request.param)], stdout=subprocess.PIPE

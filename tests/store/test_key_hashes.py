@@ -120,9 +120,10 @@ entry_lists = st.lists(
 )
 
 
+@pytest.mark.parametrize("by_columns", [False, True])
 @given(batches=entry_lists)
 def test_keys_entered_at_once_make_the_same_files_as_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[int, int]]]
+    tmp_path_factory: pytest.TempPathFactory, by_columns: bool, batches: list[list[tuple[int, int]]]
 ) -> None:
     one_by_one = make_index(tmp_path_factory.mktemp("one"))
     at_once = make_index(tmp_path_factory.mktemp("many"))
@@ -134,7 +135,10 @@ def test_keys_entered_at_once_make_the_same_files_as_one_by_one(
             timestamp += pause_ms
             entries.append((hashed, position, timestamp))
             one_by_one.add((hashed,), position, timestamp)
-        at_once.add_many(entries)
+        if by_columns:
+            at_once.add_columns(*zip(*entries, strict=True))
+        else:
+            at_once.add_many(entries)
         assert at_once.end_position == one_by_one.end_position
         assert at_once.end_timestamp == one_by_one.end_timestamp
     assert content(at_once) == content(one_by_one)
@@ -169,10 +173,24 @@ def test_keys_for_which_there_is_no_room_change_nothing(tmp_path: Path) -> None:
     disk.is_full = True
     entries = [(hashed, 100 + hashed, NOW) for hashed in range(4000, 4050)]
     with pytest.raises(OSError, match="no room"):
-        index.add_many(entries)
+        index.add_columns(*zip(*entries, strict=True))
     assert path.read_bytes() == before
     assert index.end_position == 100
     disk.is_full = False
-    index.add_many(entries)
+    index.add_columns(*zip(*entries, strict=True))
     assert list(index.find(4049, 0, LATER)) == [4149]
+    index.close()
+
+
+def test_the_header_of_unfinished_keys_names_the_first_message(tmp_path: Path) -> None:
+    """After the death of the process recovery dispatches from there, so that none is missing."""
+    index = make_index(tmp_path)
+    index.add((1,), 100, NOW)
+    with pytest.raises(TypeError):
+        index.add_many([(2, 200, NOW), (3, 300, NOW), None])  # type: ignore[list-item]
+    found = make_index(tmp_path)
+    found.load(OS_FILES.list_dir(str(tmp_path)))
+    assert found.end_position == 200
+    assert list(found.find(2, 0, LATER)) == [200]
+    assert list(found.find(1, 0, LATER)) == [100]
     index.close()

@@ -13,7 +13,7 @@ from penstock.protocol.batches import BatchItem, decode_batch, encode_batch
 from penstock.protocol.records import pack_host
 from penstock.store import Draft, MessageStore, StoreConfig
 from penstock.store.consume_queue import pack_unit, pack_units
-from penstock.store.runs import RunParts, encode_run
+from penstock.store.runs import FEW, RunParts, encode_run
 
 HOST = pack_host("127.0.0.1", 10911)
 DRAFT = Draft("orders", 2, b"", b"", 0, 0, 77, HOST, HOST, 0, 0)
@@ -104,7 +104,9 @@ def filled(template: list[tuple[bytes, bytes]], number: int, *, ended: bool) -> 
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(TEMPLATES, st.booleans(), st.booleans(), st.integers(8, 40), st.binary(max_size=3))
+@given(
+    TEMPLATES, st.booleans(), st.booleans(), st.integers(FEW - 1, FEW + 20), st.binary(max_size=3)
+)
 def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
     tmp_path_factory: pytest.TempPathFactory,
     template: list[tuple[bytes, bytes]],
@@ -118,13 +120,13 @@ def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
         opened(
             path / name,
             max_hash_slot_num=11,
-            max_index_num=500,
+            max_index_num=800,
             mapped_file_size_commit_log=1 << 16,
             mapped_file_size_consume_queue=2000,
         )
         for name in ("short", "long")
     )
-    for start in (10, 50):
+    for start in (10, 110):
         items = [
             BatchItem(
                 b"body" if has_one_length else b"b" * (number % 5),
@@ -169,7 +171,7 @@ def test_what_others_wait_for_is_told_until_they_wait_no_longer(tmp_path: Path) 
             waiting.clear()
 
     store.on_arrival(listener, waiting)
-    properties = [b"UNIQ_KEY\x01id-%02d\x02TAGS\x01t\x02" % number for number in range(20)]
+    properties = [b"UNIQ_KEY\x01id-%03d\x02TAGS\x01t\x02" % number for number in range(FEW)]
     store.append_run(DRAFT, encode_batch([BatchItem(b"b", said) for said in properties]))
     store.write()
     assert told == [(1, ord("t"), properties[0]), (2, ord("t"), properties[1])]

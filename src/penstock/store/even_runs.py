@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from penstock.store.key_hashes import MAX_SHORT_KEY, POWERS, TopicHash
 from penstock.store.marked import KEYS, TAGS, UNIQUE_KEY, find_value
-from penstock.store.runs import TAIL_HEAD_BYTES, Run
+from penstock.store.runs import FEW, TAIL_HEAD_BYTES, Run
 
 _LANE: Final = 8
 """Bytes a sum has; one term takes at most five, so no sum runs into its neighbour."""
@@ -70,7 +70,7 @@ def read_even_run(run: Run, topic: TopicHash | None) -> EvenRun | None:
 def _table(run: Run) -> _Table | None:
     """The strings of a run, if they differ in nothing but characters of values."""
     width, count = run.tail_bytes, len(run.sizes)
-    if not width:
+    if not width or count < FEW:
         return None
     said = run.said
     varying: dict[int, bytes] = {}

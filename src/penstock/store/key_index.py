@@ -54,8 +54,6 @@ _unpack_native = struct.Struct("i").unpack
 _MAX_INT = 0x7FFF_FFFF
 _FIRST_SLOT = HEADER_BYTES // SLOT_BYTES
 _SLOTS_A_PAGE = PAGE_BYTES // SLOT_BYTES
-_FEW = 8
-"""Fewer keys are entered one by one: what many share takes as long as a few."""
 _CLOCK_SLACK_MS = 60_000
 """How far the clock may go back without hiding messages from a search by time."""
 
@@ -212,23 +210,61 @@ class KeyIndex:
             count += 1
 
     def add_many(self, entries: Sequence[IndexEntry]) -> None:
-        """Enter keys of several messages, in the order of the log."""
-        if entries:
-            self.add_columns(*zip(*entries, strict=True))
+        """Enter keys of several messages, in the order of the log.
+
+        The header is written twice, not once a message. Until all keys are in, it counts them
+        all but names the first message as the last one: whoever finds it like that after the
+        death of the process dispatches all of them again, as after an error here.
+        """
+        count = self._count
+        total = len(entries)
+        if count == 1 or self._map is None or count + total > self._max_units:
+            for hashed, position, timestamp in entries:
+                self.add((hashed,), position, timestamp)
+            return
+        view, taken, slots = self._view, self._taken, self._slots
+        unit_at = self._units_at + count * UNIT_BYTES
+        last_page = (unit_at + total * UNIT_BYTES - 1) // PAGE_BYTES
+        if not taken[last_page]:
+            self._take_pages(unit_at // PAGE_BYTES, last_page)
+        self.end_position = entries[0][1]
+        self._count = count + total
+        self.finish()
+        begin = self._begin_timestamp
+        previous_timestamp, seconds = begin, 0
+        new_slots = 0
+        words, numbers = self._words, big_endian("i", range(count, count + total))
+        for (hashed, position, timestamp), number in zip(entries, numbers, strict=True):
+            if timestamp != previous_timestamp:
+                previous_timestamp = timestamp
+                seconds = (timestamp - begin) // 1000 if 0 < begin <= timestamp else 0
+                if seconds > _MAX_INT:
+                    seconds = _MAX_INT
+            slot = _FIRST_SLOT + hashed % slots
+            if not taken[slot // _SLOTS_A_PAGE]:
+                self._take_pages(slot // _SLOTS_A_PAGE, slot // _SLOTS_A_PAGE)
+            (previous,) = _unpack_number(view, slot * SLOT_BYTES)
+            if not 0 < previous < count:
+                previous = 0
+                new_slots += 1
+            _pack_unit(view, unit_at, hashed, position, seconds, previous)
+            words[slot] = number
+            unit_at += UNIT_BYTES
+            count += 1
+        self._slots_used += new_slots
+        _, self.end_position, self._end_timestamp = entries[-1]
+        self.finish()
 
     def add_columns(
         self, hashes: Sequence[int], positions: Sequence[int], timestamps: Sequence[int]
     ) -> None:
-        """`add_many` of keys whose hashes, positions and times come apart.
+        """`add_many` for hundreds of keys: units are made and stored all at once.
 
-        The header is written twice, not once a message. Until all keys are in, it counts them
-        all but names the first message as the last one: whoever finds it like that after the
-        death of the process dispatches all of them again. An error changes nothing.
+        Positions go up, as the log does. An error changes nothing.
         """
         count, total = self._count, len(hashes)
-        if total < _FEW or count == 1 or self._map is None or count + total > self._max_units:
-            for hashed, position, timestamp in zip(hashes, positions, timestamps, strict=True):
-                self.add((hashed,), position, timestamp)
+        if count == 1 or self._map is None or count + total > self._max_units:
+            self.add_many(list(zip(hashes, positions, timestamps, strict=True)))
             return
         slot_count = self._slots
         slots = [_FIRST_SLOT + hashed % slot_count for hashed in hashes]
@@ -256,10 +292,9 @@ class KeyIndex:
         """The unit that was the newest of its slot before each of these comes, and 0 without."""
         words, count = self._words, self._count
         previous = big_endian("i", [words[slot] for slot in slots])
-        if any(previous):
-            for at, number in enumerate(previous):
-                if not 0 <= number < count:
-                    previous[at] = 0
+        if min(previous) < 0 or max(previous) >= count:
+            # Slots that a damage left with something else count as free, as they do one by one.
+            previous = array("i", [number if 0 < number < count else 0 for number in previous])
         if len(set(slots)) != len(slots):
             newest: dict[int, int] = {}
             for at, slot in enumerate(slots):

@@ -47,8 +47,8 @@ _COMMON = Struct(">iq8sq8siq").pack
 """The part that a run shares: up to the length of the body."""
 _pack_length = Struct(">i").pack
 TAIL_HEAD_BYTES: Final = 2
-_FEW: Final = 8
-"""Fewer messages are not worth the set-up that many share."""
+FEW: Final = 64
+"""Fewer messages are done sooner one by one: work by columns has its price, too."""
 
 
 class Run(NamedTuple):
@@ -142,7 +142,7 @@ def _encode_even(
     middle = _ITEM_HEAD_BYTES + length
     rest_bytes = _pack_tail_head(rest)
     if (
-        count < _FEW
+        count < FEW
         or not _all_have(body, size, 0, _pack_length(size))
         or not _all_have(body, size, _FLAG_AT, body[_FLAG_AT:_ITEM_HEAD_BYTES])
         or not _all_have(body, size, middle, rest_bytes)
