@@ -306,12 +306,11 @@ class CommitLog:
         Nothing is behind ``end``: a segment is mostly a hole, which takes seconds to read.
         """
         for base in self.bases:
-            view = self.segment_view(base)
-            if view is not None:
+            path = segment_path(self.directory, base)
+            if self._files.stat(path) is not None:
                 start = min(max(doubtful_from - base, 0), self.segment_size)
-                path = segment_path(self.directory, base)
                 stop = min(max(end - base, start), self.segment_size)
-                rewrite(self._files, path, view, start, stop)
+                rewrite(self._files, path, start, stop)
         if self.bases:
             self._files.sync_dir(self.directory)
 

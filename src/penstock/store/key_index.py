@@ -388,11 +388,8 @@ class KeyIndex:
 
     def rewrite(self, name: str) -> None:
         """Make sure of a file that a killed process left; see ``segments.rewrite``."""
-        path = f"{self.directory}/{name}"
-        view = self._maps.view(path, self.shape.file_bytes)
-        if view is not None:
-            end = self._units_at + self.headers[name].next_unit * UNIT_BYTES
-            rewrite(self._files, path, view, 0, min(end, len(view)))
+        end = self._units_at + self.headers[name].next_unit * UNIT_BYTES
+        rewrite(self._files, f"{self.directory}/{name}", 0, min(end, self.shape.file_bytes))
         self._files.sync_dir(self.directory)
 
     # Looking up

@@ -249,16 +249,19 @@ def write_fully(
         written += step
 
 
-def rewrite(files: FileLayer, path: str, view: memoryview, start: int, end: int) -> None:
+def rewrite(files: FileLayer, path: str, start: int, end: int) -> None:
     """Write what a file holds from ``start`` to ``end`` once more, and sync it.
 
     If a sync failed, the system may have forgotten that the pages were never written and call
     them clean. Whoever finds such a file must not believe a second sync that succeeds.
+
+    Reads, not a map: a look at a hole through a map takes room on some file systems, and where
+    there is none left it ends the process.
     """
     descriptor = files.open(path, write=True)
     try:
         for at in range(start, end, len(_CLEAR_CHUNK)):
-            chunk = bytes(view[at : min(at + len(_CLEAR_CHUNK), end)])
+            chunk = files.read(descriptor, min(len(_CLEAR_CHUNK), end - at), at)
             if chunk != _CLEAR_CHUNK[: len(chunk)]:
                 write_fully(files, descriptor, (chunk,), at, len(chunk))
         files.sync(descriptor)
