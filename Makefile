@@ -65,7 +65,7 @@ $(PEERS_STAMP): requirements/peers.lock | $(STAMP)
 bench-peers: install $(PEERS_STAMP)  ## measure beside Kafka, NATS, ... and their clients: make bench-peers PEERS_OPTIONS=--full
 	$(BIN)/python -m benchmarks.peers $(PEERS_OPTIONS)
 
-interop: install  ## both clients against both brokers, stores swapped (needs a JDK and Maven)
+interop: install  ## all clients against both brokers, stores swapped (needs a JDK and Maven, or Go, or Node)
 	$(BIN)/python -m tests.interop.run
 
 lock: install  ## resolve requirements/dev.lock again (needs uv in .venv: .venv/bin/pip install uv)

@@ -16,8 +16,8 @@ PAGE = PROJECT / "docs" / "compatibility.md"
 WORDS = {PASS: "yes", FAIL: "**no**", LIMIT: "refused", NOT_APPLICABLE: "n/a"}
 INTRO = """# Compatibility
 
-Every cell below is a real run of `make interop`: Apache RocketMQ's own Java client and its
-command-line tool mqadmin against `penstock up`, Penstock's client against Apache's brokers and in
+Every cell below is a real run of `make interop`: Apache RocketMQ's own Java and Go clients, two
+clients for Node and the command-line tool mqadmin against `penstock up`, Penstock's client against Apache's brokers and in
 groups with Java's, brokers and name servers of both kinds under each other, and store directories
 swapped with Apache's broker. What each row shows is told in
 `tests/interop/README.md`. "refused" means that Penstock answers with an error and a reason,

@@ -152,8 +152,13 @@ def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:
                 _on_spark(day, starting.result(), mq.namesrv, work, tell)
             tell("writing the report")
             _report(day, starting.result(), mq.namesrv, report, watch.samples)
-        finally:
-            starting.result().stop()
+        except BaseException:
+            # Why the day ended is what counts: Ctrl-C in the middle of a call to Spark leaves a
+            # broken wire to it, and then it cannot be told to stop. It ends with us all the same.
+            with contextlib.suppress(Exception):
+                starting.result().stop()
+            raise
+        starting.result().stop()
     return day
 
 
