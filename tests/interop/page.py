@@ -17,9 +17,9 @@ WORDS = {PASS: "yes", FAIL: "**no**", LIMIT: "refused", NOT_APPLICABLE: "n/a"}
 INTRO = """# Compatibility
 
 Every cell below is a real run of `make interop`: Apache RocketMQ's own Java and Go clients, two
-clients for Node and the command-line tool mqadmin against `penstock up`, Penstock's client against Apache's brokers and in
-groups with Java's, brokers and name servers of both kinds under each other, and store directories
-swapped with Apache's broker. What each row shows is told in
+clients for Node and the command-line tool mqadmin against `penstock up`, Penstock's client against
+Apache's brokers and in groups with theirs, brokers and name servers of both kinds under each other,
+and store directories swapped with Apache's broker. What each row shows is told in
 `tests/interop/README.md`. "refused" means that Penstock answers with an error and a reason,
 because the feature is not there yet; "n/a" means that this version of the client or the tool has no
 such thing.
