@@ -8,6 +8,7 @@ Against your own cluster, Penstock's or Apache RocketMQ's, or without one, again
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -26,15 +27,16 @@ def shop(namesrv: str, count: int) -> None:
 
 
 def billing(namesrv: str, count: int) -> set[str]:
-    """The other program: it handles ``count`` different orders and tells which."""
+    """The other program: it handles ``count`` messages and tells which orders they were."""
     billed: set[str] = set()
+    handled = itertools.count(1)
     done = threading.Event()
     consumer = PushConsumer("example-billing", namesrv=namesrv, start_from="first")
 
     @consumer.on(TOPIC)
     def bill(message: StoredMessage) -> None:
         billed.add(message.body.decode())
-        if len(billed) >= count:
+        if next(handled) >= count:
             done.set()
 
     with consumer:
@@ -78,10 +80,11 @@ def main() -> None:
         with the_cluster() as namesrv, Admin(namesrv=namesrv) as admin:
             admin.create_topic(TOPIC, queues=4)
             try:
-                print(f"brought along: {copy(laptop.namesrv, namesrv)} messages")
+                copied = copy(laptop.namesrv, namesrv)
+                print(f"brought along: {copied} messages")
                 shop(namesrv, 50)  # 20 of them are there already
                 brokers = len({broker.broker_name for broker in admin.cluster()})
-                billed = billing(namesrv, 50)
+                billed = billing(namesrv, copied + 50)
                 print(f"on the cluster of {brokers} brokers: billed {len(billed)} of 50")
                 lag = sum(row.lag for row in admin.group_lag("example-billing"))
                 print(f"lag there: {lag}")
