@@ -227,7 +227,7 @@ def _quiet(log: Path) -> Iterator[Console]:
             os.dup2(file.fileno(), 2)
             try:
                 yield Console(file=visible)
-            except BaseException:
+            except Exception:  # Ctrl-C needs no explanation.
                 lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
                 visible.write("".join(f"spark: {line}\n" for line in lines))
                 raise
