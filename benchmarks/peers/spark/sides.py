@@ -38,15 +38,15 @@ class Side(ABC):
 
     def write(self, frame: DataFrame) -> None:
         """Append a column ``body``; done when all is acknowledged."""
-        raise NotImplementedError
+        raise LookupError(f"{self.name} has no row {SINK}")
 
     def send(self) -> None:
         """One more message, acknowledged."""
-        raise NotImplementedError
+        raise LookupError(f"{self.name} has no row {IDLE}")
 
     def written(self) -> int:
         """How many rows all calls of `write` left."""
-        raise NotImplementedError
+        raise LookupError(f"{self.name} has no row {SINK}")
 
     def close(self) -> None:
         """Release what was opened."""

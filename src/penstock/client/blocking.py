@@ -12,6 +12,7 @@ import itertools
 import logging
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from types import FrameType, TracebackType
@@ -44,14 +45,16 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class _Entered:
+class _Entered(ABC):
     """`start` and `stop` around a block."""
 
+    @abstractmethod
     def start(self) -> None:
-        raise NotImplementedError
+        """Begin."""
 
+    @abstractmethod
     def stop(self) -> None:
-        raise NotImplementedError
+        """End; idempotent."""
 
     def __enter__(self) -> Self:
         self.start()

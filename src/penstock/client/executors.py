@@ -231,7 +231,6 @@ class CoroutineExecutor(_AwayBacklog):
         task_limit: int | None = None,
     ) -> None:
         super().__init__(loop, finished, task_limit)
-        self._loop = loop
         self._handler_loop = handler_loop
         self._call = call
         self._limit = limit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Self, TypeVar, TypeVarTuple
@@ -39,14 +40,16 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class _Entered:
+class _Entered(ABC):
     """`start` and `stop` around a block."""
 
+    @abstractmethod
     async def start(self) -> None:
-        raise NotImplementedError
+        """Begin."""
 
+    @abstractmethod
     async def stop(self) -> None:
-        raise NotImplementedError
+        """End; idempotent."""
 
     async def __aenter__(self) -> Self:
         await self.start()

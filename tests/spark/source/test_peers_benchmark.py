@@ -23,7 +23,7 @@ class Broken(Side):
         raise OSError("no such topic\nand a long trace")
 
     def stream(self, a_batch: int | None) -> DataFrame:
-        raise NotImplementedError
+        return self.read()
 
 
 @pytest.mark.timeout(400)
