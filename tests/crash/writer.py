@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from random import Random
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ QUEUES = 4
 TAGS = ("", "red", "blue")
 GROUP = 72
 """Messages that go to one queue, together or one by one."""
+FAST_MESSAGES = 12_000
+"""Those of one life written as fast as can be; what is written must be checked, so then slower."""
 
 
 class Numbered(NamedTuple):
@@ -111,6 +114,8 @@ def main() -> None:
         if is_sync:
             store.mark_flushed(store.flush())
         os.write(1, b"acknowledged %d\n" % number)
+        if number - int(first) > FAST_MESSAGES:
+            time.sleep(0.01)
 
 
 if __name__ == "__main__":
