@@ -181,8 +181,8 @@ def test_an_orderly_group_is_told_where_to_redrive_to(mq: Embedded) -> None:
 def test_locks_that_outlive_their_consumers_are_noticed(mq: Embedded) -> None:
     give_up(mq, 1)
     [letter] = mq.admin.dead_letters(GROUP)
-    from penstock.protocol.bodies import encode_body
     from penstock.protocol.bodies.clients import LockBatch
+    from penstock.protocol.bodies.codec import encode_body
     from penstock.protocol.codes import RequestCode
 
     # A consumer that was killed: its locks are there, and nobody is connected.

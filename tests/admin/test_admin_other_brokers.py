@@ -14,19 +14,11 @@ from penstock.errors import (
     ServiceNotAvailable,
     TopicNotFound,
 )
-from penstock.protocol.bodies import (
-    BrokerData,
-    ClusterInfo,
-    Connection,
-    ConsumerConnections,
-    ConsumeStats,
-    KvTable,
-    TopicConfig,
-    TopicConfigTable,
-    TopicList,
-    encode_body,
-)
-from penstock.protocol.bodies.stats import ConsumeOffset
+from penstock.protocol.bodies.codec import encode_body
+from penstock.protocol.bodies.common import Connection, ConsumerConnections, KvTable, TopicList
+from penstock.protocol.bodies.routes import BrokerData, ClusterInfo
+from penstock.protocol.bodies.stats import ConsumeOffset, ConsumeStats
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.remoting.peer import Peer

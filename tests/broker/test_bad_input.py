@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.broker import Broker
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from penstock.protocol.bodies.common import (
     ConsumeFromWhere,
-    ConsumerData,
     ConsumeType,
-    HeartbeatData,
     MessageModel,
-    ProducerData,
     SubscriptionData,
 )
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode

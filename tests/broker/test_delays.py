@@ -12,7 +12,8 @@ from penstock.broker.delays import Delays
 from penstock.model.hosts import pack_host
 from penstock.model.names import SCHEDULE_TOPIC
 from penstock.model.properties import encode_properties
-from penstock.protocol.bodies import DelayOffsetTable, decode_body
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.offsets import DelayOffsetTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.headers.send import SendMessage

@@ -7,20 +7,21 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.broker import Broker
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.codec import encode_state
+from penstock.protocol.bodies.common import (
     ConsumerConnections,
-    ConsumerOffsetTable,
-    DelayOffsetTable,
     GroupSubscription,
     MessageModel,
     ProducerConnections,
     ProducerTable,
+    TopicList,
+)
+from penstock.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
-    TopicList,
-    encode_state,
 )
+from penstock.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Language
 from penstock.protocol.headers.admin import (

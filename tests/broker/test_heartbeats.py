@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from penstock.broker import Broker
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from penstock.protocol.bodies.common import (
     ConsumeFromWhere,
-    ConsumerData,
     ConsumeType,
-    HeartbeatData,
     MessageModel,
-    ProducerData,
     SubscriptionData,
-    SubscriptionGroupConfig,
 )
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Language
 from penstock.protocol.headers.clients import GetConsumerList, UnregisterClient

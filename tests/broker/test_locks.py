@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import LockBatch, LockBatchReply
+from penstock.protocol.bodies.clients import LockBatch, LockBatchReply
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.testing.asking import lock, unlock
 from penstock.testing.stage import Stage, in_virtual_time

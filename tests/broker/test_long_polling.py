@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.held_pulls import HeldPull, HeldPulls
-from penstock.protocol.bodies import SubscriptionGroupConfig
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.pull import PullFlag, PullMessage

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.broker.offsets import Offsets
-from penstock.protocol.bodies import ConsumerOffsetTable, decode_body
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.offsets import ConsumerOffsetTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.offsets import (
     GetEarliestStoreTime,

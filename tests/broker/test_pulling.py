@@ -9,7 +9,8 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.protocol.batches import BatchItem, encode_batch
-from penstock.protocol.bodies import MessageModel, SubscriptionGroupConfig
+from penstock.protocol.bodies.common import MessageModel
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker import Broker
-from penstock.protocol.bodies import ConsumeQueueEntries
+from penstock.protocol.bodies.stats import ConsumeQueueEntries
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import QueryConsumeQueue

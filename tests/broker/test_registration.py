@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.nameserver import NameServer
-from penstock.protocol.bodies import ClusterInfo
+from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.nameserver import GetRouteInfo

@@ -11,7 +11,7 @@ import pytest
 from penstock.broker import Broker
 from penstock.broker.handlers import relay
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import ConsumerStatus
+from penstock.protocol.bodies.offsets import ConsumerStatus
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.clients import (

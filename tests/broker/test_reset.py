@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import ResetOffsets
+from penstock.protocol.bodies.offsets import ResetOffsets
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Language
 from penstock.protocol.headers.admin import UpdateTopic

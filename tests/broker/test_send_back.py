@@ -10,12 +10,9 @@ import pytest
 from penstock.broker.hooks import SentBack
 from penstock.model.hosts import offset_message_id
 from penstock.model.names import SCHEDULE_TOPIC
-from penstock.protocol.bodies import (
-    DataVersion,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    encode_state,
-)
+from penstock.protocol.bodies.codec import encode_state
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers import encode_header

@@ -12,7 +12,7 @@ from penstock.model import MessageQueue
 from penstock.model.hosts import unpack_host
 from penstock.model.names import SCHEDULE_TOPIC
 from penstock.protocol.batches import BatchItem, encode_batch
-from penstock.protocol.bodies import SubscriptionGroupConfig
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.frames import BINARY

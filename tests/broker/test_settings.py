@@ -10,7 +10,9 @@ import pytest
 from penstock.broker import Broker, BrokerConfig
 from penstock.broker.settings import CHANGEABLE, CHANGEABLE_STORE
 from penstock.nameserver import NameServer, NameServerConfig
-from penstock.protocol.bodies import ConfigText, DataVersion, decode_body
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.codes import RequestCode
 from penstock.runtime.config import settings
 from penstock.store import StoreConfig

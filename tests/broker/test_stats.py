@@ -11,15 +11,15 @@ from penstock.broker.handlers.runtime_info import version_text
 from penstock.broker.sampling import Sampling
 from penstock.broker.stats import BrokerStats as Counters
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.offsets import CorrectionOffsets
+from penstock.protocol.bodies.stats import (
     BrokerConsumeStats,
     BrokerStats,
     ConsumeOffset,
     ConsumeStats,
     ConsumeTimeSpans,
-    CorrectionOffsets,
     HaStatus,
-    KvTable,
     TopicStats,
 )
 from penstock.protocol.codes import RequestCode

@@ -9,14 +9,9 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import (
-    GroupList,
-    TopicConfig,
-    TopicConfigList,
-    TopicConfigTable,
-    TopicList,
-    TopicStats,
-)
+from penstock.protocol.bodies.common import GroupList, TopicList
+from penstock.protocol.bodies.stats import TopicStats
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigList, TopicConfigTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import (
     DeleteTopic,

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.broker.topics import Topics, system_topics, topic_config
 from penstock.errors import TopicNotFound
-from penstock.protocol.bodies import TopicConfigTable, decode_body
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.topics import TopicConfigTable
 from penstock.protocol.codes import ResponseCode
 from penstock.testing.asking import all_records, put_topic
 from penstock.testing.stage import Stage

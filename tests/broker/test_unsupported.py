@@ -12,7 +12,8 @@ from penstock.broker.settings import CHANGEABLE, CHANGEABLE_STORE
 from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
 from penstock.model.properties import encode_properties
 from penstock.protocol.batches import BatchItem, encode_batch
-from penstock.protocol.bodies import RequestMode, RequestModes, SetRequestMode
+from penstock.protocol.bodies.common import RequestMode
+from penstock.protocol.bodies.pop import RequestModes, SetRequestMode
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode
 from penstock.testing.wire import Wire, json_body
 

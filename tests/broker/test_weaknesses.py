@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker import Broker
-from penstock.protocol.bodies import MessageModel
+from penstock.protocol.bodies.common import MessageModel
 from penstock.testing.wire import Wire
 
 DISAGREE = "members of a group disagree"

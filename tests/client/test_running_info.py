@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from penstock import Message, MessageQueue, StoredMessage, aio
-from penstock.protocol.bodies import LockBatch, encode_body
+from penstock.protocol.bodies.clients import LockBatch
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.extensions import LOCK_OWNERS, RunningExtension
 from penstock.testing.asking import lock

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import ConsumerOffsetTable, decode_body
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.offsets import ConsumerOffsetTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.send import SendMessage

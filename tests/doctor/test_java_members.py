@@ -17,7 +17,8 @@ from tests.doctor.patients import GROUP, TOPIC, causes, connect, examine, send, 
 
 from penstock.doctor import GroupReport, Severity
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import ConsumerRunningInfo, decode_body, encode_body
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.running import ConsumerRunningInfo
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.testing.stage import in_virtual_time

@@ -9,7 +9,8 @@ from tests.doctor.patients import GROUP, consuming, examine, only, shop
 
 from penstock import aio, doctor
 from penstock.doctor import Severity, Thresholds
-from penstock.protocol.bodies import RegisterBroker, TopicConfigTable
+from penstock.protocol.bodies.registration import RegisterBroker
+from penstock.protocol.bodies.topics import TopicConfigTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers import nameserver as asks
 from penstock.runtime.clock import SystemClock

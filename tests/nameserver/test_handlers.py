@@ -11,22 +11,12 @@ from pathlib import Path
 import pytest
 
 from penstock.nameserver import NameServer
-from penstock.protocol.bodies import (
-    BrokerMemberGroup,
-    ClusterInfo,
-    ConfigText,
-    DataVersion,
-    KvTable,
-    RegisterBroker,
-    TopicConfig,
-    TopicConfigTable,
-    TopicList,
-    TopicRouteData,
-    body_crc32,
-    decode_body,
-    encode_body,
-    encode_registration,
-)
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import DataVersion, KvTable, TopicList
+from penstock.protocol.bodies.config_text import ConfigText
+from penstock.protocol.bodies.registration import RegisterBroker, body_crc32, encode_registration
+from penstock.protocol.bodies.routes import BrokerMemberGroup, ClusterInfo, TopicRouteData
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode
 from penstock.protocol.commands import Command, Language
 from penstock.protocol.headers import HeaderField, header_fields

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.nameserver import kv
 from penstock.nameserver.kv import KvConfig
-from penstock.protocol.bodies import KvTable
+from penstock.protocol.bodies.common import KvTable
 
 
 def test_a_text_is_put_read_and_deleted() -> None:

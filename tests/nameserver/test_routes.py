@@ -12,16 +12,9 @@ from penstock.nameserver.registration import (
     Registration,
 )
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
-from penstock.protocol.bodies import (
-    BrokerData,
-    BrokerMemberGroup,
-    ClusterInfo,
-    DataVersion,
-    MemberGroup,
-    TopicConfig,
-    TopicConfigTable,
-    TopicList,
-)
+from penstock.protocol.bodies.common import DataVersion, TopicList
+from penstock.protocol.bodies.routes import BrokerData, BrokerMemberGroup, ClusterInfo, MemberGroup
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 
 NOW = 1_700_000_000_000
 A = "10.0.0.5:10911"

@@ -12,15 +12,10 @@ import pytest
 from penstock.model import TopicRoute
 from penstock.nameserver.registration import RegisterOutcome, Registration
 from penstock.nameserver.routes import RouteTable
-from penstock.protocol.bodies import (
-    BrokerMemberGroup,
-    ClusterInfo,
-    DataVersion,
-    TopicList,
-    TopicRouteData,
-    decode_body,
-    decode_registration,
-)
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import DataVersion, TopicList
+from penstock.protocol.bodies.registration import decode_registration
+from penstock.protocol.bodies.routes import BrokerMemberGroup, ClusterInfo, TopicRouteData
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 

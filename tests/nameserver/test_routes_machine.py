@@ -9,15 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from penstock.model import QueueRoute
 from penstock.nameserver.registration import DEFAULT_TIMEOUT_MS, RegisterOutcome, Registration
 from penstock.nameserver.routes import RouteTable
-from penstock.protocol.bodies import (
-    ClusterInfo,
-    DataVersion,
-    TopicConfig,
-    TopicConfigTable,
-    TopicRouteData,
-    decode_body,
-    encode_body,
-)
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.routes import ClusterInfo, TopicRouteData
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 
 clusters = st.sampled_from(["c1", "c2"])
 names = st.sampled_from(["a", "b", "c"])

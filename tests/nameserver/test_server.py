@@ -13,7 +13,9 @@ import pytest
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import LifecycleError, ListenFailed
 from penstock.nameserver import NameServer, NameServerConfig
-from penstock.protocol.bodies import RegisterBroker, TopicConfig, TopicConfigTable, TopicRouteData
+from penstock.protocol.bodies.registration import RegisterBroker
+from penstock.protocol.bodies.routes import TopicRouteData
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import decode_command, encode_command, reply
 from penstock.protocol.frames import FrameDecoder

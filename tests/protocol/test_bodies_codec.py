@@ -11,30 +11,19 @@ import pytest
 
 from penstock.errors import ProtocolError
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import (
-    ClusterInfo,
-    ConsumerList,
-    ConsumerRunningInfo,
-    ConsumeStats,
-    DataVersion,
+from penstock.protocol.bodies.auth import UserList
+from penstock.protocol.bodies.clients import ConsumerList, LockBatch, LockBatchReply
+from penstock.protocol.bodies.codec import decode_body, encode_body, from_json, to_json, wire
+from penstock.protocol.bodies.common import DataVersion, KvTable, ProducerTable, TopicList
+from penstock.protocol.bodies.groups import (
     GroupRetryPolicy,
-    KvTable,
-    LockBatch,
-    LockBatchReply,
-    ProducerTable,
     RetryPolicyType,
     SubscriptionGroupConfig,
-    TopicConfig,
-    TopicList,
-    TopicRouteData,
-    TopicStats,
-    UserList,
-    decode_body,
-    encode_body,
-    from_json,
-    to_json,
 )
-from penstock.protocol.bodies.codec import wire
+from penstock.protocol.bodies.routes import ClusterInfo, TopicRouteData
+from penstock.protocol.bodies.running import ConsumerRunningInfo
+from penstock.protocol.bodies.stats import ConsumeStats, TopicStats
+from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.bodies.values import Int32, WireEnum
 from penstock.protocol.json_dialect import Json
 

@@ -10,36 +10,34 @@ import pytest
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.model import BrokerRoute, MessageQueue, QueueRoute, Subscription, TopicRoute
-from penstock.protocol.bodies import (
-    BatchAck,
-    BatchAckEntry,
-    BrokerData,
-    ConfigText,
-    ConsumeFromWhere,
+from penstock.protocol.bodies.clients import (
     ConsumerData,
     ConsumerList,
-    ConsumeStats,
-    ConsumeType,
     HeartbeatData,
     LockBatch,
-    MessageModel,
     ProducerData,
-    QueueAssignments,
-    RegisterBroker,
+)
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
     RequestMode,
-    ResetOffsets,
     SubscriptionData,
-    TopicConfig,
-    TopicConfigTable,
-    TopicRouteData,
-    bits_of,
+)
+from penstock.protocol.bodies.config_text import ConfigText
+from penstock.protocol.bodies.offsets import ResetOffsets
+from penstock.protocol.bodies.pop import BatchAck, BatchAckEntry, QueueAssignments, bits_of
+from penstock.protocol.bodies.registration import (
+    MAX_INFLATED,
+    RegisterBroker,
     body_crc32,
-    decode_body,
     decode_registration,
-    encode_body,
     encode_registration,
 )
-from penstock.protocol.bodies.registration import MAX_INFLATED
+from penstock.protocol.bodies.routes import BrokerData, TopicRouteData
+from penstock.protocol.bodies.stats import ConsumeStats
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 
 # Vector V15.
 HEARTBEAT = (

@@ -13,26 +13,20 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.protocol.bodies import (
-    REQUEST_BODIES,
-    RESPONSE_BODIES,
-    ConfigText,
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    HeartbeatData,
+from penstock.protocol.bodies.clients import HeartbeatData
+from penstock.protocol.bodies.codec import decode_body, encode_body, encode_state, from_json
+from penstock.protocol.bodies.config_text import ConfigText
+from penstock.protocol.bodies.groups import SubscriptionGroupTable
+from penstock.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from penstock.protocol.bodies.registration import (
     RegisterBroker,
-    SubscriptionGroupTable,
-    TimerMetrics,
-    TopicConfigTable,
-    TopicRouteData,
     body_crc32,
-    decode_body,
     decode_registration,
-    encode_body,
     encode_registration,
-    encode_state,
-    from_json,
 )
+from penstock.protocol.bodies.registry import REQUEST_BODIES, RESPONSE_BODIES
+from penstock.protocol.bodies.routes import TopicRouteData
+from penstock.protocol.bodies.topics import TimerMetrics, TopicConfigTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.json_dialect import loads
 

@@ -15,19 +15,20 @@ from hypothesis import strategies as st
 import penstock.protocol.bodies as bodies
 from penstock.errors import ProtocolError
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import (
-    REQUEST_BODIES,
-    RESPONSE_BODIES,
-    ConfigText,
-    RegisterBroker,
+from penstock.protocol.bodies.codec import (
     decode_body,
-    decode_registration,
     encode_body,
-    encode_registration,
     encode_state,
     from_json,
+    shape_of,
 )
-from penstock.protocol.bodies.codec import shape_of
+from penstock.protocol.bodies.config_text import ConfigText
+from penstock.protocol.bodies.registration import (
+    RegisterBroker,
+    decode_registration,
+    encode_registration,
+)
+from penstock.protocol.bodies.registry import REQUEST_BODIES, RESPONSE_BODIES
 from penstock.protocol.bodies.values import WireEnum
 from penstock.protocol.json_dialect import Json, dumps, loads
 

@@ -12,12 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.protocol.batches import decode_batch, encode_batch
-from penstock.protocol.bodies import (
-    decode_body,
-    decode_registration,
-    encode_body,
-    encode_registration,
-)
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.registration import decode_registration, encode_registration
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import HeaderFieldError
-from penstock.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES
+from penstock.protocol.bodies.registry import REQUEST_BODIES, RESPONSE_BODIES
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode, ResponseCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder

@@ -27,7 +27,8 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.model import StoredMessage, TopicRoute
-from penstock.protocol.bodies import ClusterInfo, decode_body
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.runtime.durations import Duration, seconds

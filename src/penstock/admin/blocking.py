@@ -20,13 +20,10 @@ from penstock.client.arguments import AccessOptions, Time
 from penstock.client.receipts import Receipt
 from penstock.model import MessageQueue, StoredMessage, Subscription, TopicRoute
 from penstock.model.names import READ, WRITE
-from penstock.protocol.bodies import (
-    ConsumeDirectlyResult,
-    ConsumerConnections,
-    ConsumerRunningInfo,
-    SubscriptionGroupConfig,
-    TopicConfig,
-)
+from penstock.protocol.bodies.common import ConsumerConnections
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
+from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
+from penstock.protocol.bodies.topics import TopicConfig
 from penstock.runtime.durations import Duration
 
 _T = TypeVar("_T")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from penstock.admin.access import ClusterAccess, on_host
 from penstock.admin.reports import BrokerAddress
-from penstock.protocol.bodies import ConfigText, KvTable
+from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.codes import RequestCode
 
 

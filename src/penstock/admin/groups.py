@@ -13,16 +13,10 @@ from penstock.errors import (
 )
 from penstock.model import Subscription
 from penstock.model.names import dead_letter_topic, retry_topic
-from penstock.protocol.bodies import (
-    Connection,
-    ConsumeDirectlyResult,
-    ConsumerConnections,
-    ConsumerRunningInfo,
-    ProducerConnections,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    encode_body,
-)
+from penstock.protocol.bodies.codec import encode_body
+from penstock.protocol.bodies.common import Connection, ConsumerConnections, ProducerConnections
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import (
     DeleteGroup,

@@ -13,7 +13,7 @@ from penstock.errors import InvalidArgument, NotFound, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
 from penstock.model.names import Property
-from penstock.protocol.bodies import ConsumeDirectlyResult
+from penstock.protocol.bodies.running import ConsumeDirectlyResult
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.clients import ConsumeMessageDirectly

@@ -18,7 +18,9 @@ from penstock.errors import (
     ServiceNotAvailable,
 )
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import ConsumeStats, KvTable, ResetOffsets
+from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.offsets import ResetOffsets
+from penstock.protocol.bodies.stats import ConsumeStats
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import GetConsumeStats
 from penstock.protocol.headers.clients import ResetOffset

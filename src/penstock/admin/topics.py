@@ -22,16 +22,15 @@ from penstock.model.names import (
     SYSTEM_TOPIC_PREFIX,
     WRITE,
 )
-from penstock.protocol.bodies import (
-    GroupList,
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import GroupList, TopicList
+from penstock.protocol.bodies.stats import TopicStats
+from penstock.protocol.bodies.topics import (
+    MAX_QUEUES,
     TopicConfig,
     TopicConfigTable,
     TopicFilterType,
-    TopicList,
-    TopicStats,
-    decode_body,
 )
-from penstock.protocol.bodies.topics import MAX_QUEUES
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import (
     DeleteTopic,

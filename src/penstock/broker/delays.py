@@ -16,7 +16,8 @@ from penstock.broker.delaying import due
 from penstock.broker.storage import Storage
 from penstock.errors import IllegalMessage, ProtocolError, StoreError
 from penstock.model.names import HALF_TOPIC, SCHEDULE_TOPIC
-from penstock.protocol.bodies import DelayOffsetTable, decode_body, encode_state
+from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.offsets import DelayOffsetTable
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records import Record, decode_record
 from penstock.runtime.clock import Clock

@@ -7,13 +7,9 @@ from collections.abc import Callable, Iterator
 
 from penstock.errors import GroupNotFound, IllegalName
 from penstock.model.names import READ, SYSTEM_GROUP_PREFIX
-from penstock.protocol.bodies import (
-    DataVersion,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    decode_body,
-    encode_state,
-)
+from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from penstock.protocol.validation import check_group
 
 _BROADCAST_TOO = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY")

@@ -11,12 +11,9 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 
-from penstock.protocol.bodies import (
-    ConsumerOffsetTable,
-    DataVersion,
-    decode_body,
-    encode_state,
-)
+from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.offsets import ConsumerOffsetTable
 
 log = logging.getLogger(__name__)
 

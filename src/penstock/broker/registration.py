@@ -16,8 +16,10 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.topics import Topics
 from penstock.errors import PenstockError
 from penstock.model.names import INHERIT, READ, WRITE
-from penstock.protocol.bodies import KvTable, TopicConfigTable, decode_body, encode_body
-from penstock.protocol.bodies import RegisterBroker as RegisteredTopics
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.registration import RegisterBroker as RegisteredTopics
+from penstock.protocol.bodies.topics import TopicConfigTable
 from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import encode_header

@@ -15,7 +15,7 @@ from typing import Any, Final
 from penstock.broker.config import BrokerConfig
 from penstock.errors import ConfigError, NoPermission
 from penstock.model.names import TRACE_TOPIC
-from penstock.protocol.bodies import DataVersion
+from penstock.protocol.bodies.common import DataVersion
 from penstock.runtime.config import Setting, settings, to_mapping
 from penstock.store import StoreConfig
 

@@ -30,13 +30,9 @@ from penstock.model.names import (
     WRITE,
     reply_topic,
 )
-from penstock.protocol.bodies import (
-    DataVersion,
-    TopicConfig,
-    TopicConfigTable,
-    decode_body,
-    encode_state,
-)
+from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 
 TOPICS_FILE = "topics.json"
 READ_WRITE = READ | WRITE

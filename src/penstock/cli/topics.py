@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgument, PenstockError
 if TYPE_CHECKING:
     from penstock import Admin
     from penstock.admin.reports import QueueRange
-    from penstock.protocol.bodies import TopicConfig
+    from penstock.protocol.bodies.topics import TopicConfig
 
 app = typer.Typer(
     help="Topics: list, create, describe, delete.\n\nExample: penstock topic list",

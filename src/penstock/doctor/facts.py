@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.model import MessageQueue, Subscription, TopicRoute
-from penstock.protocol.bodies import SubscriptionGroupConfig
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,13 @@ from penstock.doctor.gathering_topics import TopicGathering
 from penstock.errors import ConsumerNotOnline, PenstockError
 from penstock.model import Subscription
 from penstock.model.names import RETRY_PREFIX
-from penstock.protocol.bodies import (
-    ClusterInfo,
-    ConfigText,
-    ConsumerConnections,
-    ConsumerRunningInfo,
-    ConsumeStats,
-    KvTable,
-    SubscriptionGroupTable,
-    decode_body,
-)
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import ConsumerConnections, KvTable
+from penstock.protocol.bodies.config_text import ConfigText
+from penstock.protocol.bodies.groups import SubscriptionGroupTable
+from penstock.protocol.bodies.routes import ClusterInfo
+from penstock.protocol.bodies.running import ConsumerRunningInfo
+from penstock.protocol.bodies.stats import ConsumeStats
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import GetConsumerConnections, GetConsumeStats
 from penstock.protocol.headers.clients import GetConsumerRunningInfo

@@ -16,8 +16,8 @@ from penstock.errors import NotFound, PenstockError, TopicNotFound
 from penstock.model import MessageQueue, Subscription, TopicRoute
 from penstock.model.names import READ, dead_letter_topic, retry_topic
 from penstock.model.subscription import EVERYTHING
-from penstock.protocol.bodies import SubscriptionGroupTable, TopicStats
-from penstock.protocol.bodies.stats import TopicOffset
+from penstock.protocol.bodies.groups import SubscriptionGroupTable
+from penstock.protocol.bodies.stats import TopicOffset, TopicStats
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import GetTopicStats
 from penstock.protocol.headers.codec import decode_header

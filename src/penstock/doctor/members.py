@@ -16,9 +16,8 @@ from penstock.doctor.facts import HeldQueue, MemberFacts, RunningMessage
 from penstock.errors import SubscriptionIllegal
 from penstock.model import MessageQueue, Subscription
 from penstock.model.names import RETRY_PREFIX
-from penstock.protocol.bodies import ConsumerRunningInfo, ProcessQueueInfo, SubscriptionData
-from penstock.protocol.bodies.common import ConsumeType
-from penstock.protocol.bodies.running import RunningProperty
+from penstock.protocol.bodies.common import ConsumeType, SubscriptionData
+from penstock.protocol.bodies.running import ConsumerRunningInfo, ProcessQueueInfo, RunningProperty
 from penstock.protocol.extensions import RunningExtension
 from penstock.protocol.filters import subscription
 

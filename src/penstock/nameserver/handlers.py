@@ -10,14 +10,10 @@ from penstock.nameserver.config import NameServerConfig
 from penstock.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvConfig
 from penstock.nameserver.registration import Registration
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
-from penstock.protocol.bodies import (
-    DataVersion,
-    TopicRouteData,
-    body_crc32,
-    decode_body,
-    decode_registration,
-    encode_body,
-)
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.registration import body_crc32, decode_registration
+from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command, Language
 from penstock.protocol.headers.nameserver import (

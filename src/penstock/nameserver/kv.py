@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.errors import InvalidArgument
-from penstock.protocol.bodies import KvTable, decode_body, encode_body
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import KvTable
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from penstock.protocol.bodies import DataVersion, TopicConfigTable
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.topics import TopicConfigTable
 
 DEFAULT_TIMEOUT_MS = 120_000
 

@@ -33,14 +33,8 @@ from penstock.nameserver.registration import (
     Registration,
     VersionAnswer,
 )
-from penstock.protocol.bodies import (
-    BrokerData,
-    BrokerMemberGroup,
-    ClusterInfo,
-    DataVersion,
-    MemberGroup,
-    TopicList,
-)
+from penstock.protocol.bodies.common import DataVersion, TopicList
+from penstock.protocol.bodies.routes import BrokerData, BrokerMemberGroup, ClusterInfo, MemberGroup
 
 UNIT = 1
 UNIT_SUBSCRIPTION = 2

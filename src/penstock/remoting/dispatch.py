@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import RequestCodeNotSupported, ServiceNotAvailable
-from penstock.protocol.bodies import encode_body
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import Body, Command
 from penstock.protocol.headers import encode_header, header_codec

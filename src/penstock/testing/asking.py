@@ -7,13 +7,9 @@ from collections.abc import Iterable
 from penstock.errors import refused
 from penstock.model import MessageQueue, TopicRoute
 from penstock.model.properties import parse_properties
-from penstock.protocol.bodies import (
-    ConsumerList,
-    LockBatch,
-    LockBatchReply,
-    SubscriptionGroupConfig,
-    TopicRouteData,
-)
+from penstock.protocol.bodies.clients import ConsumerList, LockBatch, LockBatchReply
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
+from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import UpdateTopic

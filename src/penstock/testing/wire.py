@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.model.names import DEFAULT_TOPIC, retry_topic
 from penstock.model.properties import format_properties
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import (
     ConsumeFromWhere,
-    ConsumerData,
     ConsumeType,
-    HeartbeatData,
     MessageModel,
-    ProducerData,
     SubscriptionData,
-    decode_body,
-    encode_body,
 )
 from penstock.protocol.codes import RequestCode, response_name
 from penstock.protocol.commands import (

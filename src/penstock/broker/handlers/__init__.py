@@ -21,7 +21,7 @@ from penstock.broker.handlers.reply import Replying
 from penstock.broker.handlers.send import Sending
 from penstock.broker.handlers.unsupported import add_refusals
 from penstock.broker.state import BrokerState
-from penstock.protocol.bodies import encode_body
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.remoting.dispatch import Dispatcher

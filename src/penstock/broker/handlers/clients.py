@@ -9,15 +9,14 @@ from penstock.errors import ConfigError, ConnectionLost, RequestRefused, Subscri
 from penstock.model import Subscription
 from penstock.model.names import retry_topic
 from penstock.model.subscription import SQL92
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.clients import (
     CheckClientConfig,
     ConsumerData,
     ConsumerList,
     HeartbeatData,
-    SubscriptionData,
-    decode_body,
-    encode_body,
 )
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.filters import parse_tags

@@ -8,13 +8,13 @@ from typing import Final
 from penstock.broker.state import BrokerState
 from penstock.errors import RequestRefused, TopicNotFound
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.offsets import CorrectionOffsets
+from penstock.protocol.bodies.stats import (
     BrokerConsumeStats,
     BrokerStats,
     ConsumeOffset,
     ConsumeStats,
     ConsumeTimeSpans,
-    CorrectionOffsets,
     QueueTimeSpan,
     StatsItem,
 )

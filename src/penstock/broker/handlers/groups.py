@@ -6,7 +6,8 @@ from penstock.broker.clients import ClientChannel
 from penstock.broker.state import BrokerState
 from penstock.errors import ConsumerNotOnline, GroupNotFound, RequestRefused
 from penstock.model.names import retry_topic
-from penstock.protocol.bodies import (
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import (
     Connection,
     ConsumeFromWhere,
     ConsumerConnections,
@@ -17,11 +18,12 @@ from penstock.protocol.bodies import (
     ProducerInfo,
     ProducerTable,
     SubscriptionData,
+    TopicList,
+)
+from penstock.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
-    TopicList,
-    decode_body,
 )
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command

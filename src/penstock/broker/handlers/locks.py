@@ -5,7 +5,8 @@ from __future__ import annotations
 import orjson
 
 from penstock.broker.state import BrokerState
-from penstock.protocol.bodies import LockBatch, LockBatchReply, decode_body, encode_body
+from penstock.protocol.bodies.clients import LockBatch, LockBatchReply
+from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import LOCK_OWNERS

@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.model.names import READ
 from penstock.model.subscription import SQL92, TAG
-from penstock.protocol.bodies import SubscriptionGroupConfig
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.broker.state import BrokerState
 from penstock.errors import InvalidArgument, RequestRefused
-from penstock.protocol.bodies import ConsumeQueueEntries, QueueEntryInfo, SubscriptionData
+from penstock.protocol.bodies.common import SubscriptionData
+from penstock.protocol.bodies.stats import ConsumeQueueEntries, QueueEntryInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import QueryConsumeQueue
 from penstock.protocol.headers.pull import QueryMessage, QueryMessageResult, ViewMessage

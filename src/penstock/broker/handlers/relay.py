@@ -18,7 +18,8 @@ from penstock.errors import (
     RequestTimeout,
 )
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import ConsumerStatus, decode_body, encode_body
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.offsets import ConsumerStatus
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import encode_header

@@ -5,7 +5,9 @@ from __future__ import annotations
 from penstock.broker.state import BrokerState
 from penstock.errors import GroupNotFound, NoPermission, RequestCodeNotSupported
 from penstock.model.names import RETRY_PREFIX
-from penstock.protocol.bodies import RequestMode, RequestModes, SetRequestMode, decode_body
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import RequestMode
+from penstock.protocol.bodies.pop import RequestModes, SetRequestMode
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.dispatch import Call, Reply, handles
 

@@ -20,7 +20,9 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.model import MessageQueue
-from penstock.protocol.bodies import ResetOffsets, TopicConfig, encode_body
+from penstock.protocol.bodies.codec import encode_body
+from penstock.protocol.bodies.offsets import ResetOffsets
+from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, Language
 from penstock.protocol.headers import encode_header

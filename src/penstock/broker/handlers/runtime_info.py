@@ -6,7 +6,8 @@ from typing import Final
 
 from penstock.broker.sampling import DayTotals
 from penstock.broker.state import BrokerState
-from penstock.protocol.bodies import HaStatus, KvTable
+from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.stats import HaStatus
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import VERSION
 from penstock.remoting.dispatch import Reply, handles

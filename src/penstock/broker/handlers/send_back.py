@@ -24,7 +24,7 @@ from penstock.errors import (
 from penstock.model.hosts import offset_message_id
 from penstock.model.names import WRITE, Property, retry_topic
 from penstock.model.properties import encode_properties, parse_properties
-from penstock.protocol.bodies import TopicConfig
+from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode, response_name
 from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers.send import SendBack

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.state import BrokerState
-from penstock.protocol.bodies import ConfigText, decode_body, encode_body
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import BrokerConfigResult
 from penstock.remoting.dispatch import Call, Reply, handles

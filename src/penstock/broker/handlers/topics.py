@@ -10,18 +10,16 @@ from penstock.broker.topics import TOPICS_FILE, check_queue_count
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
-from penstock.protocol.bodies import (
-    GroupList,
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import GroupList, TopicList
+from penstock.protocol.bodies.stats import TopicOffset, TopicStats
+from penstock.protocol.bodies.topics import (
+    MAX_QUEUES,
     TopicConfig,
     TopicConfigList,
     TopicConfigTable,
     TopicFilterType,
-    TopicList,
-    TopicOffset,
-    TopicStats,
-    decode_body,
 )
-from penstock.protocol.bodies.topics import MAX_QUEUES
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import (

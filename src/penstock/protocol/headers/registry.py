@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES
+from penstock.protocol.bodies.registry import REQUEST_BODIES, RESPONSE_BODIES
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name
 from penstock.protocol.headers import (
     admin,
