@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from penstock import aio
     from penstock.admin.blocking import Admin
     from penstock.client.assignment import AssignmentStrategy
     from penstock.client.blocking import Producer, PullConsumer, PushConsumer
@@ -55,12 +56,15 @@ __all__ = [
     "RetryLater",
     "SendStatus",
     "StoredMessage",
+    "aio",
     "embedded",
     "__version__",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "aio":
+        return importlib.import_module("penstock.aio")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

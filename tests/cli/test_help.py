@@ -164,6 +164,36 @@ def test_everyday_commands_load_no_validators(arguments: list[str], cluster: Emb
     assert done.stderr.splitlines()[-1] == "0 False"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "needless"),
+    [
+        (["topic", "list"], {"rich", "penstock.client.producer", "penstock.protocol.headers.send"}),
+        (["group", "list"], {"rich", "penstock.client.producer"}),
+        (["send", "orders", "order 1"], {"rich", "penstock.protocol.bodies.stats"}),
+        (["tail", "orders", "--last", "1"], {"rich", "penstock.client.producer"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_loads_only_its_part_of_the_protocol(
+    arguments: list[str], needless: set[str], cluster: Embedded
+) -> None:
+    code = (
+        f"import sys; sys.argv = ['penstock', *{arguments!r}]\n"
+        "from penstock.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    cluster.admin.create_topic("orders", 1)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "penstock.client.session" in loaded
+    nobody_needs = {f"penstock.protocol.bodies.{name}" for name in ("auth", "pop", "registry")}
+    nobody_needs |= {"penstock.protocol.sql92", "penstock.remoting.server", "penstock.broker"}
+    assert (nobody_needs | needless) & loaded == set()
+
+
 START_UP_FACTOR = 11
 """Starting takes 7 times as long as Python itself; 200 ms would be 12 times on the slowest machine
 it was measured on, where Python takes 16 ms."""

@@ -35,9 +35,12 @@ from penstock.protocol.json_dialect import Json, dumps, loads
 CLASSES: list[type] = sorted(
     {
         item
-        for name in bodies.__all__
-        if dataclasses.is_dataclass(item := getattr(bodies, name))
+        for family in bodies.__all__
+        for name, item in vars(getattr(bodies, family)).items()
+        if dataclasses.is_dataclass(item)
         and isinstance(item, type)
+        and item.__module__ == f"{bodies.__name__}.{family}"
+        and not name.startswith("_")
         and item is not ConfigText
     },
     key=lambda cls: cls.__name__,

@@ -27,8 +27,8 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.model import StoredMessage, TopicRoute
+from penstock.protocol import bodies
 from penstock.protocol.bodies.codec import decode_body
-from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.runtime.durations import Duration, seconds
@@ -199,12 +199,12 @@ class ClusterAccess:
 
     # ------------------------------------------------------------------------ who there is
 
-    async def cluster_info(self) -> ClusterInfo:
+    async def cluster_info(self) -> bodies.routes.ClusterInfo:
         """Every broker that is registered."""
         answer = await self.ask_nameserver(
             RequestCode.GET_BROKER_CLUSTER_INFO, about="the brokers of the cluster"
         )
-        return decode_body(ClusterInfo, received(answer))
+        return decode_body(bodies.routes.ClusterInfo, received(answer))
 
     async def masters(self, brokers: Iterable[str] | None = None) -> dict[str, str]:
         """The addresses of masters by broker name: of all, or of the brokers named."""

@@ -20,10 +20,7 @@ from penstock.client.arguments import AccessOptions, Time
 from penstock.client.receipts import Receipt
 from penstock.model import MessageQueue, StoredMessage, Subscription, TopicRoute
 from penstock.model.names import READ, WRITE
-from penstock.protocol.bodies.common import ConsumerConnections
-from penstock.protocol.bodies.groups import SubscriptionGroupConfig
-from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
-from penstock.protocol.bodies.topics import TopicConfig
+from penstock.protocol import bodies
 from penstock.runtime.durations import Duration
 
 _T = TypeVar("_T")
@@ -118,7 +115,7 @@ class Admin:
         """Which brokers have a topic, at which addresses, with how many queues."""
         return self._run(self._actions.route(topic))
 
-    def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+    def topic_config(self, topic: str) -> dict[str, bodies.topics.TopicConfig]:
         """A topic's settings by broker name."""
         return self._run(self._actions.topic_config(topic))
 
@@ -136,7 +133,7 @@ class Admin:
         """The names of all consumer groups; ``internal`` adds those of RocketMQ itself."""
         return self._run(self._actions.groups(internal=internal))
 
-    def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+    def group_config(self, group: str) -> dict[str, bodies.groups.SubscriptionGroupConfig]:
         """A group's settings by broker name; brokers that do not know it are left out."""
         return self._run(self._actions.group_config(group))
 
@@ -177,7 +174,7 @@ class Admin:
         """
         self._run(self._actions.delete_group(group, keep_offsets=keep_offsets))
 
-    def connections(self, group: str) -> dict[str, ConsumerConnections]:
+    def connections(self, group: str) -> dict[str, bodies.common.ConsumerConnections]:
         """Who is connected for a group, by broker name; brokers that see nobody are left out."""
         return self._run(self._actions.connections(group))
 
@@ -195,7 +192,7 @@ class Admin:
 
     def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
-    ) -> ConsumerRunningInfo:
+    ) -> bodies.running.ConsumerRunningInfo:
         """Everything a connected consumer knows about itself, asked through a broker it is at."""
         return self._run(self._actions.running_info(group, client_id, stacks=stacks))
 
@@ -260,7 +257,7 @@ class Admin:
 
     def consume_directly(
         self, group: str, client_id: str, msg_id: str, *, topic: str | None = None
-    ) -> ConsumeDirectlyResult:
+    ) -> bodies.running.ConsumeDirectlyResult:
         """Have a connected consumer handle one stored message now, and tell how that went."""
         return self._run(self._actions.consume_directly(group, client_id, msg_id, topic=topic))
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from penstock.admin.access import ClusterAccess, on_host
 from penstock.admin.reports import BrokerAddress
-from penstock.protocol.bodies.common import KvTable
-from penstock.protocol.bodies.config_text import ConfigText
+from penstock.protocol import bodies
 from penstock.protocol.codes import RequestCode
 
 
@@ -30,14 +29,20 @@ class BrokerActions(ClusterAccess):
         """What a broker, given by name or address, says of itself: version, rates, totals, disk."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         address = await self._address(broker)
-        return (await self.ask_body(KvTable, address, code, about=f"broker {broker!r}")).table
+        return (
+            await self.ask_body(bodies.common.KvTable, address, code, about=f"broker {broker!r}")
+        ).table
 
     @on_host
     async def broker_config(self, broker: str) -> dict[str, str]:
         """The settings of a broker, under RocketMQ's keys."""
         code = RequestCode.GET_BROKER_CONFIG
         address = await self._address(broker)
-        return (await self.ask_body(ConfigText, address, code, about=f"broker {broker!r}")).settings
+        return (
+            await self.ask_body(
+                bodies.config_text.ConfigText, address, code, about=f"broker {broker!r}"
+            )
+        ).settings
 
     @on_host
     async def update_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
@@ -46,7 +51,7 @@ class BrokerActions(ClusterAccess):
             await self._address(broker),
             RequestCode.UPDATE_BROKER_CONFIG,
             None,
-            ConfigText(dict(settings)).to_bytes(),
+            bodies.config_text.ConfigText(dict(settings)).to_bytes(),
             about=f"settings {', '.join(settings)} of broker {broker!r}",
         )
 

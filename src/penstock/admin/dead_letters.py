@@ -26,7 +26,6 @@ from collections.abc import Iterable, Mapping
 from penstock.admin.access import on_host
 from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
 from penstock.admin.reports import DeadLetter, DeadLetterQueue
-from penstock.client.producer import ProducerCore
 from penstock.client.receipts import Receipt
 from penstock.client.session import INNER_PRODUCER
 from penstock.client.settings import ProducerSettings
@@ -40,7 +39,7 @@ from penstock.model.names import (
     dead_letter_topic,
     retry_topic,
 )
-from penstock.protocol.bodies.running import RunningProperty
+from penstock.protocol import bodies
 from penstock.protocol.sys_flags import SysFlag
 from penstock.protocol.validation import check_sendable, check_topic
 
@@ -215,6 +214,8 @@ class DeadLetterActions(MessageActions):
                 )
         if to is None and ready:
             await self._refuse_orderly(group)
+        from penstock.client.producer import ProducerCore
+
         producer = ProducerCore(self.session, ProducerSettings(group=INNER_PRODUCER))
         producer.join_quietly()
         receipts: list[Receipt] = []
@@ -243,7 +244,7 @@ class DeadLetterActions(MessageActions):
                 info = await self.running_info(group, client.client_id)
             except PenstockError:
                 continue  # It went away, or is of a kind that does not tell.
-            if info.properties.get(RunningProperty.ORDERLY, "").lower() == "true":
+            if info.properties.get(bodies.running.RunningProperty.ORDERLY, "").lower() == "true":
                 raise InvalidArgument(
                     f"group {group!r} consumes in order (client {client.client_id}), so brokers "
                     f"take whatever is sent to its retry topic for dead",

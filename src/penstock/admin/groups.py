@@ -13,17 +13,9 @@ from penstock.errors import (
 )
 from penstock.model import Subscription
 from penstock.model.names import dead_letter_topic, retry_topic
+from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import encode_body
-from penstock.protocol.bodies.common import Connection, ConsumerConnections, ProducerConnections
-from penstock.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.headers.admin import (
-    DeleteGroup,
-    GetConsumerConnections,
-    GetProducerConnections,
-)
-from penstock.protocol.headers.clients import ConsumeMessageDirectly, GetConsumerRunningInfo
 from penstock.protocol.validation import check_group, is_system_group
 
 RELAY_SECONDS = 15.0
@@ -45,24 +37,24 @@ class GroupActions(TopicActions):
         }
         return sorted(map(self.short_name, names))
 
-    async def _group_tables(self) -> dict[str, SubscriptionGroupTable]:
+    async def _group_tables(self) -> dict[str, bodies.groups.SubscriptionGroupTable]:
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         return await self.each(
             await self.masters(),
             lambda address: self.ask_body(
-                SubscriptionGroupTable, address, code, about="all consumer groups"
+                bodies.groups.SubscriptionGroupTable, address, code, about="all consumer groups"
             ),
         )
 
     @on_host
-    async def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+    async def group_config(self, group: str) -> dict[str, bodies.groups.SubscriptionGroupConfig]:
         """A group's settings by broker name; brokers that do not know it are left out."""
         configs = await self._group_config(self.long_name(group))
         if not configs:
             raise self._no_group(group)
         return configs
 
-    async def _group_config(self, name: str) -> dict[str, SubscriptionGroupConfig]:
+    async def _group_config(self, name: str) -> dict[str, bodies.groups.SubscriptionGroupConfig]:
         return {
             broker: table.subscription_group_table[name]
             for broker, table in (await self._group_tables()).items()
@@ -93,7 +85,7 @@ class GroupActions(TopicActions):
     ) -> None:
         """Make a consumer group on every master, or change it; the keywords are RocketMQ's."""
         name = check_group(self.long_name(group))
-        config = SubscriptionGroupConfig(
+        config = bodies.groups.SubscriptionGroupConfig(
             name,
             consume_enable=consume_enable,
             consume_from_min_enable=consume_from_min_enable,
@@ -121,7 +113,9 @@ class GroupActions(TopicActions):
         if not await self._group_config(name):
             raise self._no_group(group)
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-        header = DeleteGroup(name, clean_offset=not keep_offsets, remove_offset=not keep_offsets)
+        header = headers.admin.DeleteGroup(
+            name, clean_offset=not keep_offsets, remove_offset=not keep_offsets
+        )
         await self.each(
             await self.masters(),
             lambda address: self.ask(address, code, header, about=f"group {group!r}"),
@@ -133,18 +127,18 @@ class GroupActions(TopicActions):
     # ------------------------------------------------------------------------ who is connected
 
     @on_host
-    async def connections(self, group: str) -> dict[str, ConsumerConnections]:
+    async def connections(self, group: str) -> dict[str, bodies.common.ConsumerConnections]:
         """Who is connected for a group, by broker name; brokers that see nobody are left out."""
         return await self._connections(self.long_name(group))
 
-    async def _connections(self, name: str) -> dict[str, ConsumerConnections]:
-        async def ask(address: str) -> ConsumerConnections | None:
+    async def _connections(self, name: str) -> dict[str, bodies.common.ConsumerConnections]:
+        async def ask(address: str) -> bodies.common.ConsumerConnections | None:
             try:
                 return await self.ask_body(
-                    ConsumerConnections,
+                    bodies.common.ConsumerConnections,
                     address,
                     RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                    GetConsumerConnections(name),
+                    headers.admin.GetConsumerConnections(name),
                     about=f"group {name!r}",
                 )
             except ConsumerNotOnline:
@@ -176,13 +170,13 @@ class GroupActions(TopicActions):
         """The connected members of a producer group; nobody: an empty list."""
         name = self.long_name(group)
 
-        async def ask(address: str) -> tuple[Connection, ...]:
+        async def ask(address: str) -> tuple[bodies.common.Connection, ...]:
             try:
                 answer = await self.ask_body(
-                    ProducerConnections,
+                    bodies.common.ProducerConnections,
                     address,
                     RequestCode.GET_PRODUCER_CONNECTION_LIST,
-                    GetProducerConnections(name),
+                    headers.admin.GetProducerConnections(name),
                     about=f"producer group {group!r}",
                 )
             except RequestRefused as error:
@@ -197,15 +191,15 @@ class GroupActions(TopicActions):
     @on_host
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
-    ) -> ConsumerRunningInfo:
+    ) -> bodies.running.ConsumerRunningInfo:
         """Everything a connected consumer knows about itself, asked through a broker it is at."""
         name = self.long_name(group)
-        header = GetConsumerRunningInfo(name, client_id, stacks)
+        header = headers.clients.GetConsumerRunningInfo(name, client_id, stacks)
         failure: PenstockError | None = None
         for address in (await self.masters()).values():
             try:
                 return await self.ask_body(
-                    ConsumerRunningInfo,
+                    bodies.running.ConsumerRunningInfo,
                     address,
                     RequestCode.GET_CONSUMER_RUNNING_INFO,
                     header,
@@ -219,11 +213,11 @@ class GroupActions(TopicActions):
         raise failure
 
     async def relay_message(
-        self, address: str, header: ConsumeMessageDirectly, *, about: str
-    ) -> ConsumeDirectlyResult:
+        self, address: str, header: headers.clients.ConsumeMessageDirectly, *, about: str
+    ) -> bodies.running.ConsumeDirectlyResult:
         """Have a broker hand one of its messages to a consumer."""
         return await self.ask_body(
-            ConsumeDirectlyResult,
+            bodies.running.ConsumeDirectlyResult,
             address,
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
             header,
@@ -232,7 +226,7 @@ class GroupActions(TopicActions):
         )
 
 
-def _clients(seen: dict[str, tuple[Connection, ...]]) -> list[Client]:
+def _clients(seen: dict[str, tuple[bodies.common.Connection, ...]]) -> list[Client]:
     """One row a client, however many brokers see it."""
     rows: dict[str, Client] = {}
     for broker in sorted(seen):

@@ -13,18 +13,10 @@ from penstock.errors import InvalidArgument, NotFound, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
 from penstock.model.names import Property
-from penstock.protocol.bodies.running import ConsumeDirectlyResult
+from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
-from penstock.protocol.headers.clients import ConsumeMessageDirectly
 from penstock.protocol.headers.codec import decode_header
-from penstock.protocol.headers.pull import (
-    PullFlag,
-    PullMessage,
-    PullMessageResult,
-    QueryMessage,
-    ViewMessage,
-)
 from penstock.protocol.message_ids import parse_offset_message_id
 from penstock.protocol.pulled import messages_from_pull
 
@@ -95,7 +87,7 @@ class MessageActions(OffsetActions):
             answer = await self.ask(
                 address,
                 RequestCode.VIEW_MESSAGE_BY_ID,
-                ViewMessage(position),
+                headers.pull.ViewMessage(position),
                 about=f"message {msg_id!r}",
             )
         except RequestRefused:
@@ -144,7 +136,7 @@ class MessageActions(OffsetActions):
     async def _query(
         self, topic: str, key: str, count: int, begin: int, end: int, *, unique: bool
     ) -> list[StoredMessage]:
-        header = QueryMessage(topic, key, count, begin, end, unique)
+        header = headers.pull.QueryMessage(topic, key, count, begin, end, unique)
 
         async def ask(address: str) -> bytes:
             try:
@@ -187,13 +179,13 @@ class MessageActions(OffsetActions):
     async def _read(self, address: str, queue: MessageQueue, offset: int, count: int) -> QueueSlice:
         messages: list[StoredMessage] = []
         while True:
-            header = PullMessage(
+            header = headers.pull.PullMessage(
                 consumer_group=TOOLS_GROUP,
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=offset,
                 max_msg_nums=min(MAX_PULL, count - len(messages)),
-                sys_flag=PullFlag.SUBSCRIPTION,
+                sys_flag=headers.pull.PullFlag.SUBSCRIPTION,
                 commit_offset=0,
                 suspend_timeout_millis=0,
                 sub_version=self.session.clock.time_ms(),
@@ -205,7 +197,7 @@ class MessageActions(OffsetActions):
             )
             if answer.code not in _ANSWERS:
                 raise refusal(answer, RequestCode.PULL_MESSAGE, address, str(queue))
-            ends = decode_header(PullMessageResult, answer.ext)
+            ends = decode_header(headers.pull.PullMessageResult, answer.ext)
             if answer.code == ResponseCode.SUCCESS:
                 messages += messages_from_pull(
                     received(answer), queue.broker_name, keep_unreadable=True
@@ -218,13 +210,13 @@ class MessageActions(OffsetActions):
     @on_host
     async def consume_directly(
         self, group: str, client_id: str, msg_id: str, *, topic: str | None = None
-    ) -> ConsumeDirectlyResult:
+    ) -> bodies.running.ConsumeDirectlyResult:
         """Have a connected consumer handle one stored message now, and tell how that went."""
         found = await self._message(msg_id, None if topic is None else self.long_name(topic))
         address = (await self.masters([found.queue.broker_name]))[found.queue.broker_name]
         return await self.relay_message(
             address,
-            ConsumeMessageDirectly(
+            headers.clients.ConsumeMessageDirectly(
                 self.long_name(group),
                 client_id,
                 found.offset_msg_id,

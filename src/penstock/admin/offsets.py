@@ -18,12 +18,8 @@ from penstock.errors import (
     ServiceNotAvailable,
 )
 from penstock.model import MessageQueue
-from penstock.protocol.bodies.common import KvTable
-from penstock.protocol.bodies.offsets import ResetOffsets
-from penstock.protocol.bodies.stats import ConsumeStats
+from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.headers.admin import GetConsumeStats
-from penstock.protocol.headers.clients import ResetOffset
 
 TO_THE_END = -1
 _RESETS_BY_QUEUE = (5, 2)
@@ -40,15 +36,19 @@ class OffsetActions(GroupActions):
         Every master is asked, so the group needs no retry topic that could be found by its route.
         """
         name = self.long_name(group)
-        header = GetConsumeStats(name, None if topic is None else self.long_name(topic))
+        header = headers.admin.GetConsumeStats(
+            name, None if topic is None else self.long_name(topic)
+        )
         code, about = RequestCode.GET_CONSUME_STATS, f"group {group!r}"
 
-        async def ask(address: str) -> ConsumeStats:
+        async def ask(address: str) -> bodies.stats.ConsumeStats:
             try:
-                return await self.ask_body(ConsumeStats, address, code, header, about=about)
+                return await self.ask_body(
+                    bodies.stats.ConsumeStats, address, code, header, about=about
+                )
             except ConsumerNotOnline:
                 # A broker on which the group never committed anything.
-                return ConsumeStats()
+                return bodies.stats.ConsumeStats()
 
         tables = await self.each(await self.masters(), ask)
         rows = [
@@ -131,7 +131,7 @@ class OffsetActions(GroupActions):
         self, group: str, topic: str, timestamp: int, force: bool
     ) -> dict[MessageQueue, int]:
         masters = await self.topic_masters(topic)
-        header = ResetOffset(topic, group, timestamp, force)
+        header = headers.clients.ResetOffset(topic, group, timestamp, force)
         try:
             tables = await self.each(masters, lambda address: self._reset(address, header))
         except RequestRefused as error:
@@ -150,10 +150,14 @@ class OffsetActions(GroupActions):
             )
         )
 
-    async def _reset(self, address: str, header: ResetOffset) -> dict[MessageQueue, int]:
+    async def _reset(
+        self, address: str, header: headers.clients.ResetOffset
+    ) -> dict[MessageQueue, int]:
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         about = f"group {header.group!r} in topic {header.topic!r}"
-        return (await self.ask_body(ResetOffsets, address, code, header, about=about)).offset_table
+        return (
+            await self.ask_body(bodies.offsets.ResetOffsets, address, code, header, about=about)
+        ).offset_table
 
     async def _write(
         self, address: str, group: str, queue: MessageQueue, timestamp: int, force: bool
@@ -197,7 +201,9 @@ class OffsetActions(GroupActions):
         if not force and before is not None and before <= target:
             return {queue: before}
         if await self._resets_by_queue(address):
-            header = ResetOffset(queue.topic, group, 0, force, queue.queue_id, target)
+            header = headers.clients.ResetOffset(
+                queue.topic, group, 0, force, queue.queue_id, target
+            )
             try:
                 return await self._reset(address, header) or {queue: target}
             except (ConsumerNotOnline, GroupNotFound):
@@ -220,7 +226,10 @@ class OffsetActions(GroupActions):
         """Earlier brokers overlook the queue in the request and move the group in all of them."""
         try:
             info = await self.ask_body(
-                KvTable, address, RequestCode.GET_BROKER_RUNTIME_INFO, about="its version"
+                bodies.common.KvTable,
+                address,
+                RequestCode.GET_BROKER_RUNTIME_INFO,
+                about="its version",
             )
         except PenstockError:
             return False

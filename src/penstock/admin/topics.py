@@ -22,24 +22,9 @@ from penstock.model.names import (
     SYSTEM_TOPIC_PREFIX,
     WRITE,
 )
+from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import decode_body
-from penstock.protocol.bodies.common import GroupList, TopicList
-from penstock.protocol.bodies.stats import TopicStats
-from penstock.protocol.bodies.topics import (
-    MAX_QUEUES,
-    TopicConfig,
-    TopicConfigTable,
-    TopicFilterType,
-)
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.headers.admin import (
-    DeleteTopic,
-    GetTopicConfig,
-    GetTopicStats,
-    QueryTopicConsumers,
-    UpdateTopic,
-)
-from penstock.protocol.headers.nameserver import DeleteKvConfig, DeleteTopicInNamesrv, PutKvConfig
 from penstock.protocol.permissions import check_permission
 from penstock.protocol.validation import check_topic
 
@@ -64,7 +49,7 @@ class TopicActions(ClusterAccess):
         answer = await self.ask_nameserver(
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, about="all topics"
         )
-        names = set(decode_body(TopicList, received(answer)).topic_list)
+        names = set(decode_body(bodies.common.TopicList, received(answer)).topic_list)
         names = {name for name in names if self.is_ours(name)}
         if not internal:
             system = await self._system_topics()
@@ -75,11 +60,13 @@ class TopicActions(ClusterAccess):
         """Names of clusters and brokers, and what one broker counts among the system topics."""
         about = "system topics"
         answer = await self.ask_nameserver(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, about=about)
-        known = decode_body(TopicList, received(answer))
+        known = decode_body(bodies.common.TopicList, received(answer))
         system = set(known.topic_list)
         if known.broker_addr:
             code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-            listed = await self.ask_body(TopicList, known.broker_addr, code, about=about)
+            listed = await self.ask_body(
+                bodies.common.TopicList, known.broker_addr, code, about=about
+            )
             system.update(listed.topic_list)
         return system
 
@@ -105,18 +92,19 @@ class TopicActions(ClusterAccess):
         name = check_topic(self.long_name(topic))
         reads = queues if read_queues is None else read_queues
         for count in (queues, reads):
-            if not 1 <= count <= MAX_QUEUES:
+            if not 1 <= count <= bodies.topics.MAX_QUEUES:
                 raise InvalidArgument(
-                    f"{count} queues for topic {topic!r}", expected=f"1 to {MAX_QUEUES}"
+                    f"{count} queues for topic {topic!r}",
+                    expected=f"1 to {bodies.topics.MAX_QUEUES}",
                 )
         masters = await self.masters(brokers)
-        header = UpdateTopic(
+        header = headers.admin.UpdateTopic(
             topic=name,
             default_topic=DEFAULT_TOPIC,
             read_queue_nums=reads,
             write_queue_nums=queues,
             perm=check_permission(permission),
-            topic_filter_type=TopicFilterType.SINGLE_TAG.value,
+            topic_filter_type=bodies.topics.TopicFilterType.SINGLE_TAG.value,
             order=order,
             topic_sys_flag=0,
             attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) if attributes else None,
@@ -126,7 +114,9 @@ class TopicActions(ClusterAccess):
         if order:
             counts = ";".join(f"{broker}:{queues}" for broker in sorted(masters))
             await self.tell_nameservers(
-                RequestCode.PUT_KV_CONFIG, PutKvConfig(ORDER_NAMESPACE, name, counts), about=about
+                RequestCode.PUT_KV_CONFIG,
+                headers.nameserver.PutKvConfig(ORDER_NAMESPACE, name, counts),
+                about=about,
             )
         wanted = {broker: (reads, queues, permission) for broker in masters}
         return await self._shown_everywhere(name, wanted)
@@ -171,14 +161,18 @@ class TopicActions(ClusterAccess):
 
     async def _delete(self, name: str) -> None:
         about = f"topic {name!r}"
-        code, header = RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(name)
+        code, header = RequestCode.DELETE_TOPIC_IN_BROKER, headers.admin.DeleteTopic(name)
         masters = await self.masters()
         await self.each(masters, lambda address: self.ask(address, code, header, about=about))
         await self.tell_nameservers(
-            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrv(name), about=about
+            RequestCode.DELETE_TOPIC_IN_NAMESRV,
+            headers.nameserver.DeleteTopicInNamesrv(name),
+            about=about,
         )
         await self.tell_nameservers(
-            RequestCode.DELETE_KV_CONFIG, DeleteKvConfig(ORDER_NAMESPACE, name), about=about
+            RequestCode.DELETE_KV_CONFIG,
+            headers.nameserver.DeleteKvConfig(ORDER_NAMESPACE, name),
+            about=about,
         )
 
     @on_host
@@ -187,27 +181,30 @@ class TopicActions(ClusterAccess):
         return await self.require_route(self.long_name(topic))
 
     @on_host
-    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+    async def topic_config(self, topic: str) -> dict[str, bodies.topics.TopicConfig]:
         """A topic's settings by broker name."""
         name = self.long_name(topic)
         return await self.each(
             await self.topic_masters(name), lambda address: self._topic_config(address, name)
         )
 
-    async def _topic_config(self, address: str, name: str) -> TopicConfig:
+    async def _topic_config(self, address: str, name: str) -> bodies.topics.TopicConfig:
         about = f"topic {name!r}"
         try:
             return await self.ask_body(
-                TopicConfig,
+                bodies.topics.TopicConfig,
                 address,
                 RequestCode.GET_TOPIC_CONFIG,
-                GetTopicConfig(name),
+                headers.admin.GetTopicConfig(name),
                 about=about,
             )
         except RequestCodeNotSupported:
             # RocketMQ 4.9 gives its topics all at once or not at all.
             table = await self.ask_body(
-                TopicConfigTable, address, RequestCode.GET_ALL_TOPIC_CONFIG, about=about
+                bodies.topics.TopicConfigTable,
+                address,
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+                about=about,
             )
         config = table.topic_config_table.get(name)
         if config is None:
@@ -221,11 +218,11 @@ class TopicActions(ClusterAccess):
         return await self._ranges(name)
 
     async def _ranges(self, name: str) -> list[QueueRange]:
-        code, header = RequestCode.GET_TOPIC_STATS_INFO, GetTopicStats(name)
+        code, header = RequestCode.GET_TOPIC_STATS_INFO, headers.admin.GetTopicStats(name)
         tables = await self.each(
             await self.topic_masters(name),
             lambda address: self.ask_body(
-                TopicStats, address, code, header, about=f"topic {name!r}"
+                bodies.stats.TopicStats, address, code, header, about=f"topic {name!r}"
             ),
         )
         rows = [
@@ -246,11 +243,14 @@ class TopicActions(ClusterAccess):
     async def topic_groups(self, topic: str) -> list[str]:
         """The groups that consume a topic, connected or not."""
         name = self.long_name(topic)
-        code, header = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, QueryTopicConsumers(name)
+        code, header = (
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            headers.admin.QueryTopicConsumers(name),
+        )
         lists = await self.each(
             await self.topic_masters(name),
             lambda address: self.ask_body(
-                GroupList, address, code, header, about=f"topic {topic!r}"
+                bodies.common.GroupList, address, code, header, about=f"topic {topic!r}"
             ),
         )
         groups = {group for listed in lists.values() for group in listed.group_list}

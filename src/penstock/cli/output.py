@@ -10,6 +10,8 @@ rich is imported where something is drawn: what prints JSON, help or an error st
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ _NOT_KNOWN = "-"
 # A pipe has no width: what goes into a file must not be folded to that of no terminal.
 _WIDTH_OF_A_PIPE = 100_000
 _MEBIBYTE = 1 << 20
+_GAP = "  "
+_NO_BOLD = frozenset({None, "", "dumb", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,53 @@ def note(text: str) -> None:
 
 
 def _draw(table: Table) -> None:
+    lines = _lines(table)
+    if lines is None:
+        _draw_with_rich(table)
+    else:
+        say("\n".join(lines))
+
+
+def _lines(table: Table) -> list[str] | None:
+    """A table that needs neither colours nor folding, as most do; None: rich is to draw it."""
+    columns = table.columns
+    rows = [[_text(column, row.get(column.name)) for column in columns] for row in table.rows]
+    cells = [[column.heading for column in columns], *rows]
+    title = [] if table.title is None else [plain(table.title)]
+    # How wide other letters are, and where a text with several lines ends, rich knows.
+    if not all(text.isascii() and "\n" not in text for texts in (*cells, title) for text in texts):
+        return None
+    widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+    lines = [
+        _GAP.join(
+            text.rjust(width) if column.align == "right" else text.ljust(width)
+            for column, text, width in zip(columns, texts, widths, strict=True)
+        ).rstrip()
+        for texts in cells
+    ]
+    if sys.stdout.isatty():
+        if _is_coloured(table) or max(map(len, lines)) > shutil.get_terminal_size().columns:
+            return None
+        if os.environ.get("TERM") not in _NO_BOLD:
+            title, lines[0] = list(map(_bold, title)), _bold(lines[0])
+    return [*title, *lines]
+
+
+def _is_coloured(table: Table) -> bool:
+    return any(
+        column.style is not None
+        and (value := row.get(column.name)) is not None
+        and column.style(value)
+        for column in table.columns
+        for row in table.rows
+    )
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m"
+
+
+def _draw_with_rich(table: Table) -> None:
     from rich.table import Table as Drawing
     from rich.text import Text
 

@@ -22,21 +22,12 @@ from penstock.client.members import ConsumerMember
 from penstock.errors import PenstockError, ProtocolError, RequestCodeNotSupported, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Property
+from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import decode_body, encode_body
-from penstock.protocol.bodies.offsets import ConsumerStatus, ResetOffsets
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.compression import decompress
-from penstock.protocol.headers.clients import (
-    ConsumeMessageDirectly,
-    GetConsumerRunningInfo,
-    GetConsumerStatus,
-    NotifyConsumerIdsChanged,
-    ResetOffset,
-)
 from penstock.protocol.headers.codec import decode_header, encode_header
-from penstock.protocol.headers.send import PushReply
-from penstock.protocol.headers.transactions import CheckTransactionState, EndTransaction
 from penstock.protocol.pulled import message_from_record
 from penstock.protocol.records import decode_record
 from penstock.protocol.sys_flags import SysFlag
@@ -83,15 +74,15 @@ class BrokerRequests:
         return member
 
     def _members_changed(self, peer: Peer, request: Command) -> Answer:
-        ask = decode_header(NotifyConsumerIdsChanged, request.ext)
+        ask = decode_header(headers.clients.NotifyConsumerIdsChanged, request.ext)
         log.info("members changed group=%s broker=%s", ask.consumer_group, peer.remote)
         self._session.wake_rebalance()
         return None
 
     def _reset_offsets(self, peer: Peer, request: Command) -> Answer:
-        ask = decode_header(ResetOffset, request.ext)
+        ask = decode_header(headers.clients.ResetOffset, request.ext)
         member = self._consumer(ask.group)
-        offsets = decode_body(ResetOffsets, _body(request)).offset_table
+        offsets = decode_body(bodies.offsets.ResetOffsets, _body(request)).offset_table
         log.info("offsets reset group=%s topic=%s broker=%s", ask.group, ask.topic, peer.remote)
         self._session.tasks.spawn(
             member.reset_offsets(ask.topic, offsets), f"reset {ask.group} {ask.topic}"
@@ -99,17 +90,17 @@ class BrokerRequests:
         return Command(ResponseCode.SUCCESS)
 
     def _status(self, peer: Peer, request: Command) -> Answer:
-        ask = decode_header(GetConsumerStatus, request.ext)
-        status = ConsumerStatus(dict(self._consumer(ask.group).offsets(ask.topic)))
+        ask = decode_header(headers.clients.GetConsumerStatus, request.ext)
+        status = bodies.offsets.ConsumerStatus(dict(self._consumer(ask.group).offsets(ask.topic)))
         return Command(ResponseCode.SUCCESS, body=encode_body(status))
 
     def _running_info(self, peer: Peer, request: Command) -> Answer:
-        ask = decode_header(GetConsumerRunningInfo, request.ext)
+        ask = decode_header(headers.clients.GetConsumerRunningInfo, request.ext)
         info = self._consumer(ask.consumer_group).running_info(with_stacks=ask.jstack_enable)
         return Command(ResponseCode.SUCCESS, body=encode_body(info))
 
     def _consume_directly(self, peer: Peer, request: Command) -> Answer:
-        ask = decode_header(ConsumeMessageDirectly, request.ext)
+        ask = decode_header(headers.clients.ConsumeMessageDirectly, request.ext)
         member = self._consumer(ask.consumer_group)
         message = message_from_record(decode_record(_body(request)), ask.broker_name or "")
         promise = Promise()
@@ -126,7 +117,7 @@ class BrokerRequests:
         return promise
 
     def _take_reply(self, peer: Peer, request: Command) -> Answer:
-        ask = decode_header(PushReply, request.ext)
+        ask = decode_header(headers.send.PushReply, request.ext)
         sys_flag = ask.sys_flag
         message = StoredMessage(
             ask.topic,
@@ -153,7 +144,7 @@ class BrokerRequests:
         return Command(ResponseCode.SUCCESS)
 
     def _check_transaction(self, peer: Peer, request: Command) -> Answer:
-        ask = decode_header(CheckTransactionState, request.ext)
+        ask = decode_header(headers.transactions.CheckTransactionState, request.ext)
         message = message_from_record(decode_record(_body(request)), "")
         group = message.properties.get(Property.PRODUCER_GROUP, "")
         member = self._session.producers.get(group)
@@ -162,7 +153,7 @@ class BrokerRequests:
             return None
 
         def answer(state: int) -> None:
-            end = EndTransaction(
+            end = headers.transactions.EndTransaction(
                 producer_group=group,
                 tran_state_table_offset=ask.tran_state_table_offset,
                 commit_log_offset=ask.commit_log_offset,

@@ -15,33 +15,13 @@ import orjson
 from penstock.client.settings import Credentials
 from penstock.errors import NotFound, ProtocolError, RequestRefused, TopicNotFound, refused
 from penstock.model import MessageQueue, Subscription, TopicRoute
+from penstock.protocol import bodies, headers
 from penstock.protocol.acl import sign
-from penstock.protocol.bodies.clients import (
-    CheckClientConfig,
-    ConsumerList,
-    HeartbeatData,
-    LockBatch,
-    LockBatchReply,
-)
 from penstock.protocol.bodies.codec import decode_body, encode_body
-from penstock.protocol.bodies.common import SubscriptionData
-from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name, response_name
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import LOCK_OWNERS, REASON_FIELDS
-from penstock.protocol.headers.clients import GetConsumerList, UnregisterClient
 from penstock.protocol.headers.codec import decode_header, encode_header
-from penstock.protocol.headers.nameserver import GetRouteInfo
-from penstock.protocol.headers.offsets import (
-    GetMaxOffset,
-    GetMinOffset,
-    OffsetResult,
-    QueryConsumerOffset,
-    SearchOffset,
-    UpdateConsumerOffset,
-)
-from penstock.protocol.headers.pull import PullMessage
-from penstock.protocol.headers.send import SendBack, SendMessage, encode_send_v2
 from penstock.remoting.peer import Peer
 
 if TYPE_CHECKING:
@@ -139,14 +119,14 @@ class Calls:
 
     async def route(self, address: str, topic: str) -> TopicRoute | None:
         """Where the topic's queues are; None when the name server does not know the topic."""
-        header = GetRouteInfo(topic, accept_standard_json_only=True)
+        header = headers.routes.GetRouteInfo(topic, accept_standard_json_only=True)
         try:
             answer = await self.ask(
                 address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header, about=f"topic {topic!r}"
             )
         except TopicNotFound:
             return None
-        return decode_body(TopicRouteData, _bytes(answer)).route()
+        return decode_body(bodies.routes.TopicRouteData, _bytes(answer)).route()
 
     # ----------------------------------------------------------------- groups and members
 
@@ -168,7 +148,7 @@ class Calls:
         await self.ask(
             address,
             RequestCode.UNREGISTER_CLIENT,
-            UnregisterClient(client_id, producer_group, consumer_group),
+            headers.clients.UnregisterClient(client_id, producer_group, consumer_group),
             about=f"group {producer_group or consumer_group!r}",
         )
 
@@ -177,17 +157,19 @@ class Calls:
         answer = await self.ask(
             address,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            GetConsumerList(group),
+            headers.clients.GetConsumerList(group),
             about=f"group {group!r}",
         )
         body = _bytes(answer)
-        return decode_body(ConsumerList, body).consumer_id_list if body else ()
+        return decode_body(bodies.clients.ConsumerList, body).consumer_id_list if body else ()
 
     async def check_filter(
         self, address: str, client_id: str, group: str, subscription: Subscription
     ) -> None:
         """Have a broker look at a SQL92 expression before it is used."""
-        body = CheckClientConfig(client_id, group, SubscriptionData.of(subscription))
+        body = bodies.clients.CheckClientConfig(
+            client_id, group, bodies.common.SubscriptionData.of(subscription)
+        )
         await self.ask(
             address,
             RequestCode.CHECK_CLIENT_CONFIG,
@@ -204,19 +186,19 @@ class Calls:
             answer = await self.ask(
                 address,
                 RequestCode.QUERY_CONSUMER_OFFSET,
-                QueryConsumerOffset(group, queue.topic, queue.queue_id),
+                headers.offsets.QueryConsumerOffset(group, queue.topic, queue.queue_id),
                 about=f"group {group!r} in {queue}",
                 seconds=OFFSET_TIMEOUT,
             )
         except NotFound:
             return None
-        return decode_header(OffsetResult, answer.ext).offset
+        return decode_header(headers.offsets.OffsetResult, answer.ext).offset
 
     async def commit(
         self, address: str, group: str, queue: MessageQueue, offset: int, *, oneway: bool
     ) -> None:
         """Move a group in a queue."""
-        header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
+        header = headers.offsets.UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
         if oneway:
             await self.tell(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         else:
@@ -231,25 +213,31 @@ class Calls:
     async def max_offset(self, address: str, queue: MessageQueue) -> int:
         """One past the last message of a queue."""
         return await self._offset(
-            address, RequestCode.GET_MAX_OFFSET, GetMaxOffset(queue.topic, queue.queue_id), queue
+            address,
+            RequestCode.GET_MAX_OFFSET,
+            headers.offsets.GetMaxOffset(queue.topic, queue.queue_id),
+            queue,
         )
 
     async def min_offset(self, address: str, queue: MessageQueue) -> int:
         """The first message of a queue."""
         return await self._offset(
-            address, RequestCode.GET_MIN_OFFSET, GetMinOffset(queue.topic, queue.queue_id), queue
+            address,
+            RequestCode.GET_MIN_OFFSET,
+            headers.offsets.GetMinOffset(queue.topic, queue.queue_id),
+            queue,
         )
 
     async def offset_at(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message of a queue that was stored at that time or later."""
-        header = SearchOffset(queue.topic, queue.queue_id, timestamp_ms)
+        header = headers.offsets.SearchOffset(queue.topic, queue.queue_id, timestamp_ms)
         return await self._offset(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue)
 
     async def _offset(
         self, address: str, code: int, header: DataclassInstance, queue: MessageQueue
     ) -> int:
         answer = await self.ask(address, code, header, about=str(queue), seconds=OFFSET_TIMEOUT)
-        return decode_header(OffsetResult, answer.ext).offset
+        return decode_header(headers.offsets.OffsetResult, answer.ext).offset
 
     # ------------------------------------------------------------------------------ locks
 
@@ -257,7 +245,9 @@ class Calls:
         self, address: str, group: str, client_id: str, queues: Iterable[MessageQueue]
     ) -> LockAnswer:
         """Lock or renew queues for this client."""
-        body = encode_body(LockBatch(group, client_id, tuple(queues), only_this_broker=False))
+        body = encode_body(
+            bodies.clients.LockBatch(group, client_id, tuple(queues), only_this_broker=False)
+        )
         answer = await self.ask(
             address,
             RequestCode.LOCK_BATCH_MQ,
@@ -266,7 +256,7 @@ class Calls:
             about=f"locks of group {group!r}",
             seconds=LOCK_TIMEOUT,
         )
-        held = frozenset(decode_body(LockBatchReply, _bytes(answer)).locked)
+        held = frozenset(decode_body(bodies.clients.LockBatchReply, _bytes(answer)).locked)
         return LockAnswer(held, _lock_owners((answer.ext or {}).get(LOCK_OWNERS)))
 
     async def unlock(
@@ -279,7 +269,9 @@ class Calls:
         oneway: bool,
     ) -> None:
         """Let go of queues."""
-        body = encode_body(LockBatch(group, client_id, tuple(queues), only_this_broker=False))
+        body = encode_body(
+            bodies.clients.LockBatch(group, client_id, tuple(queues), only_this_broker=False)
+        )
         if oneway:
             await self.tell(address, RequestCode.UNLOCK_BATCH_MQ, None, body)
         else:
@@ -297,7 +289,7 @@ class Calls:
     async def pull(
         self,
         address: str,
-        header: PullMessage,
+        header: headers.pull.PullMessage,
         seconds: float,
         extra: dict[str, str] | None = None,
     ) -> Command:
@@ -305,7 +297,9 @@ class Calls:
         command = self.command(RequestCode.PULL_MESSAGE, header, extra=extra)
         return await self.exchange(address, command, seconds)
 
-    async def send_back(self, address: str, header: SendBack, reason: dict[str, str]) -> None:
+    async def send_back(
+        self, address: str, header: headers.send.SendBack, reason: dict[str, str]
+    ) -> None:
         """Return a message that could not be handled; ``reason`` rides along for who keeps it."""
         extra = {field: reason[key] for field, key in REASON_FIELDS.items() if key in reason}
         command = self.command(RequestCode.CONSUMER_SEND_MSG_BACK, header, extra=extra)
@@ -318,9 +312,9 @@ class Calls:
                 f"message {header.origin_msg_id} of group {header.group!r}",
             )
 
-    def send_command(self, code: int, header: SendMessage, body: bytes) -> Command:
+    def send_command(self, code: int, header: headers.send.SendMessage, body: bytes) -> Command:
         """A send in its short spelling."""
-        command = Command(code, ext=encode_send_v2(header), body=body)
+        command = Command(code, ext=headers.send.encode_send_v2(header), body=body)
         self.sign(command)
         return command
 
@@ -355,6 +349,6 @@ def _bytes(answer: Command) -> bytes:
     return body
 
 
-def encode_heartbeat(data: HeartbeatData) -> bytes:
+def encode_heartbeat(data: bodies.clients.HeartbeatData) -> bytes:
     """A heartbeat's body, made once for all brokers."""
     return encode_body(data)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.model import MessageQueue, StoredMessage
-from penstock.protocol.bodies.clients import ConsumerData
-from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
+
+if TYPE_CHECKING:
+    from penstock.protocol.bodies.clients import ConsumerData
+    from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
 
 TransactionAnswer: TypeAlias = Callable[[int], None]
 """Takes a `TransactionDecision`."""

@@ -34,7 +34,7 @@ from penstock.errors import (
 from penstock.model import MessageQueue, StoredMessage, TopicRoute
 from penstock.model.names import DEFAULT_TOPIC, RETRY_PREFIX
 from penstock.model.route import MASTER_ID
-from penstock.protocol.bodies.clients import HeartbeatData, ProducerData
+from penstock.protocol import bodies
 from penstock.protocol.commands import Language
 from penstock.remoting.peer import Peer
 from penstock.remoting.pool import Pool
@@ -241,11 +241,14 @@ class ClientSession:
 
     # ------------------------------------------------------------------------- heartbeats
 
-    def heartbeat_data(self) -> HeartbeatData:
+    def heartbeat_data(self) -> bodies.clients.HeartbeatData:
         """All groups of this client."""
-        return HeartbeatData(
+        return bodies.clients.HeartbeatData(
             self.client_id,
-            tuple(ProducerData(group) for group in sorted({*self.producers, INNER_PRODUCER})),
+            tuple(
+                bodies.clients.ProducerData(group)
+                for group in sorted({*self.producers, INNER_PRODUCER})
+            ),
             tuple(member.consumer_data() for member in self.consumers.values()),
             heartbeat_fingerprint=0,
             without_sub=False,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from penstock.errors import SubscriptionIllegal
 from penstock.model.subscription import EVERYTHING, SQL92, TAG, Subscription
-from penstock.protocol.sql92 import compile_expression
 
 _CACHED_TAGS = 4096
 _CACHED_TAG_CHARACTERS = 128
@@ -89,4 +88,7 @@ def compile_sql(expression: str) -> Callable[[Mapping[str, str]], bool]:
 
     Raises ``SubscriptionIllegal``, which names the place of the mistake.
     """
+    # Few need it, and every client loads this module for its hash.
+    from penstock.protocol.sql92 import compile_expression
+
     return compile_expression(expression)

@@ -1,13 +1,20 @@
 """Connections that speak RocketMQ's remoting protocol, in both directions."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from penstock.remoting.addresses import format_address, parse_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.peer import Handler, Peer, PeerHook
 from penstock.remoting.pending import Done
 from penstock.remoting.pool import Backoff, Pool
 from penstock.remoting.promise import Promise
-from penstock.remoting.server import Server, go_away
 from penstock.remoting.tls import ClientTls, ServerTls, TlsMode
+
+if TYPE_CHECKING:
+    from penstock.remoting.server import Server, go_away
 
 __all__ = [
     "Peer",
@@ -26,3 +33,10 @@ __all__ = [
     "parse_address",
     "format_address",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Clients do not listen.
+    if name in ("Server", "go_away"):
+        return getattr(importlib.import_module("penstock.remoting.server"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

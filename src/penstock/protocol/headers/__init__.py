@@ -1,7 +1,13 @@
 """Request and response headers as dataclasses, by family, with one codec for all.
 
-``registry`` says which request has which.
+``registry`` says which request has which. A family is loaded when it is first used, also as
+``headers.admin``.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from penstock.protocol.headers.codec import (
     HeaderCodec,
@@ -14,8 +20,43 @@ from penstock.protocol.headers.codec import (
     header_fields,
     wire,
 )
-from penstock.protocol.headers.common import CommonFields
-from penstock.protocol.headers.send import SEND_V2, decode_send_v2, encode_send_v2
+
+if TYPE_CHECKING:
+    from penstock.protocol.headers import (
+        admin,
+        auth,
+        clients,
+        nameserver,
+        offsets,
+        pop,
+        pull,
+        routes,
+        send,
+        transactions,
+    )
+    from penstock.protocol.headers.common import CommonFields
+    from penstock.protocol.headers.send import SEND_V2, decode_send_v2, encode_send_v2
+
+_HOMES = {
+    "CommonFields": "common",
+    "SEND_V2": "send",
+    "decode_send_v2": "send",
+    "encode_send_v2": "send",
+}
+_FAMILIES = frozenset(
+    {
+        "admin",
+        "auth",
+        "clients",
+        "nameserver",
+        "offsets",
+        "pop",
+        "pull",
+        "routes",
+        "send",
+        "transactions",
+    }
+)
 
 __all__ = [
     "CommonFields",
@@ -31,4 +72,25 @@ __all__ = [
     "header_codec",
     "header_fields",
     "wire",
+    # the families
+    "admin",
+    "auth",
+    "clients",
+    "nameserver",
+    "offsets",
+    "pop",
+    "pull",
+    "routes",
+    "send",
+    "transactions",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in _FAMILIES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

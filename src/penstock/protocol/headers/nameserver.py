@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.protocol.headers.codec import Int32, Int64
-
-
-@dataclass(slots=True)
-class GetRouteInfo:
-    """Which brokers have a topic."""
-
-    topic: str
-    accept_standard_json_only: bool | None = None
+from penstock.protocol.headers.routes import GetRouteInfo as GetRouteInfo
 
 
 @dataclass(slots=True)

@@ -1,0 +1,13 @@
+"""Where a topic is: what every client asks a name server, and often nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class GetRouteInfo:
+    """Which brokers have a topic."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
