@@ -30,7 +30,7 @@ from penstock.spark.handled import PLACE, HandlerSink, HandlingSource
 from penstock.spark.handling import HandlerJob
 from penstock.spark.options import ReadOptions, nested_offsets, parse_read
 from penstock.spark.positions import Positions
-from penstock.spark.registration import local_cores
+from penstock.spark.registration import activate, local_cores
 from penstock.spark.relations import StreamedRelation, streamed_relations
 from penstock.spark.retry_topics import ensure_retry_topic
 
@@ -204,6 +204,7 @@ def _from_frame(
     # A stream that was loaded for the group shows its place itself.
     sink = _named(HandlerSink, job=job, commits=not all(one.commit_to_group for one in read))
     spark.dataSource.register(sink)
+    activate(spark)
     return frame.writeStream.format(sink.name()).outputMode("append")
 
 

@@ -281,7 +281,8 @@ def _named(rows: pa.RecordBatch, column: int | None, key: str, where: _Where) ->
             raise IllegalMessage(
                 f"a null in column {rows.schema.field(column).name!r}", expected="text"
             )
-        values = pc.binary_join(values, " ")
+        # Arrow joins no lists of which the type says that they hold no nulls, nor large texts.
+        values = pc.binary_join(values.cast(pa.list_(pa.string())), " ")
     values = as_binary(values)
     _check_text(values, key, where)
     pairs = pc.binary_join_element_wise(f"{key}\x01".encode(), values, b"\x02", b"")

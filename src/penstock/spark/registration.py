@@ -29,6 +29,17 @@ def register(spark: SparkSession) -> None:
     _registered.add(spark)
 
 
+def activate(spark: SparkSession) -> None:
+    """Let this thread write to formats that were registered.
+
+    A read asks its own session for them, a write asks the session of the thread it is made in, and
+    only the thread that made the session has one.
+    """
+    jvm = getattr(spark, "_jvm", None)  # a session on Spark Connect has none
+    if jvm is not None:
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def _expect_replacement(spark: SparkSession) -> None:
     """Spark warns that a format it found by itself is replaced, which is what we are here for."""
     jvm = getattr(spark, "_jvm", None)  # a session on Spark Connect has none

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import LifecycleError
 from penstock.spark.java import java_home
 from penstock.spark.made_homes import make_home
-from penstock.spark.registration import register
+from penstock.spark.registration import activate, register
 from penstock.spark.unborn import no_orphans
 
 DEFAULT_MASTER: Final = "local[*,4]"
@@ -55,6 +55,9 @@ def session(
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A Spark session with ``format("penstock")`` registered; the running one if there is one.
+
+    A thread that writes and did not make the session calls this first: Spark looks for the formats
+    of writes in the thread's own session.
 
     ``master`` is the argument, else spark-submit's, else this machine with all its cores. What
     ``config`` says wins over the profile. Java is the machine's (``JAVA_HOME``, ``PATH``) if it is
@@ -153,4 +156,5 @@ def _environment(changed: Mapping[str, str]) -> Iterator[None]:
 
 def _registered(spark: SparkSession) -> SparkSession:
     register(spark)
+    activate(spark)
     return spark

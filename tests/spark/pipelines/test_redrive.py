@@ -58,6 +58,17 @@ def with_price(letter: DeadLetter) -> bytes | None:
     return json.dumps({**order, "price": 1}).encode()
 
 
+def test_texts_that_sql_made_of_body_and_keys_are_sent_as_they_are(
+    spark: SparkSession, billed: Shop, tmp_path: Path
+) -> None:
+    letters = dead_letters(spark, "billing", namesrv=billed.mq.namesrv)
+    texts = letters.withColumns(
+        {"body": F.lit("Grüße"), "keys": F.concat(F.col("keys")[0], F.lit(" by-hand"))}
+    )
+    redrive(texts, group="billing", audit=tmp_path / "a", namesrv=billed.mq.namesrv)
+    assert consumed_again(billed, 5) == dict.fromkeys(DOOMED, "Grüße".encode())
+
+
 def test_dead_letters_are_a_table_with_reason_attempts_and_origin(
     spark: SparkSession, billed: Shop
 ) -> None:

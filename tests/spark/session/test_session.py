@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from penstock.spark.tuned_session import (
     session,
     submitted_settings,
 )
+from penstock.testing.embedded import Embedded
 
 _SCRIPT = Path(__file__).parent / "local_job.py"
 
@@ -31,6 +33,20 @@ def test_a_running_session_is_returned_and_another_master_refused(spark: SparkSe
     assert session(master=spark.sparkContext.master).sparkContext is spark.sparkContext
     with pytest.raises(LifecycleError, match=r"runs already, not on spark://elsewhere:7077"):
         session(master="spark://elsewhere:7077")
+
+
+def test_a_thread_that_did_not_make_the_session_can_write_after_asking_for_it(
+    spark: SparkSession, mq: Embedded
+) -> None:
+    mq.admin.create_topic("orders", queues=1)
+
+    def write() -> None:
+        writer = session().range(3).selectExpr("CAST(id AS string) AS body").write.mode("append")
+        writer.format("penstock").options(namesrv=mq.namesrv, topic="orders").save()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert sum(part.count for part in mq.admin.topic_stats("orders")) == 3
 
 
 def test_the_local_profile_is_in_force(spark: SparkSession) -> None:

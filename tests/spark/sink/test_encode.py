@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -190,6 +192,21 @@ def test_the_systems_own_properties_of_a_map_are_not_sent_on() -> None:
     assert "MIN_OFFSET" not in first
     assert second["WAIT"] == "true"
     assert (third["a"], third["b"], third.get("DELAY")) == ("1", "2", None)
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
+def test_keys_may_be_lists_that_can_hold_no_null(
+    list_of: Callable[[pa.Field], pa.DataType], text: pa.DataType
+) -> None:
+    # What Spark makes of array('a', 'b'), and with large types.
+    kind = list_of(pa.field("element", text, nullable=False))
+    rows = pa.RecordBatch.from_pylist(
+        [{"body": b"a", "keys": ["k1", "k2"]}, {"body": b"b", "keys": None}],
+        pa.schema([("body", pa.binary()), ("keys", kind)]),
+    )
+    out = encode_rows(rows, Layout(body=0, keys=1), ORIGIN, 0, ids())
+    assert [properties(out, row).get("KEYS") for row in range(2)] == ["k1 k2", None]
 
 
 def test_tags_and_keys_of_a_map_count_where_no_column_says_them() -> None:

@@ -261,11 +261,15 @@ def _as_changed(original: StoredMessage, row: Mapping[str, Any]) -> StoredMessag
         own = {key: value for key, value in dict(given).items() if not _is_ours(key)}
         properties = own | _ours(properties)
     if "keys" in row:
-        _put(properties, Property.KEYS, " ".join(row["keys"] or ()))
+        # Texts will do for both, as in the sink: SQL makes them of whatever it touches.
+        keys = row["keys"] or ()
+        _put(properties, Property.KEYS, keys if isinstance(keys, str) else " ".join(keys))
     if "tags" in row:
         _put(properties, Property.TAGS, row["tags"])
-    body = original.body if row.get("body") is None else bytes(row["body"])
-    return _copy(original, body, properties)
+    body = row.get("body")
+    if isinstance(body, str):
+        body = body.encode()
+    return _copy(original, original.body if body is None else bytes(body), properties)
 
 
 def _as_repaired(message: StoredMessage, repaired: bytes | str | Message) -> StoredMessage:

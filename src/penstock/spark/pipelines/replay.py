@@ -308,6 +308,9 @@ def _send(rows: DataFrame, cluster: Cluster, to: str, keep_queue: bool) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
+    from penstock.spark.registration import activate
+
+    activate(rows.sparkSession)
     counted = Observation()
     (
         rows.observe(counted, F.count(F.lit(1)).alias("sent"))
