@@ -15,6 +15,9 @@ from tests.interop import client_operating as operating
 from tests.interop import client_retrying as retrying
 from tests.interop import client_sending as sending
 from tests.interop import client_spark as spark
+from tests.interop import client_spark_handling as spark_handling
+from tests.interop import client_spark_pipelines as spark_pipelines
+from tests.interop import client_spark_writing as spark_writing
 from tests.interop.client_lab import Failed, Lab, NotApplicable, wait_for_registration
 from tests.interop.results import FAIL, LIMIT, NOT_APPLICABLE, PASS, Cell
 from tests.interop.servers import Cluster
@@ -36,6 +39,17 @@ _RUNS: tuple[Run, ...] = (
     retrying.retry_to_dead_letters,
     retrying.dead_letter_at_once,
     retrying.retry_orderly_to_dead_letters,
+    spark_handling.spark_consume_retries,
+    spark_pipelines.spark_redrive,
+    spark_handling.spark_consume_stream,
+    spark_handling.spark_consume,
+    spark_handling.spark_consume_ordered,
+    spark_writing.spark_sink_stream,
+    spark_writing.spark_sink_delay,
+    spark_writing.spark_sink,
+    spark_writing.spark_sink_topics,
+    spark_writing.spark_sink_queues,
+    spark_pipelines.spark_archive,
     consuming.push_orderly_rebalance,
     consuming.push_rebalance,
     sending.transaction,
