@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Self, TypeVar, TypeVarTuple
 
 from penstock.client.arguments import Time
+from penstock.client.direct import DirectSends, direct_sends
 from penstock.client.facade import (
     ProducerFacade,
     PullConsumerFacade,
@@ -30,9 +31,11 @@ from penstock.client.facade import (
 from penstock.client.handover import Outbox
 from penstock.client.hosts import Host, Lease
 from penstock.client.naming import wrap
+from penstock.client.producer import STOP_SECONDS
 from penstock.client.receipts import Receipt
 from penstock.client.reports import ConsumerStats, consumer_stats
 from penstock.client.selection import QueueSelector
+from penstock.client.sending import SendDone
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
@@ -69,6 +72,20 @@ class _Entered(ABC):
         self.stop()
 
 
+def _settled_elsewhere() -> tuple[Future[Receipt], SendDone]:
+    """A future, and what settles it from the session's thread."""
+    future: Future[Receipt] = Future()
+    future.set_running_or_notify_cancel()
+
+    def settle(result: Receipt | PenstockError) -> None:
+        if isinstance(result, Receipt):
+            future.set_result(result)
+        else:
+            future.set_exception(result)
+
+    return future, settle
+
+
 class Producer(_Entered, ProducerFacade):
     """Sends messages.
 
@@ -80,6 +97,7 @@ class Producer(_Entered, ProducerFacade):
     """
 
     _outbox: Outbox
+    _direct: DirectSends | None = None
     _waiting_for_room = False
 
     def start(self) -> None:
@@ -88,6 +106,7 @@ class Producer(_Entered, ProducerFacade):
         try:
             self._core = self._make_core(lease)
             self._outbox = Outbox(self._core, lease.host)
+            self._direct = direct_sends(self._core)
             self._submitted = itertools.count(1)
             self._answered = 0
             self._room = threading.Event()
@@ -106,6 +125,8 @@ class Producer(_Entered, ProducerFacade):
         if lease is None:
             return
         try:
+            if self._direct is not None:
+                self._direct.close(STOP_SECONDS)
             lease.host.run(self._core.stop())
         finally:
             lease.release()
@@ -124,7 +145,18 @@ class Producer(_Entered, ProducerFacade):
         ``queue`` is a queue, or a function of the topic's queues and the message; then there is
         one attempt. A message with a sharding key goes where its key says.
         """
-        return self._host.wait(self._put(message, queue, timeout, retry_refusals=True))
+        host = self._host
+        message, wish = self._addressed(message, queue)
+        limit = None if timeout is None else seconds(timeout)
+        if self._direct is not None and host.may_ask_directly():
+            result = self._direct.send(message, wish, limit)
+            if isinstance(result, Receipt):
+                return result
+            if result is not None:
+                future, done = _settled_elsewhere()
+                host.call_soon(self._core.go_on, message, wish, result, done)
+                return host.wait(future)
+        return host.wait(self._put(message, wish, limit, retry_refusals=True))
 
     def submit(
         self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
@@ -133,44 +165,45 @@ class Producer(_Entered, ProducerFacade):
 
         Blocks while ``max_in_flight`` sends wait for their answers.
         """
-        return self._put(message, queue, None, retry_refusals=False)
+        self._keep_to_one_connection()
+        message, wish = self._addressed(message, queue)
+        return self._put(message, wish, None, retry_refusals=False)
+
+    def _addressed(
+        self, message: Message, queue: MessageQueue | QueueSelector | None
+    ) -> tuple[Message, MessageQueue | None]:
+        """The message under the name brokers know, and the queue it must go to, if any."""
+        host = self._host
+        message = self._named(message)
+        if queue is None or isinstance(queue, MessageQueue):
+            return message, queue
+        queues = self._known_queues(message.topic) or host.run(self._core.queues(message.topic))
+        return message, self._pick(queue, queues, message)
+
+    def _keep_to_one_connection(self) -> None:
+        """From now on a send is not waited for, and those after it must not overtake it."""
+        direct, self._direct = self._direct, None
+        if direct is not None:
+            direct.retire()
 
     def _put(
         self,
         message: Message,
-        queue: MessageQueue | QueueSelector | None,
-        timeout: Duration | None,
+        queue: MessageQueue | None,
+        timeout: float | None,
         *,
         retry_refusals: bool,
     ) -> Future[Receipt]:
-        host = self._host
-        message = self._named(message)
-        chosen: MessageQueue | None
-        if queue is None or isinstance(queue, MessageQueue):
-            chosen = queue
-        else:
-            queues = self._known_queues(message.topic) or host.run(self._core.queues(message.topic))
-            chosen = self._pick(queue, queues, message)
         self._wait_for_room(next(self._submitted))
-        future: Future[Receipt] = Future()
+        future, settle = _settled_elsewhere()
 
         def done(result: Receipt | PenstockError) -> None:
             self._answered += 1
             if self._waiting_for_room:
                 self._room.set()
-            if isinstance(result, Receipt):
-                future.set_result(result)
-            else:
-                future.set_exception(result)
+            settle(result)
 
-        future.set_running_or_notify_cancel()
-        self._outbox.put(
-            message,
-            host.expect(done),
-            chosen,
-            None if timeout is None else seconds(timeout),
-            retry_refusals,
-        )
+        self._outbox.put(message, self._host.expect(done), queue, timeout, retry_refusals)
         return future
 
     def _wait_for_room(self, number: int) -> None:
@@ -184,6 +217,7 @@ class Producer(_Entered, ProducerFacade):
 
     def send_oneway(self, message: Message) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""
+        self._keep_to_one_connection()
         self._host.run(self._core.send_oneway(self._named(message)))
 
     def send_batch(self, messages: Iterable[Message]) -> Receipt:

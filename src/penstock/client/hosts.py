@@ -58,6 +58,9 @@ class Host(Protocol):
         Where time is virtual, it passes meanwhile.
         """
 
+    def may_ask_directly(self) -> bool:
+        """Whether the calling thread may speak to brokers itself; raises where `run` would."""
+
     async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run ``work`` on the loop; wait for it on the caller's."""
 
@@ -117,6 +120,10 @@ class LoopThread:
 
     def expect(self, done: Callable[[_T], None]) -> Callable[[_T], None]:
         return done  # Real time passes by itself.
+
+    def may_ask_directly(self) -> bool:
+        self._check()
+        return True
 
     async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
         if asyncio.get_running_loop() is self.loop:

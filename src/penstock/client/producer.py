@@ -21,7 +21,7 @@ from penstock.client.lingering import Lingering
 from penstock.client.members import TransactionAnswer
 from penstock.client.receipts import Receipt
 from penstock.client.selection import FaultLatency, RoundRobin, chosen, select
-from penstock.client.sending import Send, SendDone
+from penstock.client.sending import Attempt, Send, SendDone
 from penstock.client.session import GREETED, ClientSession
 from penstock.client.settings import ProducerSettings
 from penstock.errors import (
@@ -249,12 +249,30 @@ class ProducerCore:
             self,
             message,
             envelope.msg_id,
-            functools.partial(self._command, code, envelope, self.clock.time_ms()),
+            functools.partial(self.command, code, envelope, self.clock.time_ms()),
             done,
             wish=queue,
             timeout=self.settings.send_timeout if timeout is None else timeout,
             retry_refusals=retry_refusals,
         ).go()
+
+    def go_on(
+        self, message: Message, wish: MessageQueue | None, attempt: Attempt, done: SendDone
+    ) -> None:
+        """Take over a send whose first attempt was made elsewhere, and came to no receipt."""
+        self.begin()
+        Send(
+            self,
+            message,
+            attempt.envelope.msg_id,
+            functools.partial(
+                self.command, RequestCode.SEND_MESSAGE_V2, attempt.envelope, attempt.born_ms
+            ),
+            done,
+            wish=wish,
+            timeout=attempt.left,
+            retry_refusals=True,
+        ).go_on(attempt.queue, attempt.begun, attempt.answer)
 
     async def deliver(
         self,
@@ -291,7 +309,7 @@ class ProducerCore:
         address = (await self.session.find_broker(queue, only_this=True)).address
         peer = await self.session.connect(address)
         peer.oneway(
-            self._command(RequestCode.SEND_MESSAGE_V2, envelope, self.clock.time_ms(), queue)
+            self.command(RequestCode.SEND_MESSAGE_V2, envelope, self.clock.time_ms(), queue)
         )
 
     async def send_batch(
@@ -413,6 +431,10 @@ class ProducerCore:
             turns = self._turns[topic] = RoundRobin(self.session.chance.getrandbits(31))
         return turns
 
+    def is_in_use(self, topic: str) -> bool:
+        """Whether something was sent to the topic, so that its route is kept fresh."""
+        return topic in self._turns
+
     def ready_peer(self, address: str) -> Peer | None:
         """The connection, if it can be used at once."""
         peer = self.session.pool.find(address)
@@ -438,7 +460,8 @@ class ProducerCore:
             self._idle.clear()
         self.in_flight += count
 
-    def _command(self, code: int, envelope: Envelope, born_ms: int, queue: MessageQueue) -> Command:
+    def command(self, code: int, envelope: Envelope, born_ms: int, queue: MessageQueue) -> Command:
+        """The request that sends a checked message to a queue."""
         header = SendMessage(
             self.settings.group,
             envelope.topic,

@@ -119,12 +119,13 @@ class FaultLatency:
 
     def suspects(self) -> list[str]:
         """Brokers that were out of reach and have not been seen since."""
-        return [name for name, fault in self._faults.items() if not fault.is_reachable]
+        # A copy in one step: threads that send by themselves note theirs at any time.
+        return [name for name, fault in list(self._faults.items()) if not fault.is_reachable]
 
     def forget(self, known: set[str]) -> None:
         """Drop brokers that no route names any more."""
-        for name in self._faults.keys() - known:
-            del self._faults[name]
+        for name in set(self._faults) - known:
+            self._faults.pop(name, None)
 
     def is_available(self, broker_name: str, now: float) -> bool:
         fault = self._faults.get(broker_name)

@@ -12,9 +12,10 @@ route, a connection) gets a task.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.client.calls import refusal
+from penstock.client.envelopes import Envelope
 from penstock.client.receipts import Receipt, SendStatus, receipt
 from penstock.client.selection import chosen, select
 from penstock.errors import (
@@ -47,6 +48,18 @@ RETRIED_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+
+
+class Attempt(NamedTuple):
+    """A first attempt that came to no receipt: what was sent, where, and what came of it."""
+
+    envelope: Envelope
+    queue: MessageQueue
+    born_ms: int
+    begun: float
+    left: float
+    """Seconds left for further attempts."""
+    answer: Command | RemotingError
 
 
 class Send:
@@ -141,6 +154,15 @@ class Send:
             producer.spawn(self._connect(address), self)
         else:
             self._attempt(peer)
+
+    def go_on(self, queue: MessageQueue, begun: float, answer: Command | RemotingError) -> None:
+        """An attempt was made elsewhere, and this came of it."""
+        self._queue = queue
+        self._begun = begun
+        self._attempts = 1
+        if self._wish is not None or self._message.sharding_key is not None:
+            self._retries = 0  # It was this queue or none.
+        self._answered(answer)
 
     async def _find_route(self) -> None:
         producer = self._producer

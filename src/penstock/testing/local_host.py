@@ -54,6 +54,9 @@ class LocalHost:
     def expect(self, done: Callable[[_T], None]) -> Callable[[_T], None]:
         return done
 
+    def may_ask_directly(self) -> bool:
+        return False  # The network is virtual, too.
+
     async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
         return await work
 
