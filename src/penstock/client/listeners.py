@@ -26,6 +26,7 @@ from penstock.client.outcomes import (
 from penstock.client.process_queue import ProcessQueue
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.message import append_to_all
 from penstock.model.names import Property
 from penstock.runtime.clock import Clock
 
@@ -287,8 +288,7 @@ class Caller:
             # Threads may do this twice; each then uses a stamp that is right.
             stamp = b"%s\x01%d\x02" % (_START_TIME, now_ms)
             self._stamp = (now_ms, stamp)
-        for message in job.messages:
-            message.append_properties(stamp)
+        append_to_all(job.messages, stamp)
         return context
 
     def _end(

@@ -33,6 +33,7 @@ from penstock.errors import (
     SubscriptionNotLatest,
 )
 from penstock.model import MessageQueue, StoredMessage, Subscription
+from penstock.model.message import append_to_all
 from penstock.model.names import Property
 from penstock.model.route import MASTER_ID
 from penstock.model.subscription import TAG
@@ -321,10 +322,9 @@ class Puller:
             _MAX_OFFSET,
             result.max_offset,
         )
-        delta = result.offset_delta or 0
-        for message in messages:
-            message.append_properties(stamp)
-            if delta:
+        append_to_all(messages, stamp)
+        if delta := result.offset_delta or 0:
+            for message in messages:
                 message.queue_offset += delta
         announced = process_queue.put(messages, result.max_offset)
         self._consuming.submit(process_queue, messages, announced=announced)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import struct
+from struct import Struct
+from struct import error as StructError
+from typing import Final
 
 from penstock.errors import ProtocolError
-from penstock.model.message import StoredMessage
+from penstock.model.message import StoredMessage, as_pulled
 from penstock.model.queue import MessageQueue
 from penstock.protocol.batches import decode_batch
 from penstock.protocol.compression import MAX_INFLATED_BYTES, decompress
 from penstock.protocol.records import (
+    BLANK_MAGIC,
     BODY_POSITION,
-    IPV4_HEAD,
     MAGIC_V1,
     MAX_V1_TOPIC_BYTES,
-    MIN_RECORD_BYTES,
     Record,
-    body_crc,
     decode_record,
 )
 from penstock.protocol.sys_flags import SysFlag
 
 _UNWRAP = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+# size, magic, queue_id, queue_offset, sys_flag and body_length: what has to be known of each record
+_LOOK: Final = Struct(">iI4xi4xq8xi44xi")
 # Records with any of these bits are opened field by field; all others take the short way.
 _UNUSUAL = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _UNWRAP
 
@@ -42,79 +44,72 @@ def messages_from_pull(
     """
     messages: list[StoredMessage] = []
     append = messages.append
-    unpack = IPV4_HEAD.unpack_from
+    unpack = _LOOK.unpack_from
+    starts_with = body.startswith
     position, total = 0, len(body)
-    last_topic, last_queue_id = b"", -1
     topic, queue = "", MessageQueue("", broker_name, -1)
+    # Messages of one producer tend to be of one shape. What stands between the body and the
+    # properties of the record before (lengths and topic) is then found again by one comparison.
+    last_size = last_body_length = last_queue_id = -1
+    between, between_length = b"", 0
     while position < total:
         try:
-            (
-                size,
-                magic,
-                crc,
-                queue_id,
-                flag,
-                queue_offset,
-                log_position,
-                sys_flag,
-                born_timestamp,
-                born_host,
-                store_timestamp,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                body_length,
-            ) = unpack(body, position)
-            end = position + size
-            body_start = position + BODY_POSITION
+            size, magic, queue_id, queue_offset, sys_flag, body_length = unpack(body, position)
+        except StructError:
+            magic = BLANK_MAGIC
+        body_start = position + BODY_POSITION
+        if magic == MAGIC_V1 and not sys_flag & _UNUSUAL and position + size <= total:
             body_end = body_start + body_length
-            # A record that is ordinary and whole; decode_record says what is wrong with others.
             is_plain = (
-                magic == MAGIC_V1
-                and not sys_flag & _UNUSUAL
-                and end <= total
-                and 0 <= body_length <= size - MIN_RECORD_BYTES
-                and (topic_length := body[body_end]) <= MAX_V1_TOPIC_BYTES
-                and (topic_end := body_end + 1 + topic_length) + 2 <= end
-                and (body[topic_end] << 8 | body[topic_end + 1]) == end - topic_end - 2
+                size == last_size
+                and body_length == last_body_length
+                and queue_id == last_queue_id
+                and starts_with(between, body_end)
             )
-        except struct.error:
+            if not is_plain and _is_whole(body, position + size, body_start, body_end):
+                is_plain = True
+                topic_end = body_end + 1 + body[body_end]
+                topic = _topic(body[body_end + 1 : topic_end], position)
+                queue = MessageQueue(topic, broker_name, queue_id)
+                last_size, last_body_length, last_queue_id = size, body_length, queue_id
+                between = body[body_end : topic_end + 2]
+                between_length = len(between)
+        else:
             is_plain = False
-        if not is_plain:
+        # decode_record takes what is not ordinary, and says what is wrong with what is not whole.
+        if not is_plain or check_crc:
             record = decode_record(body, position, check_crc=check_crc)
-            queue = MessageQueue(record.topic, broker_name, record.queue_id)
-            last_topic = b""
-            messages += _open(record, queue, max_body_bytes, keep_unreadable)
+        if not is_plain:
+            of_record = MessageQueue(record.topic, broker_name, record.queue_id)
+            messages += _open(record, of_record, max_body_bytes, keep_unreadable)
             position += record.size
             continue
-        content = body[body_start:body_end]
-        if check_crc and body_crc(content) != crc:
-            decode_record(body, position, check_crc=True)
-        topic_bytes = body[body_end + 1 : topic_end]
-        if topic_bytes != last_topic or queue_id != last_queue_id:
-            topic = _topic(topic_bytes, position)
-            queue = MessageQueue(topic, broker_name, queue_id)
-            last_topic, last_queue_id = topic_bytes, queue_id
+        end = position + size
         append(
-            StoredMessage(
+            as_pulled(
                 topic,
-                content,
-                body[topic_end + 2 : end],
+                body[body_start:body_end],
+                body[body_end + between_length : end],
                 queue,
                 queue_offset,
-                log_position,
-                born_timestamp,
-                store_timestamp,
-                born_host,
-                store_host,
-                reconsume_times,
-                sys_flag,
-                flag,
-                prepared_transaction_offset,
+                body[position:body_start],
             )
         )
         position = end
     return messages
+
+
+def _is_whole(data: bytes, end: int, body_start: int, body_end: int) -> bool:
+    """Whether the lengths of a record with IPv4 hosts and a short topic add up."""
+    # Its two length fields follow the body.
+    if not body_start <= body_end <= end - 3:
+        return False
+    topic_end = body_end + 1 + data[body_end]
+    return (
+        data[body_end] <= MAX_V1_TOPIC_BYTES
+        and topic_end + 2 <= end
+        and (data[topic_end] << 8 | data[topic_end + 1]) == end - topic_end - 2
+    )
 
 
 def message_from_record(
