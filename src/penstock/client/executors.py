@@ -151,6 +151,9 @@ class ThreadExecutor(_AwayBacklog):
         self._changed = threading.Condition(threading.Lock())
         self._idle = 0
         self._started = 0
+        self._is_worker_coming = False
+        """One was woken and has not looked for work yet. Nobody wakes another one meanwhile: it
+        would be another thread for each job, all of them waiting for the interpreter."""
 
     def submit(self, jobs: Sequence[Job]) -> int:
         taken = self._take(jobs)
@@ -165,19 +168,35 @@ class ThreadExecutor(_AwayBacklog):
 
     def _wake_one(self) -> None:
         with self._changed:
+            if self._is_worker_coming:
+                return
             if self._idle:
+                self._is_worker_coming = True
                 self._changed.notify()
                 return
             if self._started >= self._max_threads:
                 return
+            self._is_worker_coming = True
             self._started += 1
             number = self._started
         # Daemons: a handler that never returns must not keep the process from ending.
-        threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start()
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has no more threads; those that run go on, and may ask again.
+            with self._changed:
+                self._started -= 1
+                self._is_worker_coming = False
+            if not self._started:
+                raise
+            log.warning("no thread more than %d name=%s", self._started, self._name)
 
     def _work(self) -> None:
         waiting, running, call, home = self._waiting, self._running, self._call, self._home
         me = threading.get_ident()
+        # Whoever relied on this one coming did so before it looks.
+        self._is_worker_coming = False
         while True:
             try:
                 job = waiting.popleft()
@@ -185,7 +204,7 @@ class ThreadExecutor(_AwayBacklog):
                 if not self._wait():
                     return
                 continue
-            if waiting:
+            if waiting and not self._is_worker_coming:
                 self._wake_one()
             running[me] = job
             try:
@@ -207,6 +226,7 @@ class ThreadExecutor(_AwayBacklog):
                     self._changed.wait()
                 finally:
                     self._idle -= 1
+                    self._is_worker_coming = False
             return True
 
 
