@@ -49,21 +49,17 @@ demo: install  ## run the main job end to end
 docs: install  ## build the documentation into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-bench: install  ## measure, printing JSON with ratios to a baseline of the same run
-	$(BIN)/python -m benchmarks
-
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
-PEERS_OPTIONS ?=
-.PHONY: bench-peers
+BENCH_OPTIONS ?=
 
 $(PEERS_STAMP): requirements/peers.lock | $(STAMP)
 	$(BIN)/python -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.lock
 	@touch $(PEERS_STAMP)
 
-bench-peers: install $(PEERS_STAMP)  ## measure beside Kafka, NATS, ... and their clients: make bench-peers PEERS_OPTIONS=--full
-	$(BIN)/python -m benchmarks.peers $(PEERS_OPTIONS)
+bench: install $(PEERS_STAMP)  ## measure everything, beside the peers, and report it: make bench BENCH_OPTIONS=--tiny
+	$(BIN)/python -m benchmarks.peers $(BENCH_OPTIONS)
 
 interop: install  ## all clients against both brokers, stores swapped (needs a JDK and Maven, or Go, or Node)
 	$(BIN)/python -m tests.interop.run

@@ -1,11 +1,12 @@
-"""Penstock beside its peers: the same load, the same machine, in turn.
+"""Everything that is measured: Penstock alone, and beside its peers on the same machine, in turn.
 
     python -m benchmarks.peers [--tiny | --full] [--only NAME ...] [--parts PART ...] ...
 
-`make bench-peers` makes the environment of the peers' clients first. The parts: Python clients on
-their servers, the official Java client on both RocketMQ brokers, Spark beside its Kafka connector,
-and how Penstock's broker behaves as it grows. What is not there is skipped and named. Everything
-found goes to ``benchmarks/results`` as JSON, Markdown and SVG, anew after each part.
+`make bench` makes the environment of the peers' clients first. The parts: Penstock's own
+benchmarks, Python clients on their servers, the official Java client on both RocketMQ brokers,
+Spark beside its Kafka connector, and how Penstock's broker behaves as it grows. What is not there
+is skipped and named. Everything found goes to ``benchmarks/results`` as JSON, Markdown and SVG,
+anew after each part.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.__main__ import machine
+from benchmarks.__main__ import ALL_NAMES, machine, run_all
+from benchmarks.effort import FULL as FULL_EFFORT
+from benchmarks.effort import QUICK, Effort
+from benchmarks.effort import TINY as TINY_EFFORT
 from benchmarks.peers.growth import (
     FULL_GROWTH,
     SHORT_GROWTH,
@@ -47,7 +51,7 @@ from benchmarks.report import RESULTS, Document, write_report
 
 SERVERS: Final[tuple[type[Server], ...]] = (Penstock, Apache, Kafka, Nats, Redis, RabbitMq)
 Skipped = list[dict[str, str]]
-CLIENTS, JAVA, SPARK, GROWTH = PARTS = ("clients", "java", "spark", "growth")
+OWN, CLIENTS, JAVA, SPARK, GROWTH = PARTS = ("own", "clients", "java", "spark", "growth")
 TINY: Final = Plan(rounds=1, seconds=0.2)
 SHORT: Final = Plan()
 FULL: Final = Plan(rounds=5, seconds=10.0, rates=(1000, 5000), synced_rounds=3)
@@ -139,6 +143,11 @@ def plan_of(options: argparse.Namespace) -> Plan:
     return replace(plan, **given)
 
 
+def effort_of(options: argparse.Namespace) -> Effort:
+    """How much our own benchmarks do."""
+    return FULL_EFFORT if options.full else TINY_EFFORT if options.tiny else QUICK
+
+
 def growth_of(options: argparse.Namespace) -> Growth:
     """Which curves are drawn."""
     growth = FULL_GROWTH if options.full else TINY_GROWTH if options.tiny else SHORT_GROWTH
@@ -168,7 +177,7 @@ def run_clients(
     else:
         ours = tuple(pair for pair in plan.pairs if pair.client == "penstock")
         skipped += [
-            {"what": str(pair), "why": f"there is no {options.peers_python}; run make bench-peers"}
+            {"what": str(pair), "why": f"there is no {options.peers_python}; run make bench"}
             for pair in plan.pairs
             if pair not in ours
         ]
@@ -208,7 +217,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part in (part for part in PARTS if part in options.parts):
         sys.stderr.write(f"{part}, after {(time.monotonic() - began) / 60:.1f} minutes\n")
         try:
-            if part == CLIENTS:
+            if part == OWN:
+                own = run_all(list(ALL_NAMES), effort_of(options))
+                (results / "latest.json").write_text(json.dumps(own, indent=2) + "\n")
+            elif part == CLIENTS:
                 told = run_clients(options, plan, keep)
             elif part == JAVA:
                 java = run_java(java_of(options))
