@@ -11,14 +11,13 @@ import pytest
 from penstock.client import hosts
 from penstock.client.arguments import session_settings, split, timestamp_ms
 from penstock.client.flow_control import Stop
-from penstock.client.handover import Inbox
 from penstock.client.hosts import LoopThread
 from penstock.client.outcomes import ReturnType
 from penstock.client.receipts import Receipt, SendStatus
 from penstock.client.settings import SessionSettings
 from penstock.client.statistics import ConsumerStatistics
 from penstock.client.tasks import Tasks
-from penstock.errors import ConfigError, InvalidArgument, LifecycleError, RequestTimeout
+from penstock.errors import ConfigError, InvalidArgument, LifecycleError
 from penstock.model import MessageQueue
 from penstock.remoting.tls import ClientTls
 from penstock.testing.clock import FakeClock
@@ -83,39 +82,6 @@ async def test_a_task_may_close_its_own_owner() -> None:
 
 
 # ---------------------------------------------------------------------------------- hand-over
-
-
-async def test_results_of_another_thread_settle_futures_in_bursts() -> None:
-    loop = asyncio.get_running_loop()
-    inbox = Inbox(loop)
-    pairs = [inbox.future() for _ in range(200)]
-    assert inbox.unanswered == 200
-    error = RequestTimeout("late")
-
-    def settle() -> None:
-        for index, (_, done) in enumerate(pairs):
-            done(error if index == 7 else RECEIPT)
-
-    waiting = asyncio.ensure_future(inbox.room())
-    await asyncio.sleep(0)
-    threading.Thread(target=settle).start()
-    await asyncio.wait_for(waiting, 5)
-    await eventually(lambda: inbox.unanswered == 0)
-    for index, (future, _) in enumerate(pairs):
-        if index == 7:
-            with pytest.raises(RequestTimeout):
-                await future
-        else:
-            assert await future == RECEIPT
-
-
-async def test_a_future_that_was_cancelled_meanwhile_is_left_alone() -> None:
-    inbox = Inbox(asyncio.get_running_loop())
-    future, done = inbox.future()
-    future.cancel()
-    done(RECEIPT)
-    await eventually(lambda: inbox.unanswered == 0)
-    assert future.cancelled()
 
 
 # --------------------------------------------------------------------------------------- hosts

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.client.envelopes import REMEMBERED_TAG, Envelope, before_id, checked_topic, enclose
+from penstock.client.inbox import tell
 from penstock.client.receipts import Receipt, receipts_of_batch
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue
@@ -32,23 +33,26 @@ _ID_LENGTH: Final = 32
 class _Kind:
     """What messages of one topic and tag have in common, checked and encoded once."""
 
-    __slots__ = ("before_id", "size")
+    __slots__ = ("before_id", "size", "tag")
 
     def __init__(self, topic: str, tag: str | None) -> None:
         checked_topic(topic)
+        self.tag = tag
         self.before_id = before_id(tag).encode()
         self.size = MIN_ITEM_BYTES + len(self.before_id) + _ID_LENGTH + 1
         """Bytes of such a message in a batch, but for its body."""
 
 
 class _Lane:
-    __slots__ = ("dones", "envelopes", "messages", "size", "timer", "wish")
+    __slots__ = ("dones", "envelopes", "kind", "messages", "size", "timer", "wish")
 
     def __init__(self, wish: MessageQueue | None, timer: TimerHandle) -> None:
         self.wish = wish
         self.timer = timer
         self.messages: list[Message] = []
         self.envelopes: list[Envelope | _Kind] = []
+        self.kind: _Kind | None = None
+        """Of the last message."""
         self.dones: list[SendDone] = []
         self.size = 0
 
@@ -99,12 +103,15 @@ class Lingering:
                 or message.flag
             ):
                 return False
-            kind = self._kinds.get((topic, tag)) or self._new_kind(topic, tag)
+            lane = self._lanes.get(topic)
+            kind = None if lane is None else lane.kind
+            if kind is None or kind.tag is not tag:
+                kind = self._kinds.get((topic, tag)) or self._new_kind(topic, tag)
         except (AttributeError, TypeError, PenstockError):
             return False
-        lane = self._lanes.get(topic)
         if lane is None:
             lane = self._open(topic, None)
+        lane.kind = kind
         lane.messages.append(message)
         lane.envelopes.append(kind)
         lane.dones.append(done)
@@ -171,31 +178,37 @@ class Lingering:
             return
         dones = lane.dones
         producer.begin(len(dones) - 1)
-        body = encode_batch(_items(lane, msg_ids))
+        body = _encoded(lane, msg_ids)
 
         def done_all(result: Receipt | PenstockError) -> None:
             # The batch counted as one send; the others end here.
             producer.finished(len(dones) - 1)
             if isinstance(result, Receipt):
-                for one, of_one in zip(dones, receipts_of_batch(result, msg_ids), strict=True):
-                    one(of_one)
+                tell(dones, receipts_of_batch(result, msg_ids))
             else:
-                for one in dones:
-                    one(result)
+                tell(dones, [result] * len(dones))
 
         first = Message(lane.messages[0].topic, b"")  # The wish already says what its key meant.
         producer.send_batch_body(first, msg_ids, body, lane.wish, done_all, retry_refusals=True)
 
 
-def _items(lane: _Lane, msg_ids: list[str]) -> list[tuple[bytes, bytes, int]]:
-    """The messages of a lane as a batch takes them; ``msg_ids`` gets the ids they had before."""
-    items: list[tuple[bytes, bytes, int]] = []
-    for number, envelope in enumerate(lane.envelopes):
-        if type(envelope) is _Kind:
-            properties = b"%b%b\x02" % (envelope.before_id, msg_ids[number].encode())
-            items.append((lane.messages[number].body, properties, 0))
-        else:
-            assert isinstance(envelope, Envelope), "either kind or envelope"
-            msg_ids[number] = envelope.msg_id
-            items.append((envelope.body, envelope.properties.encode(), envelope.flag))
-    return items
+def _encoded(lane: _Lane, msg_ids: list[str]) -> bytes:
+    """The messages of a lane as a batch; ``msg_ids`` gets the ids they had before."""
+    parts: list[bytes] = []
+    shape: tuple[_Kind, int, int] | None = None
+    head = middle = b""
+    for number, (message, kind) in enumerate(zip(lane.messages, lane.envelopes, strict=True)):
+        if isinstance(kind, Envelope):
+            msg_ids[number] = kind.msg_id
+            parts.append(encode_batch([(kind.body, kind.properties.encode(), kind.flag)]))
+            continue
+        body, msg_id = message.body, msg_ids[number].encode()
+        # Messages of one kind and length differ in their bodies and ids alone.
+        if shape != (kind, len(body), len(msg_id)):
+            shape = (kind, len(body), len(msg_id))
+            item = encode_batch([(body, b"%b%b\x02" % (kind.before_id, msg_id), 0)])
+            after_body = len(item) - len(kind.before_id) - len(msg_id) - 3
+            head = item[: after_body - len(body)]
+            middle = item[after_body : -len(msg_id) - 1]
+        parts += (head, body, middle, msg_id, b"\x02")
+    return b"".join(parts)

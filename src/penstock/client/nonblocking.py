@@ -23,12 +23,14 @@ from penstock.client.facade import (
     queue_set,
     seek_to,
 )
-from penstock.client.handover import Inbox, Outbox
+from penstock.client.handover import Outbox
 from penstock.client.hosts import Lease
+from penstock.client.inbox import Inbox
 from penstock.client.naming import wrap
 from penstock.client.receipts import Receipt
 from penstock.client.reports import ConsumerStats, consumer_stats
 from penstock.client.selection import QueueSelector
+from penstock.client.sending import SendDone
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
 
@@ -135,16 +137,14 @@ class Producer(_Entered, ProducerFacade):
         *,
         retry: bool,
     ) -> asyncio.Future[Receipt]:
+        if self._namespace:
+            message = self._named(message)
+        limit = None if timeout is None else seconds(timeout)
         host = self._host
-        future, done = self._inbox.future()
-        self._outbox.put(
-            self._named(message) if self._namespace else message,
-            host.expect(done),
-            queue,
-            None if timeout is None else seconds(timeout),
-            retry,
-        )
-        return future
+        answer = self._inbox.expect()
+        done: SendDone = answer  # type: ignore[assignment]  # mypy calls no tuple
+        self._outbox.put(message, host.expect(done), queue, limit, retry)
+        return answer.future
 
     async def send_oneway(self, message: Message) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""

@@ -179,6 +179,11 @@ class ProducerCore:
 
     # ----------------------------------------------------------------------------- sending
 
+    @property
+    def lanes(self) -> Lingering | None:
+        """Where messages that nothing is asked of but to be sent may wait; None: nowhere."""
+        return self._lingering if self._is_running and self.tracer is None else None
+
     def send(
         self,
         message: Message,
@@ -197,16 +202,16 @@ class ProducerCore:
         if not self._is_running:
             done(self._not_running())
             return
-        lingering = self._lingering
+        lanes = self.lanes
         if (
-            lingering is not None
+            lanes is not None
             and queue is None
             and timeout is None
             and extra is None
-            and self.tracer is None
-            and lingering.take(message, done)
+            and lanes.take(message, done)
         ):
             return
+        lingering = self._lingering
         try:
             envelope = enclose(message, self.new_id(), self.settings, extra)
         except PenstockError as error:
