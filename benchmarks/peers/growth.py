@@ -48,9 +48,9 @@ Curves = dict[str, list[Point]]
 class Growth:
     """Which points, and how long each."""
 
-    queues: tuple[int, ...] = (1, 10, 100, 1_000)
+    queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     consumers: tuple[int, ...] = (1, 10, 100, 1_000)
-    backlogs: tuple[int, ...] = (100_000, 1_000_000)
+    backlogs: tuple[int, ...] = (1_000_000, 10_000_000)
     rounds: int = 3
     seconds: float = 1.0
 
