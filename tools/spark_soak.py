@@ -25,7 +25,7 @@ from pathlib import Path
 from penstock import Admin, DeadLetter, Message, Producer, RetryLater
 from penstock.errors import PenstockError
 from penstock.model import StoredMessage
-from penstock.spark.encode import ROW_PROPERTIES
+from penstock.spark.encode import ROW_PROPERTY
 from penstock.spark.fetch import Fetcher
 from penstock.spark.options import parse_read
 from penstock.spark.planning import tasks
@@ -315,7 +315,7 @@ def _notes(path: Path) -> list[tuple[int, str]]:
     return [(int(parts[0]), parts[2]) for parts in lines if len(parts) == 3]
 
 
-def _stored(namesrv: str, topic: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _stored(namesrv: str, topic: str) -> Iterator[tuple[int, str]]:
     """The messages of a topic, each with the name of the row it was."""
     options = parse_read({"namesrv": namesrv, "topic": topic})
     try:
@@ -327,7 +327,7 @@ def _stored(namesrv: str, topic: str) -> Iterator[tuple[int, tuple[str, ...]]]:
         for batch in fetcher.batches(task, ("body", "properties")):
             for body, pairs in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 properties = dict(pairs)
-                yield int(body[:12]), tuple(properties.get(key, "") for key in ROW_PROPERTIES)
+                yield int(body[:12]), properties.get(ROW_PROPERTY, "")
 
 
 def say(text: str) -> None:

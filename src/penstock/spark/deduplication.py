@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.errors import InvalidArgument
-from penstock.spark.encode import ROW_PROPERTIES
+from penstock.spark.encode import ROW_PROPERTY
 
 _KEY = "__penstock_row"
 _PLACE = ("topic", "broker", "queue_id", "offset")
@@ -45,11 +45,8 @@ def deduplicate(df: DataFrame, *, within: str | None = None) -> DataFrame:
 
 def _row_key() -> Column:
     """What is the same for all copies of a row, and for nothing else."""
-    parts = [F.try_element_at("properties", F.lit(key)) for key in ROW_PROPERTIES]
-    of_sink = F.concat_ws("/", F.col("topic"), *parts)
+    # Null where there is no such property.
+    of_sink = F.concat("topic", F.lit("/"), F.try_element_at("properties", F.lit(ROW_PROPERTY)))
     # Nobody else may have such a key: no topic has an @ in its name.
     of_others = F.concat_ws("@", *(F.col(name).cast("string") for name in _PLACE))
-    has_all = F.lit(True)
-    for part in parts:
-        has_all = has_all & part.isNotNull()
-    return F.when(has_all, of_sink).otherwise(of_others)
+    return F.coalesce(of_sink, of_others)

@@ -46,23 +46,13 @@ HEAD: Final = np.dtype(
 ITEM_OVERHEAD: Final = HEAD.itemsize + 2
 
 
-class RowProperty:
-    """Keys of the properties by which a row that was sent twice is known."""
+ROW_PROPERTY: Final = "PENSTOCK_ROW"
+"""Key of the property by which a row that was sent twice is known: query/batch/partition/row.
 
-    QUERY: Final = "PENSTOCK_QUERY"
-    BATCH: Final = "PENSTOCK_BATCH"
-    PARTITION: Final = "PENSTOCK_PARTITION"
-    ROW: Final = "PENSTOCK_ROW"
-
-
-ROW_PROPERTIES: Final = (
-    RowProperty.QUERY,
-    RowProperty.BATCH,
-    RowProperty.PARTITION,
-    RowProperty.ROW,
-)
+All in one: every byte of it is sent, stored and searched once a row.
+"""
 # What the columns, the broker or this module sets; a map read from a topic is full of these.
-_DROPPED: Final = sorted({*RESERVED_PROPERTIES, *ROW_PROPERTIES})
+_DROPPED: Final = sorted({*RESERVED_PROPERTIES, ROW_PROPERTY})
 _TIMERS: Final = (
     Property.TIMER_DELAY_SECONDS,
     Property.TIMER_DELAY_MS,
@@ -80,12 +70,9 @@ class Origin:
     partition: int
 
     @property
-    def properties(self) -> bytes:
-        """The part that all messages of a task share."""
-        return (
-            f"{RowProperty.QUERY}\x01{self.query}\x02{RowProperty.BATCH}\x01{self.batch}\x02"
-            f"{RowProperty.PARTITION}\x01{self.partition}\x02"
-        ).encode()
+    def common(self) -> bytes:
+        """What all messages of a task say of themselves, before the number of the row."""
+        return f"{ROW_PROPERTY}\x01{self.query}/{self.batch}/{self.partition}/".encode()
 
 
 class RowIds:
@@ -176,9 +163,10 @@ def encode_rows(
         *_named(rows, layout.keys, Property.KEYS, where),
         *_named(rows, layout.sharding_key, Property.SHARDING_KEY, where),
         *delays,
-        origin.properties + f"{RowProperty.ROW}\x01".encode(),
+        origin.common,
         pa.array(np.arange(first_row, first_row + count)).cast(pa.string()).cast(pa.binary()),
-        f"\x02{Property.WAIT}\x01true\x02".encode(),
+        # No WAIT, which clients always add: without it a broker waits as well.
+        b"\x02",
     ]
     if ids is not None:
         parts += (f"{Property.UNIQUE_KEY}\x01".encode(), ids.columns(count), b"\x02")

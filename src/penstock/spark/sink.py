@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -95,7 +95,8 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, columns: Layout) -> None:
         self._options = options
         self._columns = columns
-        self._name = uuid.uuid4().hex
+        # As long as it has to be: every message bears it.
+        self._name = secrets.token_hex(8)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         origin = Origin(self._name, 0, _task().partitionId())

@@ -126,13 +126,11 @@ def test_every_message_says_which_row_it_is(spark: SparkSession, mq: Embedded) -
     mq.admin.create_topic("orders", queues=2)
     df = spark.range(0, 50, 1, 2).selectExpr("CAST(id AS string) AS body")
     write(df, mq, topic="orders")
-    names = {
-        tuple(row.properties[key] for key in ("PENSTOCK_QUERY", "PENSTOCK_BATCH"))
-        + tuple(int(row.properties[key]) for key in ("PENSTOCK_PARTITION", "PENSTOCK_ROW"))
-        for row in read(spark, mq, "orders").collect()
-    }
-    assert len({name[0] for name in names}) == 1
-    assert sorted(name[2:] for name in names) == [
+    found = read(spark, mq, "orders").collect()
+    names = [row.properties["PENSTOCK_ROW"].split("/") for row in found]
+    assert len({query for query, _, _, _ in names}) == 1
+    assert {batch for _, batch, _, _ in names} == {"0"}
+    assert sorted((int(partition), int(row)) for _, _, partition, row in names) == [
         (partition, row) for partition in range(2) for row in range(25)
     ]
     write(df, mq, topic="orders")

@@ -99,11 +99,7 @@ def test_every_row_is_the_message_it_says(rows: list[dict[str, object]], first: 
         own = dict(row["properties"] or ())  # type: ignore[call-overload]
         expected = {
             **own,
-            "PENSTOCK_QUERY": "query-1",
-            "PENSTOCK_BATCH": "7",
-            "PENSTOCK_PARTITION": "3",
-            "PENSTOCK_ROW": str(first + number),
-            "WAIT": "true",
+            "PENSTOCK_ROW": f"query-1/7/3/{first + number}",
             "UNIQ_KEY": found["UNIQ_KEY"],
         }
         if row["tags"]:
@@ -150,7 +146,7 @@ def test_without_ids_a_message_has_its_brokers_only() -> None:
     rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b"]})
     out = encode_rows(rows, Layout(body=0), ORIGIN, 0, None)
     assert all("UNIQ_KEY" not in properties(out, row) for row in range(2))
-    assert properties(out, 1)["PENSTOCK_ROW"] == "1"
+    assert properties(out, 1)["PENSTOCK_ROW"] == "query-1/7/3/1"
 
 
 def test_a_delay_keeps_a_row_out_of_batches() -> None:
@@ -187,10 +183,10 @@ def test_the_systems_own_properties_of_a_map_are_not_sent_on() -> None:
     first, second, third = (properties(out, row) for row in range(3))
     assert first["TAGS"] == "new"
     assert first["UNIQ_KEY"] != "OLD"
-    assert first["PENSTOCK_ROW"] == "0"
+    assert first["PENSTOCK_ROW"] == "query-1/7/3/0"
     assert first["colour"] == "red"
     assert "MIN_OFFSET" not in first
-    assert second["WAIT"] == "true"
+    assert "WAIT" not in second
     assert (third["a"], third["b"], third.get("DELAY")) == ("1", "2", None)
 
 

@@ -74,7 +74,9 @@ def test_a_micro_batch_that_runs_again_is_recognised(
     copy(spark, mq, checkpoint)
     rows = read(spark, mq).collect()
     assert Counter(int(row.body) for row in rows) == Counter([*range(90), *range(50, 90)])
-    assert len({row.properties["PENSTOCK_QUERY"] for row in rows}) == 1, "the query kept its name"
+    names = [row.properties["PENSTOCK_ROW"].split("/") for row in rows]
+    assert len({query for query, _, _, _ in names}) == 1, "the query kept its name"
+    assert {batch for _, batch, _, _ in names} == {"0", "1"}
     once = deduplicate(read(spark, mq)).collect()
     assert Counter(int(row.body) for row in once) == Counter(range(90))
     assert {(int(row.body) % 2, row.tags) for row in once} == {(0, "t0"), (1, "t1")}
@@ -100,12 +102,7 @@ def test_copies_can_be_dropped_from_a_stream_too(
     spark: SparkSession, mq: Embedded, tmp_path: Path
 ) -> None:
     mq.admin.create_topic("out", queues=2)
-    names = {
-        "PENSTOCK_QUERY": "q",
-        "PENSTOCK_BATCH": "1",
-        "PENSTOCK_PARTITION": "0",
-        "PENSTOCK_ROW": "7",
-    }
+    names = {"PENSTOCK_ROW": "q/1/0/7"}
     with Producer(group="p", namesrv=mq.namesrv) as producer:
         for _ in range(3):
             producer.send(Message("out", b"copy", properties=names))
