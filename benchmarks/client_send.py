@@ -1,7 +1,8 @@
 """Messages per second our producers send to `penstock up`, against frames made beforehand.
 
 Singles are awaited one by one by 1, 32 and 256 coroutines (`penstock.aio`), or submitted by one
-thread that keeps as many futures open (`penstock`). With linger the same calls share requests;
+thread that keeps as many futures open (`penstock`), or sent by 1, 4 and 16 threads that wait for
+each. With linger the same calls share requests;
 batches are `send_batch`. The ceiling of each row is the load generator of `load`: requests of the
 same kind encoded before the clock starts, answers counted by their length words and not read.
 
@@ -15,7 +16,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from benchmarks.client_requests import send_batch
@@ -59,11 +60,14 @@ ROWS: Final = (
     Row("submitted singles", "blocking", 1),
     Row("submitted singles", "blocking", 32),
     Row("submitted singles", "blocking", 256),
+    Row("waited-for singles", "threads", 1),
+    Row("waited-for singles", "threads", 4),
+    Row("waited-for singles", "threads", 16),
     Row("linger", "aio", LINGERING, BATCH, LINGER),
     Row("linger", "blocking", LINGERING, BATCH, LINGER),
     Row("batches", "aio", BATCHES_IN_FLIGHT, BATCH),
 )
-TARGETS: Final = {ROWS[2]: 25_000, ROWS[6]: 150_000}
+TARGETS: Final = {ROWS[2]: 25_000, ROWS[9]: 150_000}
 
 
 def run(effort: Effort = QUICK) -> Figures:
@@ -104,6 +108,8 @@ def _compare(ours: ServerProcess, row: Row, effort: Effort) -> Figures:
 def _client(ours: ServerProcess, row: Row, seconds: float) -> ClientRound:
     if row.api == "blocking":
         return _blocking(ours, row, seconds)
+    if row.api == "threads":
+        return _threads(ours, row, seconds)
     return run_loop(_aio(ours, row, seconds))
 
 
@@ -176,6 +182,27 @@ def _blocking(ours: ServerProcess, row: Row, seconds: float) -> ClientRound:
             for future in window:
                 future.result()
             done.messages = count + len(window)
+    return done
+
+
+def _threads(ours: ServerProcess, row: Row, seconds: float) -> ClientRound:
+    message = penstock.Message(TOPIC, BODY, tag="t")
+    with (
+        penstock.Producer("bench-senders", namesrv=nameserver(ours)) as producer,
+        ThreadPoolExecutor(row.in_flight) as threads,
+    ):
+        producer.send(message)
+
+        def singles(deadline: float) -> int:
+            count = 0
+            while time.perf_counter() < deadline:
+                producer.send(message)
+                count += 1
+            return count
+
+        with round_of(ours) as done:
+            deadline = time.perf_counter() + seconds
+            done.messages = sum(threads.map(singles, [deadline] * row.in_flight))
     return done
 
 
