@@ -31,6 +31,7 @@ from benchmarks.effort import QUICK, Effort, Figures, at_most
 from benchmarks.script import main
 
 from penstock.broker import Broker, BrokerConfig
+from penstock.protocol.batches import BatchItem, encode_batch
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
@@ -50,6 +51,9 @@ ROUNDS: Final = 300
 MESSAGES_PER_PULL: Final = 32
 SENDS: Final = ((32, 128), (256, 128), (32, 1024))
 """Requests in a chunk, bytes in a body."""
+BATCHES: Final = ((32, 128, 32), (32, 128, 56), (512, 200, 32))
+"""Messages in a batch, bytes in a body, digits of a unique id: Java makes longer ones on a machine
+with an address of IPv6."""
 PULLS: Final = ((LONE_QUEUE, 16), (LONE_QUEUE, 1), (0, 16))
 """Queue, requests in a chunk."""
 SEND_TARGET_MICROSECONDS: Final = 10.0
@@ -128,6 +132,25 @@ def send_chunk(count: int, body_bytes: int, first: int = 0, queue_id: int | None
     return b"".join(frames)
 
 
+def batch_chunk(count: int, body_bytes: int, id_digits: int, first: int = 0) -> bytes:
+    """One batch as a Java producer sends it, with unique ids that differ in their last digits."""
+    prefix = "7F0000013A2218B4AAC2".ljust(id_digits - 8, "0")
+    body = b"x" * body_bytes
+    items = [
+        BatchItem(body, f"UNIQ_KEY\x01{prefix}{number:08X}\x02WAIT\x01true\x02".encode())
+        for number in range(first, first + count)
+    ]
+    header = SendMessage(
+        *("bench-producers", TOPIC, "TBW102", 8, first // count % QUEUES),
+        *(0, 1_700_000_000_000, 0),
+        properties=f"UNIQ_KEY\x01{prefix}{first + count:08X}\x02WAIT\x01true\x02",
+        batch=True,
+        broker_name="broker-a",
+    )
+    code, ext = RequestCode.SEND_BATCH_MESSAGE, encode_send_v2(header)
+    return encode_command(Command(code, first // count + 1, ext=ext, body=encode_batch(items)))
+
+
 def pull_chunk(count: int, queue_id: int, queue_offset: int) -> bytes:
     """Pulls of 32 messages from one place of a queue, as Java's push consumer sends them."""
     header = PullMessage(
@@ -193,6 +216,25 @@ async def measure_sends(
     return figures({"body_bytes": body_bytes, "in_flight": in_flight}, path, bare)
 
 
+async def measure_batches(
+    inside: Inside, count: int, body_bytes: int, id_digits: int, rounds: int
+) -> dict[str, object]:
+    """Microseconds of each message, one batch a loop turn."""
+    path, bare = Cost(), Cost()
+    chunk = batch_chunk(count, body_bytes, id_digits)
+    inside.serve(chunk)
+    expect_success(inside.transport.last)
+    baseline = bare_json(chunk, inside.transport.last)
+    for number in range(1, rounds + 1):
+        chunk = batch_chunk(count, body_bytes, id_digits, first=number * count)
+        path.measure(lambda chunk=chunk: inside.serve(chunk), count)  # type: ignore[misc]
+        bare.measure(baseline, count)
+        await asyncio.sleep(0)
+    return figures(
+        {"messages": count, "body_bytes": body_bytes, "id_digits": id_digits}, path, bare
+    )
+
+
 async def measure_pulls(
     inside: Inside, queue_id: int, in_flight: int, rounds: int
 ) -> dict[str, object]:
@@ -238,13 +280,14 @@ async def measure(root: Path, rounds: int) -> dict[str, object]:
             await measure_sends(inside, in_flight, body_bytes, rounds)
             for in_flight, body_bytes in SENDS
         ]
+        batches = [await measure_batches(inside, *batch, rounds) for batch in BATCHES]
         inside.serve(send_chunk(MESSAGES_PER_PULL, 128, queue_id=LONE_QUEUE))
         pulls = [
             await measure_pulls(inside, queue_id, in_flight, rounds)
             for queue_id, in_flight in PULLS
         ]
         inside.leave()
-    return {"sends": sends, "pulls": pulls}
+    return {"sends": sends, "batches_per_message": batches, "pulls": pulls}
 
 
 def run(effort: Effort = QUICK) -> Figures:

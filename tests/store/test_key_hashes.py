@@ -77,11 +77,28 @@ def test_lanes_hold_the_largest_sums(character: str) -> None:
     }
 
 
+@given(
+    topic=texts,
+    head=st.one_of(st.just(""), texts, ids),
+    ends=st.integers(1, 70).flatmap(
+        lambda length: st.lists(
+            st.text("0az~\x7f", min_size=length, max_size=length), min_size=1, max_size=300
+        )
+    ),
+)
+def test_keys_of_one_length_have_the_hashes_they_have_alone(
+    topic: str, head: str, ends: list[str]
+) -> None:
+    hashes = TopicHash(topic.encode()).of_all(head.encode(), [end.encode() for end in ends])
+    assert hashes == [java_index_hash(f"{topic}#{head}{end}") for end in ends]
+
+
 def test_the_smallest_number_has_no_absolute_value_and_counts_as_zero() -> None:
     # Java's hash of this text is -2147483648.
     topic, key = _text_with_the_smallest_hash()
     assert TopicHash(topic.encode()).of(key.encode()) == 0
     assert hash_keys(keyed(topic, key))[0][0] == 0
+    assert TopicHash(topic.encode()).of_all(b"", [key.encode()] * 2) == [0, 0]
 
 
 def _text_with_the_smallest_hash() -> tuple[str, str]:
@@ -129,14 +146,18 @@ def test_keys_entered_at_once_make_the_same_files_as_one_by_one(
     at_once = make_index(tmp_path_factory.mktemp("many"))
     position, timestamp = 0, NOW
     for batch in batches:
-        entries = []
+        entries: list[tuple[int, int, int]] = []
         for hashed, pause_ms in batch:
             position += 100
             timestamp += pause_ms
+            if by_columns:
+                # All in one moment.
+                timestamp = entries[0][2] if entries else timestamp
             entries.append((hashed, position, timestamp))
             one_by_one.add((hashed,), position, timestamp)
         if by_columns:
-            at_once.add_columns(*zip(*entries, strict=True))
+            hashes, positions, _ = zip(*entries, strict=True)
+            at_once.add_columns(hashes, positions, timestamp)
         else:
             at_once.add_many(entries)
         assert at_once.end_position == one_by_one.end_position
@@ -171,13 +192,13 @@ def test_keys_for_which_there_is_no_room_change_nothing(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     before = path.read_bytes()
     disk.is_full = True
-    entries = [(hashed, 100 + hashed, NOW) for hashed in range(4000, 4050)]
+    hashes, positions = range(4000, 4050), range(4100, 4150)
     with pytest.raises(OSError, match="no room"):
-        index.add_columns(*zip(*entries, strict=True))
+        index.add_columns(hashes, positions, NOW)
     assert path.read_bytes() == before
     assert index.end_position == 100
     disk.is_full = False
-    index.add_columns(*zip(*entries, strict=True))
+    index.add_columns(hashes, positions, NOW)
     assert list(index.find(4049, 0, LATER)) == [4149]
     index.close()
 

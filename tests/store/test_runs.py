@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.protocol.batches import BatchItem, decode_batch, encode_batch
-from penstock.protocol.records import pack_host
+from penstock.protocol.records import decode_record, pack_host
 from penstock.store import Draft, MessageStore, StoreConfig
 from penstock.store.consume_queue import pack_unit, pack_units
 from penstock.store.runs import FEW, RunParts, encode_run
@@ -88,6 +88,9 @@ VALUES = st.sampled_from(
         "\u00e9##".encode(),
         b"t",
         b"x" * 70 + b"##",
+        b"##" + b"x" * 70,
+        b"7F0000013A2218B4AAC20000000000##",
+        b"##-A29F40FE-76EB-4B1C-9C1F-D2A0E1B0C3",
         b"\x01#",
     ]
 )
@@ -156,6 +159,24 @@ def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
             for name in ("short", "long")
         ]
         assert contents[0] == contents[1], part
+
+
+def test_strings_of_one_length_that_mean_something_else_are_read_anew(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    kinds = [b"KEYS\x01k%d\x02", b"WAIT\x01k%d\x02", b"KEYS\x01%d \x02", b"KEYS\x01k%d\x02"]
+    for body, said in enumerate(kinds):
+        items = [BatchItem(b"%d" % body, said % number) for number in range(FEW)]
+        assert store.append_run(DRAFT, encode_batch(items)) is not None
+        store.write()
+    found = {
+        key: store.query("orders", key, begin_ms=0, end_ms=2 * NOW) for key in ("k3", "3", "k9")
+    }
+    bodies = {
+        key: sorted(decode_record(bytes(one)).body for one in query.slices)
+        for key, query in found.items()
+    }
+    assert bodies == {"k3": [b"0", b"3"], "3": [b"2"], "k9": []}
+    store.close()
 
 
 def test_what_others_wait_for_is_told_until_they_wait_no_longer(tmp_path: Path) -> None:
@@ -246,6 +267,8 @@ def test_unusual_hosts_and_topics_take_the_long_way() -> None:
 
 
 def test_units_are_packed_together_as_they_are_one_by_one() -> None:
-    positions, sizes, codes = range(0, 6000, 10), range(1, 601), range(-300, 300)
-    one_by_one = b"".join(map(pack_unit, positions, sizes, codes))
-    assert pack_units(positions, sizes, codes) == one_by_one
+    positions, sizes = range(0, 6000, 10), range(1, 601)
+    one_by_one = [
+        pack_unit(position, size, -7) for position, size in zip(positions, sizes, strict=True)
+    ]
+    assert pack_units(positions, sizes, -7) == b"".join(one_by_one)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
 from penstock.store.files import FileLayer
 from penstock.store.key_hashes import TopicHash
-from penstock.store.rows import pack_rows
 from penstock.store.segments import SegmentMaps, find_segments, segment_path, write_fully
 
 UNIT_BYTES: Final = 20
@@ -54,9 +54,9 @@ class QueueFiles(NamedTuple):
     read_only: bool
 
 
-def pack_units(positions: Sequence[int], sizes: Sequence[int], codes: Sequence[int]) -> bytearray:
-    """The units of records, one behind the other."""
-    return pack_rows("qiq", (positions, sizes, codes))
+def pack_units(positions: Sequence[int], sizes: Sequence[int], code: int) -> bytes:
+    """The units of records with one tags code, one behind the other."""
+    return b"".join(map(pack_unit, positions, sizes, repeat(code)))
 
 
 class ConsumeQueue:

@@ -13,7 +13,7 @@ from itertools import islice
 from penstock.protocol.filters import tag_code
 from penstock.protocol.records import SysFlag
 from penstock.store.config import StoreConfig
-from penstock.store.consume_queue import UNIT_BYTES, ConsumeQueue, pack_unit, pack_units
+from penstock.store.consume_queue import ConsumeQueue, pack_unit, pack_units
 from penstock.store.even_runs import EvenRun, read_even_run
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
 from penstock.store.key_index import KeyIndex
@@ -121,19 +121,14 @@ class Dispatcher:
         """Make a run visible, as `fresh` would its messages one by one."""
         queues = self._queues
         code = self._tag_code(even.tag)
-        units = pack_units(run.positions, run.sizes, [code] * len(run.sizes))
-        done = 0
-        while done < len(units):
-            tail = queue.tail
-            if not tail:
-                queues.dirty[queue] = None
-            room = max(UNIT_BYTES, TAIL_BYTES - len(tail))
-            room -= room % UNIT_BYTES
-            tail += units[done : done + room]
-            done = min(done + room, len(units))
-            queue.max_offset = queue_offset + done // UNIT_BYTES
-            if len(tail) >= TAIL_BYTES:
-                queues.settle(queue)
+        units = pack_units(run.positions, run.sizes, code)
+        tail = queue.tail
+        if not tail:
+            queues.dirty[queue] = None
+        tail += units
+        queue.max_offset = queue_offset + len(run.sizes)
+        if len(tail) >= TAIL_BYTES:
+            queues.settle(queue)
         queues.bound_tails(len(run.sizes))
         if even.hashes:
             self._add_run(run, even, timestamp)
@@ -147,11 +142,11 @@ class Dispatcher:
 
     def _add_run(self, run: Run, even: EvenRun, timestamp: int) -> None:
         assert self._index is not None, "keys were read for it"
-        positions = [0] * len(even.hashes)
-        for number in range(even.keys_each):
-            positions[number :: even.keys_each] = run.positions
+        positions = run.positions
+        if even.keys_each > 1:
+            positions = [one for one in positions for _ in range(even.keys_each)]
         try:
-            self._index.add_columns(even.hashes, positions, [timestamp] * len(even.hashes))
+            self._index.add_columns(even.hashes, positions, timestamp)
         except OSError as error:
             self._stop_index(positions[0], error)
 

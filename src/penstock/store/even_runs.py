@@ -1,27 +1,33 @@
-"""Runs whose property strings are all alike: their keys and their tag, found column by column.
+r"""Runs whose property strings are all alike: their keys and their tag, found column by column.
 
-Messages that one program sends in bulk have the same properties in the same places, and values
-that differ in some characters. Written below each other their property strings form a table. Most
-of its columns hold one character from top to bottom; if the others are inside of values, what is
-found in the first string is in the same place in all of them. Hashes of keys are then sums over
-columns, of all messages at once.
+Messages that one program sends in bulk have the same properties in the same places, with values of
+one length. Written below each other their property strings form a table: columns of names and
+separators that hold the same from top to bottom, and columns of values.
+
+    UNIQ_KEY\1 | 7F0000013A22 | 18B4AAC200000001 | \2TAGS\1t\2WAIT\1 | true | \2
+    UNIQ_KEY\1 | 7F0000013A22 | 18B4AAC200000002 | \2TAGS\1t\2WAIT\1 | true | \2
+      fixed       head of a key     end of a key          fixed        value  fixed
+
+So properties are looked for in one string only, mostly not even in one of each run: the layout of
+the last run is tried first. Everything else is done to whole columns, outside of Python's loops.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
+from itertools import chain
+from operator import add
+from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.store.key_hashes import MAX_SHORT_KEY, POWERS, TopicHash
+from penstock.store.key_hashes import TopicHash
 from penstock.store.marked import KEYS, TAGS, UNIQUE_KEY, find_value
-from penstock.store.runs import FEW, TAIL_HEAD_BYTES, Run
+from penstock.store.runs import TAIL_HEAD_BYTES, Run
 
-_LANE: Final = 8
-"""Bytes a sum has; one term takes at most five, so no sum runs into its neighbour."""
-_MASK: Final = 0xFFFF_FFFF
-_SIGN: Final = 0x8000_0000
-_SPACE: Final = 0x20
+_MARKS: Final = b"\x01\x02"
+_END_BYTES: Final = 16
+"""Ids of one producer differ in their last characters only; what is before is hashed once."""
+_MAX_LAYOUTS: Final = 256
 
 
 class EvenRun(NamedTuple):
@@ -29,105 +35,172 @@ class EvenRun(NamedTuple):
 
     tag: bytes
     keys_each: int
-    hashes: list[int]
+    hashes: Sequence[int]
     """Of the first message's keys, then of the second's, and so on."""
 
 
-NO_KEYS: Final = EvenRun(b"", 0, [])
+class _Key(NamedTuple):
+    """The columns of a key."""
+
+    head: int
+    """All but its end, if it is long; else -1."""
+    end: int
+    forbidden: bytes
+    """Bytes that would make something else of it."""
 
 
-class _Table(NamedTuple):
-    """Property strings below each other, marked."""
+class _Layout(NamedTuple):
+    """How property strings of one length are cut into columns."""
 
-    first: bytes
-    rows: int
-    varying: dict[int, bytes]
-    """Columns that do not hold the same from top to bottom, by their place in ``first``."""
+    table: Struct
+    fixed: Sequence[tuple[int, bytes]]
+    """Columns that hold this in all rows."""
+    values: Sequence[int]
+    """Columns of values that mean nothing to a store."""
+    keys: Sequence[_Key]
+    tag: bytes
+
+
+NO_KEYS: Final = EvenRun(b"", 0, ())
+_layouts: Final[dict[int, _Layout]] = {}
+"""The last one for each length."""
 
 
 def read_even_run(run: Run, topic: TopicHash | None) -> EvenRun | None:
     """The tag and the keys of a run, without keys if there is no ``topic``; None: not even."""
     if run.is_plain:
         return NO_KEYS
-    table = _table(run)
-    if table is None:
+    if not run.tail_bytes:
         return None
-    start, stop = find_value(table.first, TAGS)
-    if any(start <= place < stop for place in table.varying):
-        return None
-    tag = table.first[start:stop]
-    if topic is None:
-        return EvenRun(tag, 0, [])
-    places = _key_places(table)
-    if places is None:
-        return None
-    hashes = [0] * (len(places) * table.rows)
-    for number, place in enumerate(places):
-        hashes[number :: len(places)] = _hashes(table, topic, *place)
-    return EvenRun(tag, len(places), hashes)
+    known = _layouts.get(run.tail_bytes)
+    found = None if known is None else _read(known, run, topic)
+    if found is not None:
+        return found
+    layout = _layout(run.tails[0])
+    found = None if layout is None else _read(layout, run, topic)
+    if found is not None and layout is not None:
+        if len(_layouts) >= _MAX_LAYOUTS:
+            _layouts.clear()
+        _layouts[run.tail_bytes] = layout
+    return found
 
 
-def _table(run: Run) -> _Table | None:
-    """The strings of a run, if they differ in nothing but characters of values."""
-    width, count = run.tail_bytes, len(run.sizes)
-    if not width or count < FEW:
-        return None
-    said = run.said
-    varying: dict[int, bytes] = {}
-    for at in range(TAIL_HEAD_BYTES, width):
-        column = said[at::width]
-        if column.count(column[0]) != count:
-            # A mark here and none there would make other properties of the rest.
-            if 1 in column or 2 in column:
-                return None
-            varying[at - TAIL_HEAD_BYTES + 1] = column
-    first = b"\x02%b\x02" % said[TAIL_HEAD_BYTES:width]
-    start = 1
+# Cutting
+
+
+def _layout(tail: bytes) -> _Layout | None:
+    """The columns of strings like this one; None if it is too odd."""
+    first = b"\x02%b\x02" % tail[TAIL_HEAD_BYTES:]
+    tag_at, tag_end = find_value(first, TAGS)
+    id_at, id_end = find_value(first, UNIQUE_KEY)
+    places = [(id_at, id_end)] if id_at else []
+    places += _words(first, *find_value(first, KEYS))
+    columns = _Columns(tail)
+    keys: dict[int, _Key] = {}
+    end = 0
     for entry in first[1:-1].split(b"\x02"):
-        name, _, _ = entry.partition(b"\x01")
-        if any(start <= place < start + len(name) for place in varying):
+        name, mark, value = entry.partition(b"\x01")
+        if b"\x01" in value:
             return None
-        start += len(entry) + 1
-    return _Table(first, count, varying)
+        start, end = end + 1 + len(name) + len(mark), end + 1 + len(entry)
+        inside = [place for place in places if start <= place[0] < end]
+        for key_at, key_end in inside:
+            last_at = max(key_at, key_end - _END_BYTES)
+            head = columns.add(key_at, last_at) if last_at > key_at else -1
+            # A space would make two words of one.
+            forbidden = _MARKS if key_at == id_at else _MARKS + b" "
+            keys[key_at] = _Key(head, columns.add(last_at, key_end), forbidden)
+        if value and not inside and start != tag_at:
+            columns.values.append(columns.add(start, end))
+    columns.finish()
+    return _Layout(
+        Struct("".join([f"{width}s" for width in columns.widths])),
+        columns.fixed,
+        columns.values,
+        [keys[at] for at, _ in places],
+        first[tag_at:tag_end],
+    )
 
 
-def _key_places(table: _Table) -> list[tuple[int, int]] | None:
-    """Where the keys are that messages are indexed by; None if that, or their hash, differs."""
+def _words(first: bytes, start: int, stop: int) -> list[tuple[int, int]]:
+    """Where the words of KEYS are."""
     places: list[tuple[int, int]] = []
-    start, stop = find_value(table.first, UNIQUE_KEY)
-    if start:
-        places.append((start, stop))
-    start, stop = find_value(table.first, KEYS)
-    if any(start <= place < stop and _SPACE in table.varying[place] for place in table.varying):
-        return None
-    for word in table.first[start:stop].split(b" "):
+    for word in first[start:stop].split(b" "):
         if word:
             places.append((start, start + len(word)))
         start += len(word) + 1
-    for start, stop in places:
-        if stop - start > MAX_SHORT_KEY or not table.first[start:stop].isascii():
-            return None
-        if not all(table.varying.get(at, b"").isascii() for at in range(start, stop)):
-            return None
     return places
 
 
-def _hashes(table: _Table, topic: TopicHash, start: int, stop: int) -> Sequence[int]:
-    """What ``TopicHash.of`` gives for the key in these columns of each message."""
-    count, length = table.rows, stop - start
-    fixed = topic.of_topic * POWERS[length]
-    sums = 0
-    for at in range(start, stop):
-        factor = POWERS[stop - 1 - at]
-        column = table.varying.get(at)
-        if column is None:
-            fixed += table.first[at] * factor
-        else:
-            lanes = bytearray(_LANE * count)
-            lanes[::_LANE] = column
-            sums += int.from_bytes(lanes, "little") * factor
-    fixed &= _MASK
-    totals = struct.unpack(f"<{count}Q", sums.to_bytes(_LANE * count, "little"))
-    hashes = [fixed + total & _MASK for total in totals]
-    # Absolute values; the smallest number has none and counts as 0.
-    return [value if value < _SIGN else -value & (_SIGN - 1) for value in hashes]
+class _Columns:
+    """Cuts a string into columns from left to right; what nobody asks for is fixed."""
+
+    # Places count from the separator in front of a string, which has its length before it here.
+    _SHIFT: Final = TAIL_HEAD_BYTES - 1
+
+    def __init__(self, tail: bytes) -> None:
+        self._tail = tail
+        self._done = 0
+        self.widths: list[int] = []
+        self.fixed: list[tuple[int, bytes]] = []
+        self.values: list[int] = []
+
+    def add(self, start: int, end: int) -> int:
+        """Make a column of these places; return its number."""
+        self._skip_to(start + self._SHIFT)
+        self._done = end + self._SHIFT
+        self.widths.append(end - start)
+        return len(self.widths) - 1
+
+    def finish(self) -> None:
+        """There are no more."""
+        self._skip_to(len(self._tail))
+
+    def _skip_to(self, place: int) -> None:
+        if place > self._done:
+            self.fixed.append((len(self.widths), self._tail[self._done : place]))
+            self.widths.append(place - self._done)
+
+
+# Reading
+
+
+def _read(layout: _Layout, run: Run, topic: TopicHash | None) -> EvenRun | None:
+    """What the layout makes of a run; None if one of its strings does not fit."""
+    count = len(run.tails)
+    columns = list(zip(*layout.table.iter_unpack(run.said), strict=True))
+    for number, held in layout.fixed:
+        if columns[number].count(held) != count:
+            return None
+    for number in layout.values:
+        if _has(columns[number], _MARKS):
+            return None
+    for key in layout.keys:
+        if _has(columns[key.end], key.forbidden):
+            return None
+        if key.head >= 0 and _has(columns[key.head], key.forbidden):
+            return None
+    if topic is None or not layout.keys:
+        return EvenRun(layout.tag, 0, ())
+    hashes = [_hashes(columns, key, topic) for key in layout.keys]
+    if len(hashes) == 1:
+        return EvenRun(layout.tag, 1, hashes[0])
+    together = list(chain.from_iterable(zip(*hashes, strict=True)))
+    return EvenRun(layout.tag, len(hashes), together)
+
+
+def _hashes(columns: Sequence[Sequence[bytes]], key: _Key, topic: TopicHash) -> list[int]:
+    ends = columns[key.end]
+    if key.head < 0:
+        return topic.of_all(b"", ends)
+    heads = columns[key.head]
+    if heads.count(heads[0]) == len(heads):
+        return topic.of_all(heads[0], ends)
+    return topic.of_all(b"", list(map(add, heads, ends)))
+
+
+def _has(column: Sequence[bytes], forbidden: bytes) -> bool:
+    """Whether one of these bytes is anywhere in the column."""
+    first = column[0]
+    said = first if column.count(first) == len(column) else b"".join(column)
+    return any(byte in said for byte in forbidden)

@@ -8,7 +8,10 @@ the way of every append.
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import mul
 
 _MASK = 0xFFFF_FFFF
@@ -19,7 +22,6 @@ _FACTORS = tuple(tuple(reversed(POWERS[:length])) for length in range(MAX_SHORT_
 _LAST = 8
 _LAST_FACTORS = _FACTORS[_LAST]
 _MAX_CACHED_HEADS = 4096
-_head_hashes: dict[bytes, int] = {}
 
 
 def _utf16(text: bytes) -> tuple[int, ...]:
@@ -54,12 +56,9 @@ class TopicHash:
             if length <= 2 * _LAST:
                 value: int = self.of_topic * POWERS[length] + sum(map(mul, key, _FACTORS[length]))
             else:
-                head = _head_hashes.get(key[:-_LAST])
-                if head is None:
-                    head = _remember_head(key[:-_LAST])
                 value = (
                     self.of_topic * POWERS[length]
-                    + head
+                    + _head_hash(key[:-_LAST]) * POWERS[_LAST]
                     + sum(map(mul, key[-_LAST:], _LAST_FACTORS))
                 )
             value &= _MASK
@@ -70,31 +69,73 @@ class TopicHash:
             return 0 if value == _SIGN else value
         return value
 
+    def of_all(self, head: bytes, ends: Sequence[bytes]) -> list[int]:
+        """``of`` each key that begins with ``head`` and goes on with one of ``ends``.
 
-def _remember_head(head: bytes) -> int:
-    if len(_head_hashes) >= _MAX_CACHED_HEADS:
-        _head_hashes.clear()
-    value = _hash(head) * POWERS[_LAST]
-    _head_hashes[head] = value
-    return value
+        These are of one length. The shorter they are, the less there is to do.
+        """
+        length = len(ends[0])
+        total = len(head) + length
+        width = next((width for width in _FOLDS_OF if width >= length), 0)
+        lanes = b"".join(ends if width == length else [end.rjust(width, b"\0") for end in ends])
+        if total > MAX_SHORT_KEY or not (lanes.isascii() and head.isascii()):
+            return [self.of(head + end) for end in ends]
+        shared = self.of_topic * POWERS[total] + _head_hash(head) * POWERS[length]
+        hashes = list(map(abs, _fold_lanes(lanes, width, shared & _MASK)))
+        return [0 if one == _SIGN else one for one in hashes] if _SIGN in hashes else hashes
 
 
-# Many keys are hashed at once, as digits of one large number. A key takes a lane of 32 bytes,
+@lru_cache(_MAX_CACHED_HEADS)
+def _head_hash(head: bytes) -> int:
+    return _hash(head)
+
+
+# Many keys are hashed at once, as digits of one large number. A key takes a lane, of 32 bytes say,
 # zeros in front, which add nothing to its hash. Each step folds neighbours together: characters
 # to pairs, high * 31 + low, pairs to fours, high * 31^2 + low, and so on, in all lanes at a time.
 # No lane overflows, since 31 is less than the 256 that a byte is worth in its place.
 _LANE_BYTES = 32
-_LANES = 64
+_GROUP_BYTES = 2048
+_LANES = _GROUP_BYTES // _LANE_BYTES
 
 
 def _fold(width: int) -> tuple[int, int, int]:
     """The bits of one half of a fold, the mask of all low halves, the factor of the high ones."""
-    mask = (bytes(width) + b"\xff" * width) * (_LANES * _LANE_BYTES // (2 * width))
+    mask = (bytes(width) + b"\xff" * width) * (_GROUP_BYTES // (2 * width))
     return width * 8, int.from_bytes(mask, "big"), 31**width
 
 
-_FOLDS = tuple(_fold(width) for width in (1, 2, 4, 8, 16))
-_unpack_lanes = tuple(struct.Struct(">" + "28xI" * count).unpack for count in range(_LANES + 1))
+_FOLDS = tuple(_fold(width) for width in (1, 2, 4, 8, 16, 32))
+_FOLDS_OF = {
+    width: (
+        _FOLDS[: width.bit_length() - 1],
+        int.from_bytes((bytes(width - 1) + b"\1") * (_GROUP_BYTES // width), "big"),
+    )
+    for width in (8, 16, 32, 64)
+}
+"""By the bytes of a lane: how to fold it, and a one in each."""
+
+
+def _fold_lanes(lanes: bytes, width: int, shared: int) -> array[int]:
+    """The hash of each lane of ``width`` bytes plus ``shared``, as Java has it: with a sign.
+
+    All of ``lanes`` is ASCII.
+    """
+    hashes = array("i")
+    step = width // hashes.itemsize
+    folds, ones = _FOLDS_OF[width]
+    for start in range(0, len(lanes), _GROUP_BYTES):
+        group = lanes[start : start + _GROUP_BYTES]
+        sums = int.from_bytes(group, "big")
+        for shift, mask, factor in folds:
+            sums = (sums >> shift & mask) * factor + (sums & mask)
+        sums += (ones >> (_GROUP_BYTES - len(group)) * 8) * shared
+        words = array("i", sums.to_bytes(len(group), "little"))
+        if sys.byteorder != "little":
+            words.byteswap()
+        hashes += words[-step::-step]
+    return hashes
+
 
 IndexEntry = tuple[int, int, int]
 """A key on its way into the index: its hash, log position and store timestamp of its message."""
@@ -109,14 +150,10 @@ def hash_keys(keys: Sequence[Keyed]) -> list[IndexEntry]:
     for start in range(0, len(keys), _LANES):
         group = keys[start : start + _LANES]
         lanes = b"".join([key.rjust(_LANE_BYTES, b"\0") for _, key, _, _ in group])
-        size = len(group) * _LANE_BYTES
-        if len(lanes) != size or not lanes.isascii():
+        if len(lanes) != len(group) * _LANE_BYTES or not lanes.isascii():
             entries += [(topic.of(key), position, time) for topic, key, position, time in group]
             continue
-        sums = int.from_bytes(lanes, "big")
-        for shift, mask, factor in _FOLDS:
-            sums = (sums >> shift & mask) * factor + (sums & mask)
-        hashes = _unpack_lanes[len(group)](sums.to_bytes(size, "big"))
+        hashes = _fold_lanes(lanes, _LANE_BYTES, 0)
         for (topic, key, position, time), hashed in zip(group, hashes, strict=True):
             value = topic.of_topic * POWERS[len(key)] + hashed & _MASK
             if value & _SIGN:

@@ -23,10 +23,12 @@ is never changed with ``pack_into``: that clears its bytes before it fills them.
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import NamedTuple
 
 from penstock.errors import StoreDamaged
@@ -40,7 +42,6 @@ from penstock.store.index_files import (
     find_index_files,
 )
 from penstock.store.key_hashes import IndexEntry
-from penstock.store.rows import big_endian, pack_rows
 from penstock.store.segments import SegmentMaps, rewrite, write_fully
 
 _HEADER = struct.Struct(">qqqqii")
@@ -56,6 +57,14 @@ _FIRST_SLOT = HEADER_BYTES // SLOT_BYTES
 _SLOTS_A_PAGE = PAGE_BYTES // SLOT_BYTES
 _CLOCK_SLACK_MS = 60_000
 """How far the clock may go back without hiding messages from a search by time."""
+
+
+def _in_file_order(numbers: Iterable[int]) -> array[int]:
+    """Numbers of four bytes as they must be stored to a map, or those that were read from it."""
+    cells = array("i", numbers)
+    if sys.byteorder == "little":
+        cells.byteswap()
+    return cells
 
 
 class IndexHeader(NamedTuple):
@@ -233,7 +242,7 @@ class KeyIndex:
         begin = self._begin_timestamp
         previous_timestamp, seconds = begin, 0
         new_slots = 0
-        words, numbers = self._words, big_endian("i", range(count, count + total))
+        words, numbers = self._words, _in_file_order(range(count, count + total))
         for (hashed, position, timestamp), number in zip(entries, numbers, strict=True):
             if timestamp != previous_timestamp:
                 previous_timestamp = timestamp
@@ -255,43 +264,43 @@ class KeyIndex:
         _, self.end_position, self._end_timestamp = entries[-1]
         self.finish()
 
-    def add_columns(
-        self, hashes: Sequence[int], positions: Sequence[int], timestamps: Sequence[int]
-    ) -> None:
-        """`add_many` for hundreds of keys: units are made and stored all at once.
+    def add_columns(self, hashes: Sequence[int], positions: Sequence[int], timestamp: int) -> None:
+        """`add_many` for keys of one moment: units are made and stored all at once.
 
         Positions go up, as the log does. An error changes nothing.
         """
         count, total = self._count, len(hashes)
         if count == 1 or self._map is None or count + total > self._max_units:
-            self.add_many(list(zip(hashes, positions, timestamps, strict=True)))
+            self.add_many(list(zip(hashes, positions, repeat(timestamp))))
             return
-        slot_count = self._slots
+        taken, slot_count = self._taken, self._slots
         slots = [_FIRST_SLOT + hashed % slot_count for hashed in hashes]
         unit_at = self._units_at + count * UNIT_BYTES
         end = unit_at + total * UNIT_BYTES
         self._take_pages(unit_at // PAGE_BYTES, (end - 1) // PAGE_BYTES)
-        for page in {slot // _SLOTS_A_PAGE for slot in slots}:
-            if not self._taken[page]:
+        first, last = min(slots) // _SLOTS_A_PAGE, max(slots) // _SLOTS_A_PAGE
+        if taken.count(0, first, last + 1):
+            for page in {slot // _SLOTS_A_PAGE for slot in slots}:
                 self._take_pages(page, page)
         previous = self._previous(slots)
-        seconds = self._seconds(timestamps)
-        units = pack_rows("iqii", (hashes, positions, seconds, previous))
+        begin = self._begin_timestamp
+        seconds = min((timestamp - begin) // 1000, _MAX_INT) if 0 < begin <= timestamp else 0
+        units = b"".join(map(_UNIT.pack, hashes, positions, repeat(seconds), previous))
         self.end_position = positions[0]
         self._count = count + total
         self.finish()
         self._view[unit_at:end] = units
         words = self._words
-        for slot, number in zip(slots, big_endian("i", range(count, count + total)), strict=True):
+        for slot, number in zip(slots, _in_file_order(range(count, count + total)), strict=True):
             words[slot] = number
         self._slots_used += previous.count(0)
-        self.end_position, self._end_timestamp = positions[-1], timestamps[-1]
+        self.end_position, self._end_timestamp = positions[-1], timestamp
         self.finish()
 
     def _previous(self, slots: Sequence[int]) -> array[int]:
         """The unit that was the newest of its slot before each of these comes, and 0 without."""
         words, count = self._words, self._count
-        previous = big_endian("i", [words[slot] for slot in slots])
+        previous = _in_file_order([words[slot] for slot in slots])
         if min(previous) < 0 or max(previous) >= count:
             # Slots that a damage left with something else count as free, as they do one by one.
             previous = array("i", [number if 0 < number < count else 0 for number in previous])
@@ -301,15 +310,6 @@ class KeyIndex:
                 previous[at] = newest.get(slot, previous[at])
                 newest[slot] = count + at
         return previous
-
-    def _seconds(self, timestamps: Sequence[int]) -> list[int]:
-        """How long after the file's beginning these times are."""
-        begin = self._begin_timestamp
-        known = {
-            time: min((time - begin) // 1000, _MAX_INT) if 0 < begin <= time else 0
-            for time in set(timestamps)
-        }
-        return [known[time] for time in timestamps]
 
     def _add_at_the_end(self, hashes: Sequence[int], position: int, timestamp: int) -> None:
         """Enter keys one by one: they may need the rest of one file and the start of another."""

@@ -13,7 +13,8 @@ not add up) is left to the long way, `Appender.append_batch`, which also knows h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, repeat
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -26,13 +27,11 @@ from penstock.protocol.records import (
     MAX_V1_TOPIC_BYTES,
     MIN_RECORD_BYTES,
 )
-from penstock.store.rows import put_column
 
 # size, magic, checksum, flag, length of the body: what `protocol.batches` packs
 _ITEM_HEAD: Final = Struct(">iIIii")
 _ITEM_HEAD_BYTES: Final = _ITEM_HEAD.size
 _unpack_item = _ITEM_HEAD.unpack_from
-_FLAG_AT: Final = 12
 _pack_tail_head = Struct(">h").pack
 _CRC_MASK: Final = 0x7FFF_FFFF
 _INDEXED: Final = (b"UNIQ_KEY\x01", b"KEYS\x01", b"TAGS\x01")
@@ -40,23 +39,23 @@ _INDEXED: Final = (b"UNIQ_KEY\x01", b"KEYS\x01", b"TAGS\x01")
 
 _FIRST = Struct(">iIIiiqq").pack
 """The part of a record's head that differs: all before the system flag."""
-_CRC_AT: Final = 8
-_QUEUE_OFFSET_AT: Final = 20
-_POSITION_AT: Final = 28
-_COMMON = Struct(">iq8sq8siq").pack
+_pack_start = Struct(">iI").pack
+_pack_ids = Struct(">ii").pack
+_COMMON = Struct(">iq8sq8siq")
 """The part that a run shares: up to the length of the body."""
 _pack_length = Struct(">i").pack
+_MAX_SHAPES: Final = 256
 TAIL_HEAD_BYTES: Final = 2
-FEW: Final = 64
+FEW: Final = 8
 """Fewer messages are done sooner one by one: work by columns has its price, too."""
 
 
 class Run(NamedTuple):
     """Messages that lie side by side in the log and follow one another in a queue."""
 
-    positions: list[int]
-    sizes: list[int]
-    tails: list[bytes]
+    positions: Sequence[int]
+    sizes: Sequence[int]
+    tails: Sequence[bytes]
     """Their properties, each with its length in front."""
     said: bytes
     """All tails, one behind the other."""
@@ -111,7 +110,7 @@ def encode_run(
 
 
 def _common(parts: RunParts, now: int) -> bytes:
-    return _COMMON(
+    return _COMMON.pack(
         parts.sys_flag,
         parts.born_timestamp,
         parts.born_host,
@@ -131,51 +130,51 @@ def _encode_even(
 ) -> tuple[bytes, Run] | None:
     """The run of messages with bodies of one length and properties of one length, or None.
 
-    What they share is repeated, and what differs put in place for all of them, field by field.
+    Each step is one call for all of them: cut the body, sum, put the records together.
     """
     size, _, _, flag, length = _unpack_item(body, 0)
     rest = size - MIN_ITEM_BYTES - length
     total = len(body)
-    if length < 0 or not 0 <= rest <= MAX_PROPERTIES_BYTES or total % size:
+    if length < 0 or not 0 <= rest <= MAX_PROPERTIES_BYTES or total % size or total < FEW * size:
         return None
     count = total // size
-    middle = _ITEM_HEAD_BYTES + length
+    tail_bytes = TAIL_HEAD_BYTES + rest
+    topic_bytes = len(parts.topic)
+    item, record = _shapes(length, 1 + topic_bytes, tail_bytes)
+    heads, contents, tails = zip(*item.iter_unpack(body), strict=True)
+    said = b"".join(tails)
     rest_bytes = _pack_tail_head(rest)
     if (
-        count < FEW
-        or not _all_have(body, size, 0, _pack_length(size))
-        or not _all_have(body, size, _FLAG_AT, body[_FLAG_AT:_ITEM_HEAD_BYTES])
-        or not _all_have(body, size, middle, rest_bytes)
+        heads.count(heads[0]) != count
+        or said[::tail_bytes].count(rest_bytes[0]) != count
+        or said[1::tail_bytes].count(rest_bytes[1]) != count
+        or said.count(0) != rest_bytes.count(0) * count
     ):
         return None
-    tails = [body[start : start + size - middle] for start in range(middle, total, size)]
-    said = b"".join(tails)
-    if said.count(0) != rest_bytes.count(0) * count:
-        return None
-    contents = [body[start : start + length] for start in range(_ITEM_HEAD_BYTES, total, size)]
-    record_size = MIN_RECORD_BYTES + len(parts.topic) + length + rest
-    head = _FIRST(record_size, MAGIC_V1, 0, parts.queue_id, flag, 0, 0)
-    head += _common(parts, now) + _pack_length(length)
-    width = len(head)
-    heads = bytearray(head * count)
-    crcs = [crc & _CRC_MASK for crc in map(crc32, contents)]
-    positions = list(range(position, position + count * record_size, record_size))
-    put_column(heads, _CRC_AT, width, "i", crcs)
-    put_column(heads, _QUEUE_OFFSET_AT, width, "q", range(queue_offset, queue_offset + count))
-    put_column(heads, _POSITION_AT, width, "q", positions)
-    together = bytes(heads)
-    pieces = [bytes((len(parts.topic),)) + parts.topic] * (4 * count)
-    pieces[0::4] = [together[start : start + width] for start in range(0, len(heads), width)]
-    pieces[1::4] = contents
-    pieces[3::4] = tails
-    run = Run(positions, [record_size] * count, tails, said, len(tails[0]), _is_plain(said))
-    return b"".join(pieces), run
+    record_size = record.size
+    positions = range(position, position + count * record_size, record_size)
+    records = map(
+        record.pack,
+        repeat(_pack_start(record_size, MAGIC_V1)),
+        [crc & _CRC_MASK for crc in map(crc32, contents)],
+        repeat(_pack_ids(parts.queue_id, flag)),
+        range(queue_offset, queue_offset + count),
+        positions,
+        repeat(_common(parts, now) + _pack_length(length)),
+        contents,
+        repeat(bytes((topic_bytes,)) + parts.topic),
+        tails,
+    )
+    run = Run(positions, [record_size] * count, tails, said, tail_bytes, _is_plain(said))
+    return b"".join(records), run
 
 
-def _all_have(body: bytes, size: int, at: int, value: bytes) -> bool:
-    """Whether all items of ``size`` bytes have these bytes in this place."""
-    count = len(body) // size
-    return all(body[place::size].count(byte) == count for place, byte in enumerate(value, at))
+@lru_cache(_MAX_SHAPES)
+def _shapes(body_bytes: int, topic_bytes: int, tail_bytes: int) -> tuple[Struct, Struct]:
+    """A message in a batch, and its record; lengths are those of all parts with their heads."""
+    item = Struct(f">{_ITEM_HEAD_BYTES}s{body_bytes}s{tail_bytes}s")
+    record = Struct(f">8sI8sqq{_COMMON.size + 4}s{body_bytes}s{topic_bytes}s{tail_bytes}s")
+    return item, record
 
 
 def _encode_any(
