@@ -15,8 +15,10 @@ import orjson
 import pytest
 
 from penstock.broker import Broker
+from penstock.protocol.batches import BatchItem, encode_batch
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import ONEWAY, Command, decode_command
+from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.frames import FrameDecoder
 from penstock.protocol.headers import encode_send_v2
 from penstock.protocol.headers.send import SendMessage
@@ -203,19 +205,31 @@ CHANGES: list[dict[str, object]] = [
 ]
 
 
+BATCH: dict[str, object] = {"code": RequestCode.SEND_BATCH_MESSAGE, "m": "true"}
+
+
+def batch(*properties: bytes) -> bytes:
+    return encode_batch([BatchItem(b"body", said) for said in properties])
+
+
+USUAL_BATCH = batch(*(b"UNIQ_KEY\x01id-%02d\x02" % number for number in range(20)))
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 async def test_a_request_ends_the_same_on_either_way(
-    broker: Broker, wire: Wire, changes: dict[str, object]
+    broker: Broker, wire: Wire, changes: dict[str, object], is_batch: bool
 ) -> None:
     await opened(broker, wire)
-    head = header(**changes)
+    head = header(**({**BATCH, **changes} if is_batch else changes))
+    body = USUAL_BATCH if is_batch else b"body"
     outcomes = []
     for way in (head, the_long_way(head)):
         before = broker.state.storage.store.max_position
         answer = None
         # A response nobody asked for is not answered: nothing to wait for.
         if changes != {"flag": 1}:
-            answer = await ask(broker, way, b"body")
+            answer = await ask(broker, way, body)
         outcomes.append((told(answer), broker.state.storage.store.max_position > before))
     short, long = outcomes
     if "e" in changes or "i" in changes:
@@ -238,6 +252,50 @@ async def test_a_body_ends_the_same_on_either_way(broker: Broker, wire: Wire, bo
     await opened(broker, wire)
     head = header()
     assert told(await ask(broker, head, body)) == told(await ask(broker, the_long_way(head), body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        USUAL_BATCH,
+        batch(b""),
+        batch(b"UNIQ_KEY\x01a\x02", b"KEYS\x01many words\x02TAGS\x01t\x02", b"x\x01y"),
+        batch(b"UNIQ_KEY\x01a\x02DELAY\x013\x02"),
+        batch(b"zero\x01\x00\x02"),
+        USUAL_BATCH[:-1],
+        b"",
+        b"no batch at all, but a body of some length",
+    ],
+)
+async def test_a_batch_ends_the_same_on_either_way(broker: Broker, wire: Wire, body: bytes) -> None:
+    await opened(broker, wire)
+    head = header(**BATCH, e="2", f="12", j="3", g="1700000000123")
+    answers = [await ask(broker, way, body) for way in (the_long_way(head), head, head)]
+    assert told(answers[0]) == told(answers[1]) == told(answers[2])
+    records = await all_records(wire, "T", 2)
+    count = len(records) // 3
+    assert [record.queue_offset for record in records] == list(range(3 * count))
+    for start in (count, 2 * count):
+        assert list(map(kept, records[start : start + count])) == list(map(kept, records[:count]))
+    for number, answer in enumerate(answers):
+        assert answer is not None
+        if answer.code == ResponseCode.SUCCESS:
+            named = [int(one[16:], 16) for one in (answer.ext or {})["msgId"].split(",")]
+            stored = records[number * count : number * count + count]
+            assert named == [record.log_position for record in stored]
+    assert broker.state.stats.puts_of("T").count == 1 + len(records)
+
+
+async def test_a_short_receipt_names_one_message_on_either_way(broker: Broker, wire: Wire) -> None:
+    await opened(broker, wire)
+    head = header(**BATCH)
+    assert isinstance(head["extFields"], dict)
+    head["extFields"][SHORT_RECEIPT] = "true"
+    for way in (the_long_way(head), head):
+        answer = await ask(broker, way, USUAL_BATCH)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+        assert "," not in (answer.ext or {})["msgId"]
 
 
 async def test_the_same_record_is_stored_on_either_way(broker: Broker, wire: Wire) -> None:

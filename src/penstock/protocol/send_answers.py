@@ -7,6 +7,8 @@ encoded. What comes out are the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from struct import Struct
 from typing import Final
 
@@ -23,7 +25,7 @@ _quote: Final = orjson.dumps
 class SendAnswers:
     """Successful answers of one broker, with JSON headers."""
 
-    __slots__ = ("_header", "id_prefix", "region", "trace_on")
+    __slots__ = ("_header", "_header_of_batch", "_host", "_id", "id_prefix", "region", "trace_on")
 
     def __init__(self, *, id_prefix: str, region: str, trace_on: bool) -> None:
         self.id_prefix = id_prefix
@@ -31,17 +33,19 @@ class SendAnswers:
         self.region = region
         self.trace_on = "true" if trace_on else "false"
         constants = {Property.REGION: region, Property.TRACE_ON: self.trace_on}
-        self._header = b"".join(
+        self._host = bytes.fromhex(id_prefix)
+        self._id = Struct(f">{len(self._host)}sq")
+        rest = b"".join(
             (
-                b'{"code":0,"extFields":{"msgId":"',
-                id_prefix.encode(),
-                b'%016X","queueId":"%d","queueOffset":"%d","transactionId":%b,',
+                b'","queueId":"%d","queueOffset":"%d","transactionId":%b,',
                 _quote(constants)[1:-1].replace(b"%", b"%%"),
                 b'},"flag":1,"language":"PYTHON","opaque":%d,',
                 b'"serializeTypeCurrentRPC":"JSON","version":',
                 b"%d}" % VERSION,
             )
         )
+        self._header = b'{"code":0,"extFields":{"msgId":"%b%%016X%b' % (id_prefix.encode(), rest)
+        self._header_of_batch = b'{"code":0,"extFields":{"msgId":"%b' + rest
 
     def ext(
         self, msg_id: str, queue_id: object, queue_offset: int, unique_id: str
@@ -62,6 +66,30 @@ class SendAnswers:
         """The whole answer to the request."""
         header = self._header % (
             log_position,
+            queue_id,
+            queue_offset,
+            _quote(unique_id),
+            request_id,
+        )
+        size = len(header)
+        return _pack_lengths(size + 4, JSON << 24 | size) + header
+
+    def ids(self, log_positions: Iterable[int]) -> str:
+        """The ids of messages at these places, as the answer to a batch names them."""
+        packed = b"".join(map(self._id.pack, repeat(self._host), log_positions))
+        return packed.hex(",", self._id.size).upper()
+
+    def frame_of_batch(
+        self,
+        request_id: int,
+        log_positions: Iterable[int],
+        queue_id: int,
+        queue_offset: int,
+        unique_id: str,
+    ) -> bytes:
+        """The whole answer to a request that brought several messages."""
+        header = self._header_of_batch % (
+            self.ids(log_positions).encode(),
             queue_id,
             queue_offset,
             _quote(unique_id),

@@ -34,6 +34,7 @@ def add_all(dispatcher: Dispatcher, broker: BrokerState, delays: Delays) -> None
     dispatcher.add_raw(RequestCode.SEND_MESSAGE_V2, sending.send_v2)
     dispatcher.add_raw(RequestCode.SEND_BATCH_MESSAGE, sending.send_v2)
     dispatcher.add_shortcut(RequestCode.SEND_MESSAGE_V2, sending.shortcut)
+    dispatcher.add_shortcut(RequestCode.SEND_BATCH_MESSAGE, sending.batch_shortcut)
     pulling = Pulling(broker)
     dispatcher.add_raw(RequestCode.PULL_MESSAGE, pulling.pull)
     dispatcher.add_raw(RequestCode.LITE_PULL_MESSAGE, pulling.pull)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.broker.delaying import delayed
 from penstock.broker.handlers.send_shortcut import (
     SENDERS_FLAGS,
+    SPECIAL_IN_BATCHES,
     SendShortcut,
     born_host,
     refused,
@@ -48,8 +49,6 @@ _read_v1 = header_codec(SendMessage).read
 _read_v2 = SEND_V2.read
 _new_tuple = tuple.__new__
 _WAIT_NOT: Final = "WAIT\x01false"
-# Messages that ask for more than being stored, which no batch may have.
-_SPECIAL_IN_BATCHES: Final = (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")
 _TIMER_KEYS: Final = (
     Property.TIMER_DELAY_SECONDS,
     Property.TIMER_DELAY_MS,
@@ -85,6 +84,7 @@ class Sending:
         self._answer_frame = self._answers.frame
         self._shortcut = SendShortcut(broker, self._answers)
         self.shortcut = self._shortcut.serve
+        self.batch_shortcut = self._shortcut.serve_batch
 
     # Request codes
 
@@ -185,7 +185,7 @@ class Sending:
             0,
         )
         # Nearly every batch takes the short way; the long one finds out what is unusual.
-        run = self._storage.append_run(draft, body, _SPECIAL_IN_BATCHES)
+        run = self._storage.append_run(draft, body, SPECIAL_IN_BATCHES)
         if run is not None:
             positions, queue_offset, total, last = run
         else:
@@ -196,11 +196,14 @@ class Sending:
         self._stats.put(ask.topic, queue_id, total, len(positions))
         if SHORT_RECEIPT in (command.ext or _NO_EXT):
             positions = positions[:1]
-        msg_id = (self._answers.id_prefix + "%016X").__mod__
+        if not (self._has_made_topic or self._storage.is_sync_flush or command.serializer):
+            config = self._topic_of(ask.topic)
+            if config is not None and queue_id < config.write_queue_nums:
+                self._shortcut.open_lane(ask.topic, queue_id, is_ordered=config.order)
         answer = Command(
             0,
             ext=self._answers.ext(
-                ",".join(map(msg_id, positions)),
+                self._answers.ids(positions),
                 queue_id,
                 queue_offset,
                 self._stamp(ask.properties or "").unique_id,

@@ -23,6 +23,7 @@ from penstock.broker.topics import SEND_FORBIDDEN
 from penstock.errors import PenstockError
 from penstock.model.names import RETRY_PREFIX, Property
 from penstock.protocol.commands import RESPONSE, Command, encode_command
+from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.codec import SMALL_INT32S
 from penstock.protocol.records import SysFlag, parse_host
 from penstock.protocol.send_answers import SendAnswers
@@ -35,6 +36,9 @@ _BORN_HOST: Final = "born_host"
 _MAX_REQUEST_ID: Final = 0x7FFF_FFFF
 _INT64_DIGITS: Final = 18
 """A number of so many characters is one of 64 bits, whatever it is."""
+
+# Messages that ask for more than being stored, which no batch may have.
+SPECIAL_IN_BATCHES: Final = (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")
 
 _read_json = orjson.loads
 # NamedTuple's own constructor costs twice as much as the tuple it makes.
@@ -55,6 +59,7 @@ class SendShortcut:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._stamp = broker.stamp.stamp
         self._append = broker.storage.append
+        self._append_run = broker.storage.append_run
         self._answer_frame = answers.frame
         broker.topics.on_change(self._lanes.clear)
 
@@ -120,13 +125,72 @@ class SendShortcut:
             )
             log_position, queue_offset, size, _ = self._append(draft)
         except PenstockError as error:
-            refusal = refused(error, self._answers)
-            refusal.request_id, refusal.flag = request_id, RESPONSE
-            return encode_command(refusal)
+            return self._refusal(error, request_id)
         counter.count += 1
         counter.size += size
         counter.calls += 1
         return self._answer_frame(request_id, log_position, queue_id, queue_offset, unique_id)
+
+    def serve_batch(self, peer: Peer, header: bytes, body: bytes) -> bytes | None:
+        """Serve a SEND_BATCH_MESSAGE with a JSON header; None: unusual."""
+        try:
+            head = _read_json(header)
+            ext = head["extFields"]
+            topic = ext["b"]
+            queue_id, counter = self._lanes[topic, ext["e"]]
+            sys_flag = SMALL_INT32S[ext["f"]]
+            reconsume_times = SMALL_INT32S[ext["j"]]
+            born_text = ext["g"]
+            born_timestamp = int(born_text)
+            unique_id = self._stamp(ext["i"]).unique_id
+            request_id = head["opaque"]
+            wire_flag = head["flag"]
+            if (
+                wire_flag != 0
+                or ext["m"] != "true"
+                or ext["h"] not in SMALL_INT32S
+                or ext["d"] not in SMALL_INT32S
+                or "a" not in ext
+                or "c" not in ext
+                or not 0 < len(body) <= self._max_body
+                or len(born_text) > _INT64_DIGITS
+                or type(request_id) is not int
+                or type(wire_flag) is not int
+                or not 0 <= request_id <= _MAX_REQUEST_ID
+            ):
+                return None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        draft = Draft(
+            topic,
+            queue_id,
+            b"",
+            sys_flag=sys_flag & SENDERS_FLAGS,
+            born_timestamp=born_timestamp,
+            born_host=born_host(peer),
+            store_host=self._store_host,
+            reconsume_times=reconsume_times,
+        )
+        try:
+            run = self._append_run(draft, body, SPECIAL_IN_BATCHES)
+        except PenstockError as error:
+            return self._refusal(error, request_id)
+        if run is None:
+            return None
+        positions = run.log_positions
+        counter.count += len(positions)
+        counter.size += run.size
+        counter.calls += 1
+        if SHORT_RECEIPT in ext:
+            positions = positions[:1]
+        return self._answers.frame_of_batch(
+            request_id, positions, queue_id, run.queue_offset, unique_id
+        )
+
+    def _refusal(self, error: PenstockError, request_id: int) -> bytes:
+        refusal = refused(error, self._answers)
+        refusal.request_id, refusal.flag = request_id, RESPONSE
+        return encode_command(refusal)
 
 
 def refused(error: PenstockError, answers: SendAnswers) -> Command:
