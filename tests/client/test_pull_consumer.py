@@ -57,6 +57,26 @@ async def test_a_poll_brings_the_next_batch_and_commits_the_one_before(bench: Be
     assert bench.broker.offsets[GROUP, "T", 0] == 25
 
 
+@on_bench(topics={"T": 4})
+async def test_a_poll_brings_what_several_pulls_found_but_no_more_than_a_batch(
+    bench: Bench,
+) -> None:
+    for queue_id in range(4):
+        bench.broker.put("T", queue_id, *[b"x"] * 3)
+    consumer = reader(bench)
+    await consumer.subscribe("T")
+    await consumer.start()
+    await asyncio.sleep(5)
+    first = await consumer.poll(5.0)
+    assert len({message.queue for message in first}) == 3
+    assert offsets(first) == [0, 1, 2] * 3
+    assert offsets(await consumer.poll(5.0)) == [0, 1, 2]
+    await asyncio.sleep(6)
+    committed = [bench.broker.offsets.get((GROUP, "T", queue_id), 0) for queue_id in range(4)]
+    assert sorted(committed) == [0, 3, 3, 3]
+    await consumer.stop()
+
+
 @one_queue
 async def test_a_poll_waits_for_a_message_and_not_longer_than_asked(bench: Bench) -> None:
     consumer = reader(bench)

@@ -319,6 +319,18 @@ async def test_who_sets_the_size_of_a_pull_gets_it_from_every_broker(bench: Benc
         assert PULL_COUNT not in pull.ext
 
 
+@on_bench(topics={"T": 1})
+async def test_who_sets_more_than_32_gets_it_from_our_own_broker(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 1500)
+    await bench.consumer(Gate(), start_from=FIRST, pull_batch_size=300)
+    await asyncio.sleep(10)
+    pulls = bench.broker.asked(PULL, topic="T")
+    for pull, offset in zip(pulls, offsets(pulls), strict=True):
+        assert pull.ext["maxMsgNums"] == "300"
+        room = 1000 - offset
+        assert pull.ext.get(PULL_COUNT) == (str(min(room, 300)) if room > 32 else None)
+
+
 @pytest.mark.spec("S38")
 @on_bench(topics={"T": 1})
 async def test_pulling_stops_when_bodies_pass_the_size_limit(bench: Bench) -> None:

@@ -56,6 +56,7 @@ class PullConsumerCore:
         self.session = session
         self.settings = settings
         self._auto_commit = auto_commit
+        self._batch_size = settings.pull_batch_size
         self.state = state = ConsumerState(
             session=session,
             settings=settings,
@@ -230,19 +231,25 @@ class PullConsumerCore:
                 timer.cancel()
 
     def _take(self) -> list[StoredMessage]:
-        """The oldest batch of a queue that is not paused; what is paused keeps its place."""
+        """The oldest pulls of queues that are not paused, as many as one poll may bring.
+
+        What is paused keeps its place.
+        """
         kept: list[tuple[ProcessQueue, list[StoredMessage]]] = []
         found: list[StoredMessage] = []
-        while self._buffer and not found:
-            queue, messages = self._buffer.popleft()
-            if queue.is_dropped:
-                self._buffered -= len(messages)
-            elif queue.queue in self.state.paused_queues:
+        while self._buffer:
+            queue, messages = self._buffer[0]
+            is_paused = queue.queue in self.state.paused_queues
+            if not is_paused and found and len(found) + len(messages) > self._batch_size:
+                break
+            self._buffer.popleft()
+            if is_paused and not queue.is_dropped:
                 kept.append((queue, messages))
-            else:
-                self._buffered -= len(messages)
+                continue
+            self._buffered -= len(messages)
+            if not queue.is_dropped:
                 self._polled.append((queue, messages))
-                found = messages
+                found += messages
         self._buffer.extendleft(reversed(kept))
         self.state.is_full = self._buffered > TOTAL_LIMIT
         return found

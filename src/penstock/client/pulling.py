@@ -258,10 +258,11 @@ class Puller:
         """What our own broker may bring at once: as much as the limits leave room for.
 
         The request itself names what RocketMQ's client asks for, and other brokers see no more
-        than that. Who sets the size of a pull gets it from every broker.
+        than that; of more than 32 they mostly bring 32. Who sets the size of a pull gets it.
         """
         state = self._state
-        if state.settings.pull_batch_size != USUAL_PULL:
+        size = state.settings.pull_batch_size
+        if size < USUAL_PULL:
             return None
         room = state.limits.count - process_queue.count
         if not state.settings.orderly:
@@ -270,7 +271,7 @@ class Puller:
             return None
         return {
             PULL_BYTES: self._pull_bytes,
-            PULL_COUNT: str(min(room, LARGEST_PULL)),
+            PULL_COUNT: str(min(room, LARGEST_PULL if size == USUAL_PULL else size)),
         }
 
     async def _take(
