@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.peers.adapter import Adapter, Take, Window
+from benchmarks.peers.adapter import CONSUME_BATCH, Adapter, Take, Window
 
 from penstock import Message, StoredMessage, aio
-
-BATCH = 32
 
 
 class Client(Adapter):
@@ -37,7 +35,7 @@ class Client(Adapter):
             self.setup.group,
             namesrv=self.setup.addresses["remoting"],
             start_from="first",
-            batch_size=BATCH,
+            batch_size=CONSUME_BATCH,
         )
 
     async def consume(self, take: Take) -> None:
