@@ -123,6 +123,26 @@ async def test_a_failed_save_is_told_tried_again_and_nobody_is_told_it_worked(
         assert (directory / "deep/t.json").read_bytes() == b"new"
 
 
+async def test_who_does_not_want_to_wait_for_room_is_told_that_there_is_none(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "config"
+    clock, kept = FakeClock(), Kept()
+    tables = Tables(clock, directory / "deep")
+    tables.add("t.json", load=kept.load, dump=kept.dump)
+    directory.write_bytes(b"a file is in the way")
+    said: list[str] = []
+    async with tables:
+        tables.changed("t.json")
+        tables.when_saved("t.json", lambda: said.append("saved"), lambda e: said.append(str(e)))
+        await eventually(lambda: said)
+        assert "would not outlive the broker" in said[0]
+        directory.unlink()
+        await clock.advance(2)
+        await eventually(lambda: content_of(directory / "deep/t.json") == b"new")
+    assert len(said) == 1
+
+
 async def test_at_the_end_everything_that_changed_is_saved(tmp_path: Path) -> None:
     one, other = Kept(b"one"), Kept(b"other")
     tables = Tables(FakeClock(), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -85,7 +86,22 @@ def test_a_port_where_something_else_listens() -> None:
         finally:
             server.kill()
             server.wait()
-    assert str(port) in said
+    assert f"127.0.0.1:{port} answers like a web server" in said
+    assert "9876" in said
+
+
+def test_a_count_given_where_the_address_goes_is_told_its_own_option() -> None:
+    said = fail("tail", "orders", "-n", "20")
+    assert "-n is short for --namesrv" in said
+    assert "--last 20" in said
+
+
+def test_what_the_system_refused_is_named_first() -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied", "/srv/data")
+    assert failures.of_the_system(denied).startswith("/srv/data: permission denied; try: ")
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "ordrs.txt")
+    assert failures.of_the_system(missing).startswith("ordrs.txt: no such file or directory")
+    assert failures.of_the_system(OSError("something else")) == "something else"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +113,8 @@ def test_a_port_where_something_else_listens() -> None:
         (["topic", "create", "orders", "--queue", "3"], "--queues"),
         (["up", "--dta", "here"], "--data"),
         (["contxt"], "'context'"),
+        (["query", "orders", "--since", "1h"], "--from"),
+        (["tail", "orders", "--lines", "5"], "--last"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else part,
 )
@@ -297,5 +315,5 @@ def test_errors_of_ours_are_told_and_bugs_are_not_hidden(
     assert failures.report(PenstockError("it broke", hint="mend it")) == 1
     assert capsys.readouterr().err == "penstock: it broke; try: mend it\n"
     assert failures.report(PermissionError(13, "Permission denied", "/root/x")) == 1
-    assert "Permission denied: '/root/x'" in capsys.readouterr().err
+    assert "penstock: /root/x: permission denied; try: " in capsys.readouterr().err
     assert not issubclass(KeyError, failures.EXPECTED)

@@ -16,7 +16,7 @@ from tests.cli.running import PENSTOCK, fail, run, succeed
 from penstock import Message, MessageQueue, Producer, Receipt, StoredMessage
 from penstock.cli.input_messages import Numbered
 from penstock.cli.reading import ends, read
-from penstock.cli.sending import send_all
+from penstock.cli.sending import WINDOW_BYTES, _OnTheirWay, send_all
 from penstock.cli.times import Pacer
 from penstock.client.selection import QueueSelector
 from penstock.errors import SystemBusy
@@ -244,10 +244,14 @@ def test_a_cluster_that_is_away_is_one_sentence_with_a_way_out() -> None:
     assert "penstock up" in said
 
 
-def test_ctrl_c_ends_it_and_tells_how_far_it_came(cluster: Embedded) -> None:
-    cluster.admin.create_topic("endless", 1)
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_ends_it_is_told_how_far_it_came(
+    by: signal.Signals, code: int, cluster: Embedded
+) -> None:
+    topic = f"ended-by-{by.name}"
+    cluster.admin.create_topic(topic, 1)
     process = subprocess.Popen(
-        [*PENSTOCK, "send", "endless", "--rate", "200", "--namesrv", cluster.namesrv],
+        [*PENSTOCK, "send", topic, "--rate", "200", "--namesrv", cluster.namesrv],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -258,14 +262,22 @@ def test_ctrl_c_ends_it_and_tells_how_far_it_came(cluster: Embedded) -> None:
         process.stdin.write("x\n" * 20_000)
         process.stdin.flush()
         deadline = time.monotonic() + 60
-        while not stored(cluster, "endless"):
+        while not stored(cluster, topic):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     told = re.search(r"(\d+) messages were sent before that\.", said)
     assert told is not None, said
     # Ctrl-C may come when a message has left and its receipt is in nobody's hands yet.
-    assert len(stored(cluster, "endless")) - int(told[1]) in (0, 1)
+    assert len(stored(cluster, topic)) - int(told[1]) in (0, 1)
     assert "Traceback" not in said
+
+
+def test_large_lines_wait_for_each_other() -> None:
+    waiting = _OnTheirWay(lambda receipt: None)
+    assert not waiting.is_full(WINDOW_BYTES + 1), "one may be as large as it likes"
+    waiting.add(1, WINDOW_BYTES // 2, Future())
+    assert not waiting.is_full(1000)
+    assert waiting.is_full(WINDOW_BYTES // 2 + 1)

@@ -114,11 +114,14 @@ def test_a_broker_conf_of_rocketmq_loads_and_unknown_keys_are_named(tmp_path: Pa
         "# as found in the field\n"
         "brokerClusterName=Shop\nbrokerName=broker-x\nflushDiskType=SYNC_FLUSH\n"
         "fileReservedTime = 48\nstorePathRootDir=/somewhere\nwhatIsThis=1\n"
+        "flushDiskTyp=SYNC_FLUSH\nfileReservedTime = 72\n"
     )
     with up(tmp_path / "data", "--config", str(conf)) as process:
         process.wait_for_line(READY)
         process.wait_for_line("unknown setting storePathRootDir")
         process.wait_for_line("unknown setting whatIsThis")
+        process.wait_for_line("flushDiskTyp ignored; did you mean flushDiskType?")
+        process.wait_for_line("setting fileReservedTime given twice")
     assert (tmp_path / "data/broker-x/lock").exists()
 
 
@@ -218,6 +221,9 @@ def test_a_store_given_for_the_directory_of_stores_is_not_hidden(
 def test_a_data_directory_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     said = refused("up", "--data", str(tmp_path / "file"), *ANY_PORTS)
+    assert "is a file" in said
+    assert "expected a directory" in said
+    said = refused("up", "--data", str(tmp_path / "file/within"), *ANY_PORTS)
     assert "cannot be written" in said
     assert "give another one" in said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,12 @@ def refuse_lost_stores(data: Path, names: Sequence[str]) -> None:
 
 def make_data_directory(data: Path) -> None:
     """Create the directory everything is kept in, or say why that cannot be."""
-    if (data / "commitlog").is_dir():
+    if data.exists() and not data.is_dir():
+        raise StoreError(
+            f"data directory {data} is a file",
+            expected="a directory, or a name that is free",
+        )
+    if os.path.isdir(data / "commitlog"):  # noqa: PTH112 - false where it may not be looked at
         # A broker would keep an empty store inside of it, and nobody would find the messages.
         raise StoreError(
             f"{data} is itself the store of one broker",

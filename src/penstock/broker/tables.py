@@ -13,8 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreError
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 from penstock.runtime.state_file import StateFile
@@ -23,6 +24,13 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
+
+
+class _Waiting(NamedTuple):
+    """Somebody who wants to know that a table is on the disk, or that it cannot be."""
+
+    done: Callable[[], object]
+    failed: Callable[[PenstockError], object] | None
 
 
 @dataclass(slots=True)
@@ -36,7 +44,7 @@ class Table:
     is_dirty: bool = False
     has_failed: bool = False
     next_save: float = 0.0
-    when_saved: list[Callable[[], object]] = field(default_factory=list)
+    when_saved: list[_Waiting] = field(default_factory=list)
 
 
 class Tables(Service):
@@ -71,13 +79,22 @@ class Tables(Service):
             if not table.period:
                 self._changed.set()
 
-    def when_saved(self, name: str, done: Callable[[], object]) -> None:
-        """Call ``done`` when a table that changed just now is on the disk."""
+    def when_saved(
+        self,
+        name: str,
+        done: Callable[[], object],
+        failed: Callable[[PenstockError], object] | None = None,
+    ) -> None:
+        """Call ``done`` when a table that changed just now is on the disk.
+
+        ``failed`` is called instead, and once, if the next try does not get it there; without it
+        ``done`` waits for a try that does.
+        """
         table = self._tables[name]
         if not table.is_dirty:
             done()
             return
-        table.when_saved.append(done)
+        table.when_saved.append(_Waiting(done, failed))
         self._changed.set()
 
     def save_all(self) -> None:
@@ -99,17 +116,20 @@ class Tables(Service):
                     # Counted from here, so that a slow disk does not stretch the period.
                     table.next_save = self._clock.monotonic() + (table.period or _RETRY_SECONDS)
                     try:
-                        is_saved = await loop.run_in_executor(thread, self._save, name, table, data)
+                        error = await loop.run_in_executor(thread, self._save, name, table, data)
                     except asyncio.CancelledError:
                         # Nobody will hear how it went: the last save does it again.
                         table.is_dirty = True
                         raise
-                    if is_saved:
-                        for done in waiting:
-                            done()
+                    if error is None:
+                        for one in waiting:
+                            one.done()
                     else:
                         table.is_dirty = True
-                        table.when_saved += waiting
+                        table.when_saved += [one for one in waiting if one.failed is None]
+                        for one in waiting:
+                            if one.failed is not None:
+                                one.failed(error)
 
     async def _wait(self) -> None:
         """Until a table must be saved at once, or the next periodic save is due."""
@@ -137,13 +157,13 @@ class Tables(Service):
     def _is_urgent(self, table: Table) -> bool:
         return not table.period or bool(table.when_saved)
 
-    def _save(self, name: str, table: Table, data: bytes) -> bool:
+    def _save(self, name: str, table: Table, data: bytes) -> PenstockError | None:
         try:
             table.file.save(data)
         except (OSError, PenstockError) as error:
             # The table in memory is right; it is tried again in a while.
             table.has_failed = True
             log.error("table not saved file=%s error=%s", self._directory / name, error)
-            return False
+            return StoreError(f"what was changed counts, but would not outlive the broker: {error}")
         table.has_failed = False
-        return True
+        return None

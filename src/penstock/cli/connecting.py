@@ -32,6 +32,7 @@ import typer
 
 from penstock.cli import contexts
 from penstock.cli.contexts import Context
+from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -129,6 +130,12 @@ class Target:
         """From flags, where None is one that was not given, to a cluster."""
         # What a client logs while it tries is told once, by the error it ends with.
         logging.getLogger("penstock").addHandler(logging.NullHandler())
+        if namesrv is not None and namesrv.isdecimal():
+            raise InvalidArgument(
+                f"-n {namesrv}: -n is short for --namesrv",
+                expected="HOST:PORT",
+                hint=f"how many to show is --last {namesrv} or --limit {namesrv}",
+            )
         address = namesrv or (None if context else os.environ.get("NAMESRV_ADDR"))
         base, name = Context(namesrv=address or DEFAULT_NAMESRV), None
         if context is not None or address is None:

@@ -7,18 +7,24 @@ code   meaning
 1      it went wrong: the sentence on stderr says what, and what to do
 2      it was not understood: an unknown option or command, a value of the wrong kind
 130    Ctrl-C, as shells have it
+143    SIGTERM, likewise
 =====  =========================================================================================
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import os
 import re
 import shlex
+import signal
 import sys
-from typing import Any
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NoReturn
 
 import typer
 
@@ -26,11 +32,28 @@ from penstock.errors import NameserverUnavailable, PenstockError
 
 FAILED = 1
 INTERRUPTED = 130
+TERMINATED = 143
 # What only name servers are asked, and how a broker says that it knows no such thing.
 _ASKED_A_BROKER = re.compile(
     r"([^\s(]+) refused (?:GET_ROUTEINFO_BY_TOPIC|GET_BROKER_CLUSTER_INFO|"
     r"GET_ALL_TOPIC_LIST_FROM_NAMESERVER) .*REQUEST_CODE_NOT_SUPPORTED"
 )
+_ASKED_A_WEB_SERVER = re.compile(r"connection to (\S+) ended .*its first bytes b'HTTP/")
+_ELSEWHERE = {
+    "--since": ("--from",),
+    "--after": ("--from",),
+    "--begin": ("--from",),
+    "--until": ("--to",),
+    "--before": ("--to", "--until"),
+    "--end": ("--to", "--until"),
+    "--lines": ("--last",),
+    "--count": ("--limit", "--messages"),
+    "--output": ("--json",),
+    "--force": ("--yes",),
+    "--nameserver": ("--namesrv",),
+    "--bootstrap-server": ("--namesrv",),
+    "--port": ("--nameserver-port", "--broker-port"),
+}
 _KINDS = {"integer": "a whole number is expected", "number": "a number is expected"}
 _HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
@@ -46,6 +69,28 @@ EXPECTED: tuple[type[BaseException], ...] = (
     *_REFUSALS,
 )
 """What `report` knows the end of. Anything else is a mistake of ours: it shows its traceback."""
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Iterator[threading.Event]:
+    """Let a command end on SIGTERM as on Ctrl-C: tell what was done, delete what was its own.
+
+    The event says that it was SIGTERM.
+    """
+    terminated = threading.Event()
+
+    def terminate(number: int, frame: FrameType | None) -> NoReturn:
+        terminated.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def report(error: BaseException) -> int:
@@ -64,7 +109,7 @@ def report(error: BaseException) -> int:
         _say(_with_way_out(error))
         return FAILED
     if isinstance(error, OSError):
-        _say(str(error))
+        _say(of_the_system(error))
         _leave_the_pipe()  # it may have been the disk under stdout that is full
         return FAILED
     return _report_usage(error)
@@ -115,6 +160,12 @@ def _naming_value(error: Any, message: str) -> str:
 def _suggested(error: Any, message: str) -> str:
     """An unknown option with the one that was meant, if that can be guessed."""
     near = getattr(error, "possibilities", None)
+    name = getattr(error, "option_name", None)
+    if name in _ELSEWHERE:
+        # What other tools call it comes before what is spelled alike.
+        context = getattr(error, "ctx", None)
+        known = [] if context is None else [flag for p in context.command.params for flag in p.opts]
+        near = [flag for flag in _ELSEWHERE[name] if flag in known] or near
     if not near:
         return message
     nearest = difflib.get_close_matches(error.option_name, near, n=1, cutoff=0)
@@ -128,6 +179,12 @@ def _with_way_out(error: PenstockError) -> str:
             f"{asked[1]} answers like a broker and not like a name server; try: the address of a "
             "name server, which listens on port 9876 unless told otherwise"
         )
+    web = _ASKED_A_WEB_SERVER.search(error.what)
+    if web is not None:
+        return (
+            f"{web[1]} answers like a web server (HTTP), not like RocketMQ; try: the address of a "
+            "name server, which listens on port 9876 unless told otherwise"
+        )
     if isinstance(error, NameserverUnavailable):
         # What it found out about each address has a hint of its own; one is enough.
         what = _HINT_WITHIN.sub(")", error.what)
@@ -136,6 +193,19 @@ def _with_way_out(error: PenstockError) -> str:
             "--namesrv HOST:PORT, NAMESRV_ADDR, `penstock context use NAME`"
         )
     return str(error)
+
+
+def of_the_system(error: OSError) -> str:
+    """What the system refused, with the name it was about first and what may help last."""
+    if not isinstance(error.filename, str | bytes) or error.strerror is None:
+        return str(error)
+    name = os.fsdecode(error.filename)
+    what = f"{name}: {error.strerror.lower()}"
+    if isinstance(error, PermissionError):
+        return f"{what}; try: as the user it belongs to, or change its owner or mode"
+    if isinstance(error, FileNotFoundError):
+        return f"{what}; try: look for a mistake in the name"
+    return what
 
 
 def _say(sentence: str) -> None:

@@ -94,6 +94,12 @@ def root(
 
 def main() -> None:
     """Run the command line; whatever ends it early is one sentence and an exit code."""
+    with failures.sigterm_as_ctrl_c() as terminated:
+        code = _run()
+    sys.exit(failures.TERMINATED if code == failures.INTERRUPTED and terminated.is_set() else code)
+
+
+def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A message may hold what the terminal has no letters for; that is shown, no error.
@@ -103,4 +109,4 @@ def main() -> None:
         sys.stdout.flush()
     except failures.EXPECTED as error:
         code = failures.report(error)
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0

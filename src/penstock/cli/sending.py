@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
 import typer
 
@@ -29,6 +29,7 @@ GROUP = "penstock_cli"
 _MISSPELLED = 0.8
 LINGER_SECONDS = 0.005
 WINDOW = 1000
+WINDOW_BYTES = 4 << 20
 """Sends that may wait for their answers; more would only fill memory."""
 
 RateOption = Annotated[
@@ -193,7 +194,7 @@ def send_all(
     Receipts come in the order of the messages. Whatever ends it early, what is on its way by then
     is waited for and told.
     """
-    waiting: deque[tuple[int, Future[Receipt]]] = deque()
+    waiting = _OnTheirWay(on_receipt)
     last_of: dict[str, Future[Receipt]] = {}
     is_first = True
     try:
@@ -201,47 +202,74 @@ def send_all(
             pacer.wait()
             key = message.sharding_key
             # A broker with several threads may store two that are on their way in either order.
-            while key is not None and waiting and not _is_stored(last_of.get(key)):
-                _take(waiting, on_receipt)
-            waiting.append((number, producer.submit(message)))
+            while key is not None and waiting.sends and not _is_stored(last_of.get(key)):
+                waiting.take()
+            size = len(message.body)
+            while waiting.is_full(size):
+                waiting.take()
+            future = producer.submit(message)
+            waiting.add(number, size, future)
             if is_first:
                 # It finds the brokers and connects, and may make the topic. Others would do the
                 # same meanwhile, and whoever is done first would be stored first.
-                _take(waiting, on_receipt)
+                waiting.take()
                 is_first = False
                 continue
             if key is not None:
-                last_of[key] = waiting[-1][1]
+                last_of[key] = future
                 if len(last_of) > WINDOW:
                     last_of = {k: sent for k, sent in last_of.items() if not sent.done()}
-            while waiting and (len(waiting) >= WINDOW or waiting[0][1].done()):
-                _take(waiting, on_receipt)
-        while waiting:
-            _take(waiting, on_receipt)
+            while waiting.sends and waiting.sends[0].future.done():
+                waiting.take()
+        while waiting.sends:
+            waiting.take()
     except BaseException:
-        for _, future in waiting:
+        for send in waiting.sends:
             with contextlib.suppress(PenstockError):
-                on_receipt(future.result())
+                on_receipt(send.future.result())
         raise
+
+
+class _Send(NamedTuple):
+    number: int
+    size: int
+    future: Future[Receipt]
+
+
+class _OnTheirWay:
+    """Messages that were sent and not answered, in their order."""
+
+    def __init__(self, on_receipt: Callable[[Receipt], object]) -> None:
+        self.sends: deque[_Send] = deque()
+        self._on_receipt = on_receipt
+        self._bytes = 0
+
+    def is_full(self, size: int) -> bool:
+        """Whether ``size`` more bytes should wait: what is on its way too long times out."""
+        too_many = len(self.sends) >= WINDOW or self._bytes + size > WINDOW_BYTES
+        return too_many and bool(self.sends)
+
+    def add(self, number: int, size: int, future: Future[Receipt]) -> None:
+        self.sends.append(_Send(number, size, future))
+        self._bytes += size
+
+    def take(self) -> None:
+        """Wait for the answer to the first of them."""
+        number, size, future = self.sends.popleft()
+        self._bytes -= size
+        try:
+            receipt = future.result()
+        except InvalidArgument as error:
+            # It was found before anything was sent, so it is about the line and not the cluster.
+            raise type(error)(
+                f"message {number}: {error.what}", expected=error.expected, hint=error.hint
+            ) from error
+        self._on_receipt(receipt)
 
 
 def _is_stored(sent: Future[Receipt] | None) -> bool:
     # One that failed is not: taken, it ends the run before the next of its key is sent.
     return sent is None or (sent.done() and sent.exception() is None)
-
-
-def _take(
-    waiting: deque[tuple[int, Future[Receipt]]], on_receipt: Callable[[Receipt], object]
-) -> None:
-    number, future = waiting.popleft()
-    try:
-        receipt = future.result()
-    except InvalidArgument as error:
-        # It was found before anything was sent, so it is about the line and not the cluster.
-        raise type(error)(
-            f"message {number}: {error.what}", expected=error.expected, hint=error.hint
-        ) from error
-    on_receipt(receipt)
 
 
 @contextlib.contextmanager

@@ -98,6 +98,7 @@ class Running(NamedTuple):
 def load_settings(plan: Plan) -> Settings:
     """The settings of the first broker: defaults, then the file, then the flags."""
     values: dict[str, str] = {}
+    twice: tuple[str, ...] = ()
     if plan.config_file is not None:
         try:
             text = plan.config_file.read_text(encoding="utf-8")
@@ -106,7 +107,8 @@ def load_settings(plan: Plan) -> Settings:
                 f"--config {plan.config_file} cannot be read: {error}",
                 expected="a broker.conf with RocketMQ's keys",
             ) from error
-        values = parse_properties(text, source=str(plan.config_file)).values
+        parsed = parse_properties(text, source=str(plan.config_file))
+        values, twice = parsed.values, parsed.duplicates
     given = {
         "bind_host": plan.bind,
         "broker_ip1": plan.advertise,
@@ -121,9 +123,9 @@ def load_settings(plan: Plan) -> Settings:
         BrokerConfig, values, **{name: value for name, value in given.items() if value is not None}
     )
     store = from_mapping(StoreConfig, values, **store_given)
-    unknown = Loaded(broker.config, {k: v for k, v in broker.unknown.items() if k in store.unknown})
     _check_addresses(broker.config, plan.insecure)
-    return Settings(broker.config, store.config, unknown.warnings())
+    found = Loaded(broker.config, broker.unknown, twice)
+    return Settings(broker.config, store.config, found.warnings(store))
 
 
 def _check_addresses(config: BrokerConfig, insecure: bool) -> None:

@@ -84,7 +84,11 @@ def archive_topic(
 
     with target.admin() as admin, guessing_topic(admin, topic):
         admin.route(topic)
-    with running_spark("penstock archive", master) as spark, Bars(quiet=as_json) as bars:
+    stopped = f"Stopped. {directory} is whole; the same command goes on where it was."
+    with (
+        running_spark("penstock archive", master, stopped=stopped) as spark,
+        Bars(quiet=as_json) as bars,
+    ):
         from penstock.spark import archive
 
         result = archive(
@@ -174,7 +178,11 @@ def replay_messages(
     _reach(target)
     if not dry_run:
         output.confirm(f"Send messages to topic {to} at {target.namesrv}?", yes=yes)
-    with running_spark("penstock replay", master) as spark, Bars(quiet=as_json) as bars:
+    stopped = "Stopped. Nothing was sent." if dry_run else _how_to_resume(to, resume)
+    with (
+        running_spark("penstock replay", master, stopped=stopped) as spark,
+        Bars(quiet=as_json) as bars,
+    ):
         from penstock.spark import replay
 
         result = replay(
@@ -210,6 +218,18 @@ def replay_messages(
     output.say(
         f"Sent {result.sent} of {result.matched} messages of {result.source} to {to}, "
         f"replay {result.replay_id}."
+    )
+
+
+def _how_to_resume(to: str, resume: str | None) -> str:
+    from penstock.spark.pipelines.replay import Replay
+
+    again = "the same command with --resume {} sends the rest and nothing twice"
+    if resume is not None:
+        return f"Stopped. Copies may have been sent: {again.format(resume)}."
+    return (
+        f"Stopped. Copies may have been sent: {again.format('ID')}, where ID is the property "
+        f"{Replay.ID} of a copy (penstock tail {to} --last 1 --json)."
     )
 
 
@@ -285,7 +305,13 @@ def dead_letter_job(
     if redrive and not dry_run:
         output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
     access = _access(target)
-    with running_spark("penstock dlq", master) as spark, Bars(quiet=as_json) as bars:
+    stopped = "Stopped."
+    if redrive and not dry_run:
+        stopped = f"Stopped. {audit} knows what was sent; the same command sends the rest."
+    with (
+        running_spark("penstock dlq", master, stopped=stopped) as spark,
+        Bars(quiet=as_json) as bars,
+    ):
         from penstock.spark import dead_letters
         from penstock.spark import redrive as redrive_letters
 
@@ -404,7 +430,11 @@ def write_report(
 
     moments = _moment(start, "--from"), _moment(until, "--until")
     _reach(target)
-    with running_spark("penstock report", master) as spark, Bars(quiet=as_json) as bars:
+    stopped = f"Stopped. {file} was not written."
+    with (
+        running_spark("penstock report", master, stopped=stopped) as spark,
+        Bars(quiet=as_json) as bars,
+    ):
         from penstock.spark import report
 
         data = report(

@@ -26,8 +26,13 @@ _LOG_LINES_SHOWN = 5
 
 
 @contextlib.contextmanager
-def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
-    """A session, stopped at the end if it began here; errors name the file that Spark logs to."""
+def running_spark(
+    name: str, master: str | None, *, stopped: str = "Stopped."
+) -> Iterator[SparkSession]:
+    """A session, stopped at the end if it began here; errors name the file that Spark logs to.
+
+    ``stopped`` is said when somebody ends the command early: what stays, and how to go on.
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise PenstockError(
             "this needs Spark, which is not installed",
@@ -39,6 +44,8 @@ def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
 
     from penstock.spark import session
 
+    # A call into Java that Ctrl-C cuts short is logged with its traceback where nobody listens.
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
     is_ours = SparkContext._active_spark_context is None
     log = Path(tempfile.mkdtemp(prefix="penstock-spark-")) / "spark.log"
     if is_ours and sys.stderr.isatty():
@@ -47,6 +54,9 @@ def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
         with _stderr_to(log):
             spark = session(name, master=master, config={"spark.log.level": "WARN"})
     except PenstockError:
+        raise
+    except KeyboardInterrupt:
+        output.note("Stopped before it began.")
         raise
     except Exception as error:
         last = "; ".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
@@ -59,6 +69,9 @@ def running_spark(name: str, master: str | None) -> Iterator[SparkSession]:
     keeps_log = False
     try:
         yield spark
+    except KeyboardInterrupt:
+        output.note(stopped)
+        raise
     except AnalysisException as error:
         ours = _OUR_ERROR.findall(str(error))
         said = ours[-1][1].strip() if ours else _first_line(error).rstrip(";")

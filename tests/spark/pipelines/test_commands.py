@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_a_mistake_that_spark_wraps_is_told_as_it_was_said(spark: SparkSession) 
     ):
         session.read.format("penstock").option("topc", "orders").load()
     assert "Traceback" not in str(refused.value)
+
+
+def test_who_stops_a_job_is_told_what_stays_and_how_to_go_on(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut_short() -> None:
+        # What Spark's bridge logs then.
+        logging.getLogger("py4j.clientserver").error("Exception while sending command.")
+        raise KeyboardInterrupt
+
+    stopped = "Stopped. The same command goes on."
+    with pytest.raises(KeyboardInterrupt), running_spark("stopped", None, stopped=stopped):
+        cut_short()
+    assert capsys.readouterr().err == "Stopped. The same command goes on.\n"
 
 
 def test_dead_letters_are_shown_repaired_and_redriven(

@@ -69,7 +69,7 @@ def _put(broker: BrokerState, config: SubscriptionGroupConfig) -> None:
 
 def _when_saved(broker: BrokerState) -> Promise:
     promise = Promise()
-    broker.tables.when_saved(GROUPS_FILE, lambda: promise.resolve(Command(0)))
+    broker.tables.when_saved(GROUPS_FILE, lambda: promise.resolve(Command(0)), promise.fail)
     return promise
 
 

@@ -123,13 +123,13 @@ def _when_known(broker: BrokerState) -> Promise:
     def saved() -> None:
         broker.when_topics_known(lambda: promise.resolve(Command(0)))
 
-    broker.tables.when_saved(TOPICS_FILE, saved)
+    broker.tables.when_saved(TOPICS_FILE, saved, promise.fail)
     return promise
 
 
 def _when_saved(broker: BrokerState) -> Promise:
     promise = Promise()
-    broker.tables.when_saved(TOPICS_FILE, lambda: promise.resolve(Command(0)))
+    broker.tables.when_saved(TOPICS_FILE, lambda: promise.resolve(Command(0)), promise.fail)
     return promise
 
 
