@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.model import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.spark.cluster import Cluster
-from penstock.spark.wire import Connection, readable
+from penstock.spark.connections import Connection, readable
 
 log = logging.getLogger(__name__)
 

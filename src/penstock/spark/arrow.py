@@ -6,8 +6,7 @@ makes a scan from Python as fast as one of Spark's own. Only columns that are wa
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ProtocolError
-from penstock.model.hosts import offset_message_id, unpack_host
 from penstock.model.message import StoredMessage
 from penstock.model.names import Property
 from penstock.protocol.compression import decompress
 from penstock.protocol.pulled import messages_from_pull
 from penstock.protocol.sys_flags import SysFlag
-from penstock.spark.columns import ALL, COLUMNS, arrow_schema
-from penstock.spark.property_table import Pieces, PropertyTable, text
+from penstock.spark.built_columns import BatchColumns, key_lists, micros, properties_of
+from penstock.spark.columns import ALL, arrow_schema
+from penstock.spark.property_table import Pieces, PropertyTable
 from penstock.spark.record_fields import Numbers, RecordFields, record_sizes, walk
 
 BATCH_ROWS: Final = 8_192
@@ -32,11 +31,6 @@ BATCH_BYTES: Final = 8 << 20
 _MAX_SPAN: Final = (1 << 31) - 1  # what Arrow's 32-bit offsets reach
 _UNWRAP: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 _ENDLESS: Final = (1 << 63) - 1
-# Outside of these years nobody's timestamps can express a time; such a stamp is a mistake.
-_FIRST_MS: Final = -62_135_596_800_000
-_LAST_MS: Final = 253_402_300_799_999
-_TIME: Final = COLUMNS["store_timestamp"].arrow_type
-_HEX: Final = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), "<u2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +140,7 @@ class _BatchMaker:
             fields = RecordFields(buffer, fields.starts[is_kept])
         wanted = self._wanted
         if len(fields) and (wanted.tags is not None or wanted.keys is not None):
-            is_kept = _passing(_properties(buffer, fields), wanted)
+            is_kept = _passing(properties_of(buffer, fields), wanted)
             if not is_kept.all():
                 fields = RecordFields(buffer, fields.starts[is_kept])
         while len(fields):
@@ -154,7 +148,14 @@ class _BatchMaker:
             rest = fields.starts[count:]
             if len(rest):
                 fields = RecordFields(buffer, fields.starts[:count])
-            columns = _Columns(buffer, fields, self._broker, self._topic, wanted, bodies)
+            columns = BatchColumns(
+                buffer,
+                fields,
+                self._broker,
+                self._topic,
+                bodies,
+                include_properties=wanted.include_properties,
+            )
             yield columns.batch(self._schema)
             if not len(rest):
                 return
@@ -202,126 +203,6 @@ class _BatchMaker:
             yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
 
-class _Columns:
-    """The columns of one batch, each built when it is asked for."""
-
-    def __init__(
-        self,
-        buffer: memoryview,
-        fields: RecordFields,
-        broker: str,
-        topic: str | None,
-        wanted: Wanted,
-        bodies: pa.Array | None,
-    ) -> None:
-        self._buffer = buffer
-        self._fields = fields
-        self._broker = broker
-        self._topic = topic
-        self._wanted = wanted
-        self._bodies = bodies
-        self._table: PropertyTable | None = None
-
-    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """The batch with the columns of ``schema``."""
-        arrays = [_BUILDERS[name](self) for name in schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    @property
-    def _properties(self) -> PropertyTable:
-        if self._table is None:
-            self._table = _properties(self._buffer, self._fields)
-        return self._table
-
-    def topic(self) -> pa.Array:
-        fields = self._fields
-        if self._topic is not None:
-            return _repeated(self._topic, len(fields))
-        tail = fields.find_tail(self._buffer)
-        data = pa.py_buffer(self._buffer)
-        return text(Pieces(data, tail.topic_start, tail.topic_end).all())
-
-    def broker(self) -> pa.Array:
-        return _repeated(self._broker, len(self._fields))
-
-    def queue_id(self) -> pa.Array:
-        return _int32(self._fields.queue_id)
-
-    def offset(self) -> pa.Array:
-        return pa.array(self._fields.queue_offset)
-
-    def msg_id(self) -> pa.Array:
-        given = self._properties.values(Property.UNIQUE_KEY)
-        return pc.coalesce(given, self._offset_ids()) if given.null_count else given
-
-    def _offset_ids(self) -> pa.Array:
-        fields = self._fields
-        if fields.is_wide:
-            hosts = fields.packed_hosts(born=False)
-            places = fields.log_position.tolist()
-            ids = [offset_message_id(*pair) for pair in zip(hosts, places, strict=True)]
-            return pa.array(ids, pa.string())
-        packed = np.stack((fields.hosts(born=False), fields.log_position), axis=1).astype(">i8")
-        digits = _HEX[packed.view(np.uint8)]
-        width = 2 * packed.itemsize * 2
-        offsets = np.arange(0, width * len(fields) + 1, width, dtype=np.int32)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
-        return pa.Array.from_buffers(pa.string(), len(fields), buffers)
-
-    def keys(self) -> pa.Array:
-        return _key_lists(self._properties)
-
-    def tags(self) -> pa.Array:
-        return self._properties.values(Property.TAGS)
-
-    def body(self) -> pa.Array:
-        return self._bodies
-
-    def properties(self) -> pa.Array:
-        if not self._wanted.include_properties:
-            return pa.nulls(len(self._fields), COLUMNS["properties"].arrow_type)
-        return self._properties.maps()
-
-    def born_timestamp(self) -> pa.Array:
-        return _times(self._fields.born_timestamp)
-
-    def store_timestamp(self) -> pa.Array:
-        return _times(self._fields.store_timestamp)
-
-    def reconsume_times(self) -> pa.Array:
-        return _int32(self._fields.reconsume_times)
-
-    def born_host(self) -> pa.Array:
-        return self._hosts(born=True)
-
-    def store_host(self) -> pa.Array:
-        return self._hosts(born=False)
-
-    def _hosts(self, *, born: bool) -> pa.Array:
-        fields = self._fields
-        if fields.is_wide:
-            return pa.array([unpack_host(host) for host in fields.packed_hosts(born=born)])
-        packed = fields.hosts(born=born)
-        if (packed == packed[0]).all():
-            return _repeated(_host(int(packed[0])), len(fields))
-        encoded = pc.dictionary_encode(pa.array(packed))
-        names = pa.array([_host(host) for host in encoded.dictionary.to_pylist()], pa.string())
-        return names.take(encoded.indices)
-
-    def sys_flag(self) -> pa.Array:
-        return _int32(self._fields.sys_flag)
-
-
-_BUILDERS: Final[dict[str, Callable[[_Columns], pa.Array]]] = {
-    name: getattr(_Columns, name) for name in ALL
-}
-
-
-def _properties(buffer: memoryview, fields: RecordFields) -> PropertyTable:
-    start = fields.find_tail(buffer).properties_start
-    return PropertyTable(Pieces(pa.py_buffer(buffer), start, fields.end).all())
-
-
 def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
     """Which messages have one of the tags, and one of the keys."""
     passing: npt.NDArray[np.bool_] | None = None
@@ -330,7 +211,7 @@ def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
         is_in = pc.is_in(tags, value_set=pa.array(sorted(wanted.tags), pa.string()))
         passing = np.asarray(is_in)
     if wanted.keys is not None:
-        lists = _key_lists(table)
+        lists = key_lists(table)
         values = pa.array(sorted(wanted.keys), pa.string())
         rows = np.asarray(pc.list_parent_indices(lists))
         has_key = np.zeros(len(lists), np.bool_)
@@ -338,23 +219,6 @@ def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
         passing = has_key if passing is None else passing & has_key
     assert passing is not None
     return passing
-
-
-def _key_lists(table: PropertyTable) -> pa.Array:
-    """The keys of each message; null for one without."""
-    joined = table.values(Property.KEYS)
-    kind = COLUMNS["keys"].arrow_type
-    content = np.frombuffer(joined.buffers()[2] or b"", np.uint8)
-    # Any space, of which Unicode has many, may separate two keys; most messages have one.
-    if len(content) and (content.min() <= ord(" ") or content.max() > ord("~")):
-        split = [None if keys is None else keys.split() for keys in joined.to_pylist()]
-        return pa.array(split, kind)
-    ends = np.cumsum(np.asarray(joined.is_valid()))
-    offsets = np.concatenate(([0], ends)).astype(np.int32)
-    valid = joined.buffers()[0] if joined.null_count else None
-    return pa.Array.from_buffers(
-        kind, len(joined), [valid, pa.py_buffer(offsets)], children=[joined.drop_null()]
-    )
 
 
 def _inflated(body: bytes, sys_flag: int) -> bytes | None:
@@ -386,34 +250,10 @@ def _row(message: StoredMessage, sys_flag: int, wanted: Wanted) -> dict[str, obj
         "tags": message.tag,
         "body": None if is_unreadable else message.body,
         "properties": properties,
-        "born_timestamp": _micros(message.born_timestamp),
-        "store_timestamp": _micros(message.store_timestamp),
+        "born_timestamp": micros(message.born_timestamp),
+        "store_timestamp": micros(message.store_timestamp),
         "reconsume_times": message.reconsume_times,
         "born_host": message.born_host,
         "store_host": message.store_host,
         "sys_flag": sys_flag,
     }
-
-
-def _host(packed: int) -> str:
-    return unpack_host(packed.to_bytes(8, "big", signed=True))
-
-
-@functools.lru_cache(maxsize=16)
-def _repeated(value: str, count: int) -> pa.Array:
-    """A column that says the same in every row; the next batch mostly needs the same one."""
-    return pa.repeat(pa.scalar(value, pa.string()), count)
-
-
-def _int32(numbers: Numbers) -> pa.Array:
-    return pa.array(numbers.astype(np.int32))
-
-
-def _times(millis: Numbers) -> pa.Array:
-    micros = np.clip(millis, _FIRST_MS, _LAST_MS)
-    micros *= 1000
-    return pa.Array.from_buffers(_TIME, len(micros), [None, pa.py_buffer(micros)])
-
-
-def _micros(millis: int) -> int:
-    return min(max(millis, _FIRST_MS), _LAST_MS) * 1000

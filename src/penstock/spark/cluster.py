@@ -35,8 +35,9 @@ from penstock.protocol.headers.offsets import (
 )
 from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.protocol.pulled import messages_from_pull
+from penstock.spark.connections import Access
 from penstock.spark.options import ReadOptions
-from penstock.spark.wire import Access, Wire, body_bytes
+from penstock.spark.wire import Wire, body_bytes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -39,9 +39,9 @@ from penstock.protocol.headers.pull import PullMessageResult
 from penstock.protocol.records import MIN_RECORD_BYTES
 from penstock.spark.arrow import Wanted, to_batches
 from penstock.spark.cluster import Cluster
+from penstock.spark.connections import Access, Connection
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import Range, TaskRanges
-from penstock.spark.wire import Access, Connection
 
 log = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ from penstock.client.outcomes import (
 from penstock.client.settings import SUSPEND_RANGE
 from penstock.model import StoredMessage
 from penstock.protocol.delays import delay_ms
+from penstock.spark.connections import Access
 from penstock.spark.settling import Failed, Settler
-from penstock.spark.wire import Access
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from penstock.errors import GroupNotFound, PenstockError
 from penstock.model import MessageQueue
 from penstock.spark.cluster import Cluster
+from penstock.spark.connections import Access
 from penstock.spark.options import nested_offsets, offsets_of
-from penstock.spark.wire import Access
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -7,34 +7,19 @@ by ``repr`` that is secret.
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from penstock.client.arguments import timestamp_ms
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.protocol.filters import parse_tags
 from penstock.protocol.validation import check_group, check_topic
-from penstock.remoting.tls import ClientTls
-from penstock.spark.wire import Access
-
-_T = TypeVar("_T")
-
-ACCESS_OPTIONS: Final = (
-    "namesrv",
-    "accessKey",
-    "secretKey",
-    "securityToken",
-    "tls",
-    "namespace",
-)
-"""What every use of the format takes."""
+from penstock.spark.connections import Access
+from penstock.spark.option_reader import ACCESS_OPTIONS, OptionReader, json_object, parse_access
 
 READ_OPTIONS: Final = (
     *ACCESS_OPTIONS,
@@ -62,32 +47,12 @@ READ_OPTIONS: Final = (
     "brokerName",
 )
 
-SPARK_OPTIONS: Final = frozenset(
-    name.lower()
-    for name in (
-        "checkpointLocation",
-        "queryName",
-        "outputMode",
-        "triggerInterval",
-        "asyncProgressTrackingEnabled",
-        "asyncProgressTrackingCheckpointIntervalMs",
-        "paths",
-        "mergeSchema",
-        "timeZone",
-    )
-)
-"""Options that Spark itself puts among a source's or takes from there."""
-
 DEFAULT_GROUP: Final = "penstock_spark"
 """Whom a job without a group pulls as; it commits nothing."""
 MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_FETCH_BYTES: Final = 2 * 1024 * 1024
 """As fast as more, and a broker is not kept from its other clients for long."""
 MAX_POLL_MS: Final = 10_000
-_SECRET: Final = frozenset({"accesskey", "secretkey", "securitytoken"})
-_TRUE = frozenset({"true", "1", "yes", "on"})
-_FALSE = frozenset({"false", "0", "no", "off"})
-
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 """Kafka's numbers for both ends of a queue, in a JSON of offsets."""
@@ -162,108 +127,6 @@ class ReadOptions:
             return f"topics matching {self.pattern!r}"
         names = self.topics or tuple(dict.fromkeys(queue.topic for queue in self.assignment))
         return f"topic {', '.join(map(repr, names))}"
-
-
-# ---------------------------------------------------------------------------------- one option
-
-
-class OptionReader:
-    """The options a user wrote, by lower-case name, read one by one with their errors."""
-
-    def __init__(
-        self, options: Mapping[str, str], known: Iterable[str], purpose: str = "reading"
-    ) -> None:
-        self._given = {name.lower(): value for name, value in options.items()}
-        check_names(self._given, known, purpose)
-
-    def text(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
-        return value if value is None else value.strip()
-
-    def given(self, *names: str) -> list[str]:
-        """Those of ``names`` that were written, in that order."""
-        return [name for name in names if self.text(name) is not None]
-
-    def boolean(self, name: str, default: bool) -> bool:
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.lower() in _TRUE:
-            return True
-        if text.lower() in _FALSE:
-            return False
-        raise self.refused(name, "true or false")
-
-    def integer(self, name: str, low: int, high: int = 2**63 - 1) -> int | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        if re.fullmatch(r"[+-]?\d{1,19}", text) and low <= int(text) <= high:
-            return int(text)
-        top = "" if high == 2**63 - 1 else f" to {high}"
-        raise self.refused(name, f"a whole number from {low}{top}")
-
-    def checked(self, name: str, check: Callable[[str], _T]) -> _T | None:
-        """What ``check`` makes of the text; its complaint is the option's."""
-        text = self.text(name)
-        if text is None:
-            return None
-        try:
-            return check(text)
-        except PenstockError as error:
-            raise InvalidArgument(
-                f"option {name}: {error.what}", expected=error.expected, hint=error.hint
-            ) from error
-
-    def refused(self, name: str, expected: str) -> InvalidArgument:
-        """The error for the value of an option; a secret one is not repeated."""
-        shown = "not usable" if name.lower() in _SECRET else f"{self.text(name)!r:.200}"
-        return InvalidArgument(f"option {name} is {shown}", expected=expected)
-
-
-def check_names(names: Iterable[str], known: Iterable[str], purpose: str) -> None:
-    """Refuse a name that is neither ours nor Spark's, naming the nearest one."""
-    spellings = {name.lower(): name for name in known}
-    for name in names:
-        if name in spellings or name in SPARK_OPTIONS or name.startswith(("spark.", "__")):
-            continue
-        near = difflib.get_close_matches(name, spellings, n=1, cutoff=0.5)
-        raise InvalidArgument(
-            f"unknown option {name!r} for {purpose} format penstock",
-            expected=f"some of {', '.join(spellings.values())}",
-            hint=f"option {spellings[near[0]]!r}" if near else None,
-        )
-
-
-def parse_access(options: OptionReader) -> Access:
-    """Where the cluster is and who asks; the environment fills in what is missing."""
-    tls: ClientTls | bool | None = None
-    if (text := options.text("tls")) is not None:
-        tls = _tls(text) if text.startswith("{") else options.boolean("tls", False)
-    return Access.of(
-        options.text("namesrv"),
-        access_key=options.text("accessKey"),
-        secret_key=options.text("secretKey"),
-        security_token=options.text("securityToken"),
-        tls=tls,
-        namespace=options.text("namespace"),
-    )
-
-
-def _tls(text: str) -> ClientTls:
-    """TLS settings as a JSON object with the keywords of `ClientTls`."""
-    known = {item.name: item.type for item in fields(ClientTls)}
-    settings = _json_object("tls", text, "true, false, or a JSON object of TLS settings")
-    for name in settings:
-        if name not in known:
-            raise InvalidArgument(
-                f"option tls has {name!r}", expected=f"some of {', '.join(known)}"
-            )
-    values = {
-        name: Path(str(value)) if name.endswith("_file") and value is not None else value
-        for name, value in settings.items()
-    }
-    return ClientTls(**values)  # type: ignore[arg-type]  # checked by use: TLS itself complains
 
 
 # ------------------------------------------------------------------------------------- reading
@@ -379,19 +242,9 @@ def _time(text: str) -> str | int:
 # ---------------------------------------------------------------------------------------- JSON
 
 
-def _json_object(name: str, text: str, expected: str) -> dict[str, object]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"option {name} is not JSON: {error}", expected=expected) from None
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"option {name} is a JSON {type(value).__name__}", expected=expected)
-    return value
-
-
 def _assignment(text: str) -> tuple[MessageQueue, ...]:
     queues: set[MessageQueue] = set()
-    for topic, brokers in _json_object("assign", text, _ASSIGNMENT).items():
+    for topic, brokers in json_object("assign", text, _ASSIGNMENT).items():
         check_topic(topic)
         if not isinstance(brokers, dict):
             raise InvalidArgument(f"{topic!r} has {brokers!r:.100}", expected=_ASSIGNMENT)
@@ -409,7 +262,7 @@ def _assignment(text: str) -> tuple[MessageQueue, ...]:
 
 def parse_offsets(name: str, text: str) -> dict[MessageQueue, int]:
     """Offsets by queue, from ``{topic: {broker: {queue: offset}}}``."""
-    return offsets_of(_json_object(name, text, _OFFSETS))
+    return offsets_of(json_object(name, text, _OFFSETS))
 
 
 def offsets_of(topics: Mapping[str, object]) -> dict[MessageQueue, int]:

@@ -34,7 +34,8 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.send import SendMessage, encode_send_v2
-from penstock.spark.wire import Access, Connection, Wire
+from penstock.spark.connections import Access, Connection
+from penstock.spark.wire import Wire
 from penstock.spark.write_options import PRODUCER_GROUP
 
 log = logging.getLogger(__name__)

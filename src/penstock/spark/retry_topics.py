@@ -8,7 +8,8 @@ from penstock.admin.blocking import Admin
 from penstock.errors import TopicNotFound
 from penstock.model import TopicRoute
 from penstock.model.names import retry_topic
-from penstock.spark.wire import Access, Wire
+from penstock.spark.connections import Access
+from penstock.spark.wire import Wire
 
 RETRY_QUEUES: Final = 1
 """retryQueueNums: what brokers give a retry topic that they make themselves."""

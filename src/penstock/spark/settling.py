@@ -28,8 +28,9 @@ from penstock.protocol.commands import Command, Language
 from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.offsets import GetMaxOffset
+from penstock.spark.connections import Access
 from penstock.spark.outbox import Outbox, Post, Routes
-from penstock.spark.wire import Access, Wire
+from penstock.spark.wire import Wire
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.client.envelopes import checked_topic
-from penstock.spark.options import ACCESS_OPTIONS, OptionReader, parse_access
-from penstock.spark.wire import Access
+from penstock.spark.connections import Access
+from penstock.spark.option_reader import ACCESS_OPTIONS, OptionReader, parse_access
 
 WRITE_OPTIONS: Final = (
     *ACCESS_OPTIONS,

@@ -29,8 +29,9 @@ from penstock.protocol.acl import verify
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import RESPONSE, Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
+from penstock.spark.connections import Access, Connection
 from penstock.spark.options import parse_read
-from penstock.spark.wire import Access, Connection, Wire, body_bytes
+from penstock.spark.wire import Wire, body_bytes
 from penstock.testing.embedded import Embedded
 
 PLAIN = Access(namesrv=("127.0.0.1:1",))
