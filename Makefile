@@ -53,9 +53,11 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 BENCH_OPTIONS ?=
 
-$(PEERS_STAMP): requirements/peers.lock | $(STAMP)
+$(PEERS_STAMP): requirements/peers.lock requirements/peers-cpp.lock | $(STAMP)
 	$(BIN)/python -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.lock
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+	  --upgrade --target $(PEERS)/cpp -r requirements/peers-cpp.lock || echo "the C++ client has no wheel for this machine"
 	@touch $(PEERS_STAMP)
 
 bench: install $(PEERS_STAMP)  ## measure everything, beside the peers, and report it: make bench BENCH_OPTIONS=--tiny

@@ -16,7 +16,7 @@ class Pair(NamedTuple):
     """A client on a server."""
 
     client: str
-    """As its package is called."""
+    """As its package is called; ours has two faces."""
     server: str
     module: str
     """Under ``clients``."""
@@ -24,11 +24,17 @@ class Pair(NamedTuple):
     def __str__(self) -> str:
         return f"{self.client} on {self.server}"
 
+    @property
+    def is_ours(self) -> bool:
+        return self.client.startswith("penstock")
+
 
 PAIRS: Final = (
     Pair("penstock", "penstock", "penstock_client"),
+    Pair("penstock-blocking", "penstock", "penstock_blocking_client"),
     Pair("penstock", "apache", "penstock_client"),
     Pair("rocketmq-python-client", "apache", "rocketmq_client"),
+    Pair("rocketmq", "apache", "rocketmq_cpp_client"),
     Pair("aiokafka", "kafka", "aiokafka_client"),
     Pair("kafka-python", "kafka", "kafka_python_client"),
     Pair("confluent-kafka", "kafka", "confluent_client"),

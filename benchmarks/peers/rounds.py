@@ -127,8 +127,7 @@ def _one_server(
             figures = {"ready_seconds": running.ready_seconds, "idle_resident_bytes": idle}
             found.server(server.name, figures)
         for pair in pairs:
-            is_ours = pair.module.startswith("penstock_")
-            python = Path(sys.executable) if is_ours else peers_python
+            python = Path(sys.executable) if pair.is_ours else peers_python
             _Client(found, plan, server, running, pair, durability, python).run()
         if durability == ASYNC:
             found.server(server.name, {"loaded_resident_bytes": running.resident_bytes()})
