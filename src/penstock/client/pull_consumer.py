@@ -189,8 +189,10 @@ class PullConsumerCore:
         self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool = False
     ) -> None:
         """Messages were pulled; called by the puller."""
-        for message in messages:
-            self.state.subscriptions.restore_topic(message)
+        subscriptions = self.state.subscriptions
+        if not subscriptions.is_as_handled(queue.queue.topic):
+            for message in messages:
+                subscriptions.restore_topic(message)
         self._buffer.append((queue, list(messages)))
         self._buffered += len(messages)
         self._arrived.set()
