@@ -152,7 +152,7 @@ def test_a_bar_is_drawn_where_it_can_be_seen(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "")
     drawn = _on_a_terminal(
         "from penstock.cli import output\n"
-        "with output.progress(None, 'counting') as bar:\n"
+        "with output.progress(None, 'counting', after=0) as bar:\n"
         "    bar.total(10)\n"
         "    bar.advance(3)\n"
     )
@@ -160,18 +160,59 @@ def test_a_bar_is_drawn_where_it_can_be_seen(capsys: pytest.CaptureFixture[str])
     assert "3/10" in drawn
     quiet = _on_a_terminal(
         "from penstock.cli import output\n"
-        "with output.progress(10, 'counting', quiet=True) as bar:\n"
+        "with output.progress(10, 'counting', quiet=True, after=0) as bar:\n"
         "    bar.advance(3)\n"
     )
     assert quiet == ""
 
 
-def _on_a_terminal(code: str) -> str:
-    """Run code with stderr on a terminal; what it showed there."""
+def test_what_is_done_in_a_moment_has_no_bar() -> None:
+    drawn = _on_a_terminal(
+        "import sys\n"
+        "from penstock.cli import output\n"
+        "with output.progress(10, 'counting', after=3600) as bar:\n"
+        "    bar.advance(3)\n"
+        "assert 'rich' not in sys.modules\n"
+    )
+    assert drawn == ""
+
+
+WIDE = """
+from penstock.cli.output import Column, Table, show
+columns = [Column("topic"), Column("messages", align="right"), Column("last", "last message")]
+rows = [{"topic": "orders", "messages": 7, "last": "yesterday"},
+        {"topic": "letters", "messages": 12, "last": "today"}]
+show(Table(columns, rows), as_json=False)
+"""
+
+
+def test_a_terminal_too_narrow_for_the_columns_shows_every_value() -> None:
+    wide = _on_a_terminal(WIDE, columns=40, stdout=True).replace("\r", "").splitlines()
+    assert len(wide) == 3
+    assert wide[1].split() == ["orders", "7", "yesterday"]
+    assert "\x1b[1m" in wide[0]
+    narrow = _on_a_terminal(WIDE, columns=24, stdout=True).replace("\r", "").splitlines()
+    assert [line.rstrip() for line in narrow] == [
+        "topic         orders",
+        "messages      7",
+        "last message  yesterday",
+        "",
+        "topic         letters",
+        "messages      12",
+        "last message  today",
+    ]
+
+
+def _on_a_terminal(code: str, *, columns: int = 80, stdout: bool = False) -> str:
+    """Run code with stderr, or also stdout, on a terminal; what it showed there."""
     master, terminal = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     ran = subprocess.Popen(
-        [sys.executable, "-c", code], stderr=terminal, stdin=subprocess.DEVNULL, env=environment
+        [sys.executable, "-c", code],
+        stdout=terminal if stdout else None,
+        stderr=terminal,
+        stdin=subprocess.DEVNULL,
+        env=environment,
     )
     os.close(terminal)
     shown = b""

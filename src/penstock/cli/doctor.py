@@ -136,6 +136,14 @@ def _print_group(report: GroupReport, flags: str) -> None:
         output.say(output.plain(f"not known: {text}"))
     if report.is_healthy:
         output.say("Nothing was found that keeps messages from it.")
+        if line["lag"]:
+            # A handler that has just begun looks like one that will never end.
+            output.say(
+                output.plain(
+                    f"It has {line['lag']} to go. If that stays so, its handler may be slow or "
+                    f"stuck:\n    try: penstock doctor {line['group']} --stuck-after 5s{flags}"
+                )
+            )
 
 
 def _print_cluster(report: ClusterReport, flags: str) -> None:

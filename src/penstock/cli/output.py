@@ -13,6 +13,7 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,6 +35,9 @@ _NOT_KNOWN = "-"
 _WIDTH_OF_A_PIPE = 100_000
 _MEBIBYTE = 1 << 20
 _GAP = "  "
+_NARROWEST_NAME = 12
+# A bar for what is done in a moment only flickers, and rich takes a while to load.
+_BAR_AFTER_SECONDS = 0.3
 _NO_BOLD = frozenset({None, "", "dumb", "unknown"})
 
 
@@ -71,20 +75,31 @@ class Table:
 class Bar:
     """Progress of something long; `advance` costs next to nothing where nobody would see it."""
 
-    _bar: Progress | None = None
-    _task: TaskID | None = None
+    _draw: Callable[[], tuple[Progress, TaskID]] | None = None
+    _draw_at: float = 0.0
+    _drawn: tuple[Progress, TaskID] | None = None
+    _total: int | None = None
     done: int = field(default=0)
 
     def advance(self, count: int = 1) -> None:
         """So many more are done."""
         self.done += count
-        if self._bar is not None and self._task is not None:
-            self._bar.advance(self._task, count)
+        if self._draw is not None:
+            self._show()
 
     def total(self, count: int) -> None:
         """It is known by now how many there will be."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, total=count)
+        self._total = count
+        if self._draw is not None:
+            self._show()
+
+    def _show(self) -> None:
+        if self._drawn is None:
+            if self._draw is None or time.monotonic() < self._draw_at:
+                return
+            self._drawn = self._draw()
+        bar, task = self._drawn
+        bar.update(task, completed=self.done, total=self._total)
 
 
 # ------------------------------------------------------------------------------- tables and JSON
@@ -176,11 +191,38 @@ def _lines(table: Table) -> list[str] | None:
         for texts in cells
     ]
     if sys.stdout.isatty():
-        if _is_coloured(table) or max(map(len, lines)) > shutil.get_terminal_size().columns:
+        room = shutil.get_terminal_size().columns
+        if _least_width(columns, widths) > room:
+            return [*title, *_one_below_the_other(cells)]
+        if _is_coloured(table) or max(map(len, lines)) > room:
             return None
         if os.environ.get("TERM") not in _NO_BOLD:
             title, lines[0] = list(map(_bold, title)), _bold(lines[0])
     return [*title, *lines]
+
+
+def _least_width(columns: Sequence[Column], widths: Sequence[int]) -> int:
+    """How narrow a table can be: names may be folded, numbers and times not."""
+    least = (
+        min(width, max(len(column.heading), _NARROWEST_NAME)) if _is_name(column) else width
+        for column, width in zip(columns, widths, strict=True)
+    )
+    return sum(least) + len(_GAP) * (len(widths) - 1)
+
+
+def _one_below_the_other(cells: Sequence[Sequence[str]]) -> list[str]:
+    """A row as a block of lines, for a terminal that is too narrow for the columns."""
+    heading, *rows = cells
+    width = max(map(len, heading))
+    blocks = [
+        [f"{name.ljust(width)}{_GAP}{text}" for name, text in zip(heading, row, strict=True)]
+        for row in rows
+    ]
+    return [line for block in blocks for line in (*block, "")][:-1]
+
+
+def _is_name(column: Column) -> bool:
+    return column.align == "left" and column.format is None
 
 
 def _is_coloured(table: Table) -> bool:
@@ -205,12 +247,11 @@ def _draw_with_rich(table: Table) -> None:
     for column in table.columns:
         # Names are folded and not cut: what cannot be read whole cannot be typed again. Numbers
         # and times are left alone as long as there are names to fold.
-        is_name = column.align == "left" and column.format is None
         drawing.add_column(
             column.heading,
             justify=column.align,
             overflow="fold",
-            no_wrap=not is_name,
+            no_wrap=not _is_name(column),
             min_width=len(column.heading),
         )
     for row in table.rows:
@@ -296,29 +337,39 @@ def byte_count(size: object) -> str:
 
 
 @contextlib.contextmanager
-def progress(total: int | None, what: str, *, quiet: bool = False) -> Iterator[Bar]:
-    """A bar on stderr while something takes long; nothing where nobody would see it."""
+def progress(
+    total: int | None, what: str, *, quiet: bool = False, after: float = _BAR_AFTER_SECONDS
+) -> Iterator[Bar]:
+    """A bar on stderr while something takes long; nothing where nobody would see it.
+
+    It appears with the first progress that is made when ``after`` seconds have passed.
+    """
     if quiet or not sys.stderr.isatty():
         yield Bar()
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    with contextlib.ExitStack() as drawn:
 
-    drawing = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console(stderr=True),
-        transient=True,
-    )
-    with drawing:
-        yield Bar(drawing, drawing.add_task(what, total=total))
+        def draw() -> tuple[Progress, TaskID]:
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+
+            drawing = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=console(stderr=True),
+                transient=True,
+            )
+            drawn.enter_context(drawing)
+            return drawing, drawing.add_task(what, total=total)
+
+        yield Bar(draw, time.monotonic() + after, _total=total)
 
 
 def confirm(question: str, *, yes: bool) -> None:

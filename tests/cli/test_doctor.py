@@ -1,0 +1,33 @@
+"""What the doctor says where nothing is wrong yet."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.cli.running import succeed, wait_for
+
+from penstock import Message, Producer, PushConsumer, StoredMessage
+from penstock.testing.embedded import Embedded
+
+
+def test_a_group_with_work_left_is_told_how_to_find_a_slow_handler(cluster: Embedded) -> None:
+    cluster.admin.create_topic("slow-orders", 1)
+    begun, may_end = threading.Event(), threading.Event()
+    consumer = PushConsumer("slow-billing", namesrv=cluster.namesrv, start_from="first")
+
+    @consumer.on("slow-orders")
+    def bill(message: StoredMessage) -> None:
+        begun.set()
+        may_end.wait(60)
+
+    with consumer:
+        with Producer("shop", namesrv=cluster.namesrv) as producer:
+            producer.send(Message("slow-orders", b"order 1"))
+        wait_for(begun.is_set)
+        try:
+            early = succeed("doctor", "slow-billing", "--namesrv", cluster.namesrv).out
+        finally:
+            may_end.set()
+    assert "Nothing was found that keeps messages from it." in early
+    assert "It has 1 to go." in early
+    assert "penstock doctor slow-billing --stuck-after 5s --namesrv" in early
