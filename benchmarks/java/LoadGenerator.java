@@ -185,6 +185,7 @@ public final class LoadGenerator {
         return sent.get() * 1e9 / (System.nanoTime() - began);
     }
 
+    /** One thread, one batch in flight: the time of a batch is that of the client plus that of the broker. */
     private double batch(String topic, int count, int size, int duration) throws Exception {
         long began = System.nanoTime();
         long deadline = began + duration * 1_000_000_000L;
