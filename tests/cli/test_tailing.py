@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from tests.cli.running import PENSTOCK, Done, fail, succeed
@@ -126,6 +128,33 @@ def test_following_shows_what_comes_until_ctrl_c(cluster: Embedded) -> None:
         assert process.wait() == 0
     shown = [json.loads(line)["body"] for line in process.output.splitlines()]
     assert shown == ["before", "0", "1", "2", "3", "4", "new queue"]
+
+
+def test_following_waits_for_servers_that_go_away(tmp_path: Path) -> None:
+    def up(*ports: str) -> ChildProcess:
+        flags = ("--nameserver-port", ports[0], "--broker-port", ports[1])
+        return ChildProcess([*PENSTOCK, "up", "--data", str(tmp_path / "data"), *flags])
+
+    def say(body: bytes) -> None:
+        with Producer("tests", namesrv=namesrv) as producer:
+            producer.send(Message("t-away", body))
+
+    with up("0", "0") as server:
+        ready = server.wait_for_line(r"namesrv=127.0.0.1:(\d+) broker=127.0.0.1:(\d+)")
+        namesrv = f"127.0.0.1:{ready[1]}"
+        say(b"before")
+        with ChildProcess([*PENSTOCK, "tail", "t-away", "-f", "-n", namesrv]) as following:
+            following.wait_for_line("before")
+            assert server.terminate() == 0
+            following.wait_for_line("waiting until it is back")
+            with up(ready[1], ready[2]) as again:
+                again.wait_for_line("ready")
+                say(b"after")
+                following.wait_for_line("It goes on")
+                following.wait_for_line("after")
+                following.send_signal(signal.SIGINT)
+                assert following.wait() == 0
+    assert len(re.findall("before|after", following.output)) == 2
 
 
 def test_a_wrong_topic_is_named_with_the_one_that_was_meant(cluster: Embedded) -> None:

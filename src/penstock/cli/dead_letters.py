@@ -14,7 +14,7 @@ import typer
 from penstock.cli import messages, output
 from penstock.cli.connecting import Target, on_cluster
 from penstock.cli.dead_letter_rows import LETTER_COLUMNS, NOT_RECORDED, Choice, row
-from penstock.cli.guessing import GroupArgument, complete_groups
+from penstock.cli.guessing import GroupArgument, complete_groups, nearest
 from penstock.cli.messages import KeyOption, TagOption, WhereOption
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
 from penstock.cli.sending import RateOption
@@ -64,12 +64,13 @@ def _letters_of(target: Target, group: str) -> Iterator[Admin]:
 
 def _places(admin: Admin, group: str) -> list[DeadLetterQueue]:
     places = admin.dead_letter_queues(group)
-    if not places and group not in admin.groups():
+    if not places and group not in (groups := admin.groups()):
         known = admin.dead_letter_groups()
+        near = nearest(group, groups)
         raise GroupNotFound(
             f"no broker knows consumer group {group!r}",
             expected=f"one with dead letters: {', '.join(known)}" if known else "a group",
-            hint="penstock dlq list",
+            hint="penstock dlq list" if near is None else f"did you mean {near}?",
         )
     return places
 

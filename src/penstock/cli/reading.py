@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.times import EARLIEST_MS, moment_ms
-from penstock.errors import InvalidArgument
+from penstock.errors import (
+    InvalidArgument,
+    PenstockError,
+    RemotingError,
+    ServiceNotAvailable,
+    TopicNotFound,
+)
 from penstock.model import MessageQueue, StoredMessage
 
 if TYPE_CHECKING:
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 CHUNK = 512
 """Messages asked for at once."""
 POLL_SECONDS = 0.3
+TROUBLE_SECONDS = 1.0
 
 EARLIEST = ("earliest", "first")
 LATEST = ("latest", "last")
@@ -151,9 +158,38 @@ def follow(
     *,
     queue_id: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
+    on_trouble: Callable[[PenstockError | None], object] = lambda error: None,
 ) -> Iterator[StoredMessage]:
-    """Whatever is stored from now on, for ever; queues that are new are read from their start."""
+    """Whatever is stored from now on, for ever; queues that are new are read from their start.
+
+    Servers that go away are waited for: ``on_trouble`` is called with the first error, and with
+    None when they are back.
+    """
     position = dict(read_to)
+    is_in_trouble = False
+    while True:
+        try:
+            for message in _grown(admin, topic, position, queue_id):
+                place = message.queue
+                queue = MessageQueue(topic, place.broker_name, place.queue_id)
+                position[queue] = message.queue_offset + 1
+                yield message
+        except (RemotingError, ServiceNotAvailable, TopicNotFound) as error:
+            if not is_in_trouble:
+                on_trouble(error)
+            is_in_trouble = True
+            sleep(TROUBLE_SECONDS)
+            continue
+        if is_in_trouble:
+            on_trouble(None)
+        is_in_trouble = False
+        sleep(POLL_SECONDS)
+
+
+def _grown(
+    admin: Admin, topic: str, position: dict[MessageQueue, int], queue_id: int | None
+) -> Iterator[StoredMessage]:
+    """What came since last time, until nothing more does; ``position`` is moved along."""
     while True:
         grown = {
             queue: Stretch(max(position.get(queue, part.start), part.start), part.end)
@@ -168,4 +204,4 @@ def follow(
         yield from read(admin, stretches)
         position.update({queue: part.end for queue, part in grown.items()})
         if not stretches:
-            sleep(POLL_SECONDS)
+            return

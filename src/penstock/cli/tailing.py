@@ -13,7 +13,7 @@ from penstock.cli.connecting import Target, on_cluster
 from penstock.cli.guessing import TopicArgument, guessing_topic
 from penstock.cli.messages import KeyOption, TagOption, WhereOption
 from penstock.cli.output import JsonFlag
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -109,11 +109,21 @@ def _messages(
                 yield message
     if is_following:
         ends = {queue: part.end for queue, part in held.items()}
-        yield from filter(wanted, reading.follow(admin, topic, ends, queue_id=queue_id))
+        yield from filter(
+            wanted, reading.follow(admin, topic, ends, queue_id=queue_id, on_trouble=_tell)
+        )
 
 
 def _print_line(message: StoredMessage) -> None:
     output.say(messages.as_line(message))
+
+
+def _tell(trouble: PenstockError | None) -> None:
+    """On stderr: a follower waits for servers that went away."""
+    if trouble is None:
+        output.note("It goes on.")
+    else:
+        output.note(output.plain(f"{trouble.what}; waiting until it is back, or Ctrl-C"))
 
 
 def _print_json(message: StoredMessage) -> None:
