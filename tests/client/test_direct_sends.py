@@ -34,7 +34,9 @@ def producer(cluster: ThreadedCluster) -> Iterator[Producer]:
         yield producer
 
 
-def answered(*answers: Callable[[], Command | Promise]) -> Callable[[Peer, Command], Command | Promise]:
+def answered(
+    *answers: Callable[[], Command | Promise],
+) -> Callable[[Peer, Command], Command | Promise]:
     """A script that answers in turn, and then with the last one for ever."""
     turns = list(answers)
 
