@@ -227,3 +227,12 @@ def test_offsets_are_found_by_time(mq: Embedded) -> None:
     assert mq.admin.offsets_at("orders", moments[4])[full] == 4
     later = datetime.fromtimestamp(mq.clock.time() + 60, UTC)
     assert mq.admin.offsets_at("orders", later)[full] == 6
+
+
+def test_redriven_letters_are_lag_before_anybody_consumed_a_retry(mq: Embedded) -> None:
+    give_up(mq, 3)
+    letters = mq.admin.dead_letters(GROUP)
+    mq.admin.delete_topic(f"%RETRY%{GROUP}")  # and with it the group's offsets there
+    before = sum(row.lag for row in mq.admin.group_lag(GROUP))
+    mq.admin.redrive(GROUP, letters)
+    assert sum(row.lag for row in mq.admin.group_lag(GROUP)) == before + len(letters)

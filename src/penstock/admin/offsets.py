@@ -16,8 +16,10 @@ from penstock.errors import (
     PenstockError,
     RequestRefused,
     ServiceNotAvailable,
+    TopicNotFound,
 )
 from penstock.model import MessageQueue
+from penstock.model.names import RETRY_PREFIX, retry_topic
 from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode, ResponseCode
 
@@ -65,9 +67,34 @@ class OffsetActions(GroupActions):
             for queue, stands in table.offset_table.items()
             if topic is None or queue.topic == header.topic
         ]
+        if topic is None and not any(row.topic.startswith(RETRY_PREFIX) for row in rows):
+            rows += await self._untouched_retries(name)
         if not rows and not await self._group_config(name):
             raise self._no_group(group)
         return sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id))
+
+    async def _untouched_retries(self, name: str) -> list[QueueLag]:
+        """What waits in a retry topic of which the group has not consumed anything yet.
+
+        Brokers count from committed offsets, and there are none; a consumer begins with the first.
+        """
+        try:
+            ranges = await self._ranges(retry_topic(name))
+        except TopicNotFound:
+            return []
+        return [
+            QueueLag(
+                row.topic,
+                row.broker_name,
+                row.queue_id,
+                row.min_offset,
+                row.max_offset,
+                row.max_offset - row.min_offset,
+                0,
+            )
+            for row in ranges
+            if row.max_offset > row.min_offset
+        ]
 
     @on_host
     async def offsets_at(self, topic: str, time: Time) -> dict[MessageQueue, int]:
