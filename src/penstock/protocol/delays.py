@@ -51,7 +51,7 @@ class DelayLevels:
         if level is None:
             raise InvalidArgument(
                 f"delay {delay!r} is none of the {self.max_level} delay levels",
-                expected=f"1 to {self.max_level}, or one of: {', '.join(self.texts)}",
+                expected=f"a number, 1 to {self.max_level}, or one of: {', '.join(self.texts)}",
             )
         return level
 
