@@ -24,6 +24,8 @@ from penstock.errors import PenstockError, ServiceNotAvailable, StoreDamaged
 from penstock.model import MessageQueue, StoredMessage
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
+from penstock.remoting.peer import Peer
+from penstock.remoting.promise import Promise
 from penstock.testing.loop_clients import Bench, on_bench
 
 GROUP = "billing"
@@ -139,6 +141,34 @@ async def test_a_broker_that_is_away_costs_a_warning_and_not_the_others(bench: B
     assert bench.broker.offsets == {(GROUP, "T", 0): 6}
     await store.persist(lost)
     assert store.snapshot() == {lost: 5, Q[0]: 6}
+
+
+@on_bench()
+async def test_one_commit_of_a_topic_goes_ahead_of_the_others(bench: Bench) -> None:
+    store = BrokerOffsetStore(bench.session(), GROUP)
+    retries = MessageQueue("%RETRY%billing", "broker-a", 0)
+    first: dict[str, Promise] = {}
+
+    def answer(peer: Peer, request: Command) -> Command | Promise:
+        assert request.ext is not None
+        if request.ext["topic"] in first:
+            return Command(ResponseCode.SUCCESS)
+        return first.setdefault(request.ext["topic"], Promise())
+
+    def asked() -> list[tuple[str, str]]:
+        return [(c.ext["topic"], c.ext["queueId"]) for c in bench.broker.asked(COMMIT)]
+
+    bench.cluster.add_topic(retries.topic)
+    bench.broker.script[COMMIT] = answer
+    for queue in (*Q, retries):
+        store.update(queue, 5, increase_only=True)
+    persisting = asyncio.create_task(store.persist_all({*Q, retries}, wait=True))
+    await asyncio.sleep(1)
+    assert sorted(asked()) == [("%RETRY%billing", "0"), ("T", "0")]
+    for promise in first.values():
+        promise.resolve(Command(ResponseCode.SUCCESS))
+    await persisting
+    assert sorted(asked()[2:]) == [("T", "1"), ("T", "2"), ("T", "3")]
 
 
 @pytest.mark.spec("S123")

@@ -11,6 +11,7 @@ must not undo that.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Collection, Mapping
 from enum import Enum
@@ -130,6 +131,8 @@ class BrokerOffsetStore:
         self._session = session
         self._group = group
         self._table = OffsetTable()
+        self._begun: set[tuple[str, str]] = set()
+        self._beginning: dict[tuple[str, str], asyncio.Lock] = {}
         self.update = self._table.update
         self.freeze = self._table.freeze
         self.remove = self._table.remove
@@ -176,7 +179,20 @@ class BrokerOffsetStore:
 
     async def commit_to_broker(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
         replica = await self._session.find_broker(queue)
-        await self._session.calls.commit(replica.address, self._group, queue, offset, oneway=oneway)
+        commit = functools.partial(
+            self._session.calls.commit, replica.address, self._group, queue, offset, oneway=oneway
+        )
+        # Apache's brokers make the table of a group and a topic with its first commit, and without
+        # a lock: of several at once all but one may get lost. What is lost of one-way commits comes
+        # again with the next ones; those that are waited for may be the last.
+        table = (queue.broker_name, queue.topic)
+        if not oneway and table not in self._begun:
+            async with self._beginning.setdefault(table, asyncio.Lock()):
+                if table not in self._begun:
+                    await commit()
+                    self._begun.add(table)
+                    return
+        await commit()
 
     async def _write_quietly(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
         if offset < 0:

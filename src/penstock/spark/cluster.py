@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.client.calls import refusal
@@ -181,13 +181,15 @@ class Cluster:
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Move the group to these places."""
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        for queue, answer in self._ask(
-            offsets,
-            code,
-            lambda q, topic: UpdateConsumerOffset(self.group, topic, q.queue_id, offsets[q]),
-        ):
-            if answer.code != ResponseCode.SUCCESS:
-                raise refusal(answer, code, queue.broker_name, f"group {self.group!r} in {queue}")
+        for step in _in_commit_order(offsets):
+            for queue, answer in self._ask(
+                step,
+                code,
+                lambda q, topic: UpdateConsumerOffset(self.group, topic, q.queue_id, offsets[q]),
+            ):
+                if answer.code != ResponseCode.SUCCESS:
+                    about = f"group {self.group!r} in {queue}"
+                    raise refusal(answer, code, queue.broker_name, about)
 
     def pull(
         self,
@@ -251,6 +253,21 @@ class Cluster:
                     raise
                 failures.append(error)
         return answers
+
+
+def _in_commit_order(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
+    """One queue of each topic and broker, then the others.
+
+    Apache's brokers make the table of a group and a topic with its first commit, and without a
+    lock: of several at once all but one may get lost.
+    """
+    ahead: dict[tuple[str, str], MessageQueue] = {}
+    others: list[MessageQueue] = []
+    for queue in queues:
+        if ahead.setdefault((queue.broker_name, queue.topic), queue) is not queue:
+            others.append(queue)
+    yield list(ahead.values())
+    yield others
 
 
 def _offset(answer: Command, code: int, queue: MessageQueue) -> int:
