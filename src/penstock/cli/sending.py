@@ -29,8 +29,9 @@ GROUP = "penstock_cli"
 _MISSPELLED = 0.8
 LINGER_SECONDS = 0.005
 WINDOW = 1000
-WINDOW_BYTES = 4 << 20
 """Sends that may wait for their answers; more would only fill memory."""
+WINDOW_BYTES = 4 << 20
+"""Of their bodies; more would wait so long that the last ones time out."""
 
 RateOption = Annotated[
     float | None, typer.Option("--rate", min=0.001, help="At most so many messages a second.")

@@ -133,6 +133,8 @@ class SendShortcut:
 
     def serve_batch(self, peer: Peer, header: bytes, body: bytes) -> bytes | None:
         """Serve a SEND_BATCH_MESSAGE with a JSON header; None: unusual."""
+        # The checks of `serve`, spelled out once more: a call would cost each send as much as
+        # several of them.
         try:
             head = _read_json(header)
             ext = head["extFields"]

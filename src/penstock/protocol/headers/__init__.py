@@ -43,20 +43,6 @@ _HOMES = {
     "decode_send_v2": "send",
     "encode_send_v2": "send",
 }
-_FAMILIES = frozenset(
-    {
-        "admin",
-        "auth",
-        "clients",
-        "nameserver",
-        "offsets",
-        "pop",
-        "pull",
-        "routes",
-        "send",
-        "transactions",
-    }
-)
 
 __all__ = [
     "CommonFields",
@@ -87,10 +73,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _FAMILIES:
-        return importlib.import_module(f"{__name__}.{name}")
     if name in _HOMES:
         value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
+    # What else is public and not here yet is a family.
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
