@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.spark.tuned_session import session
@@ -19,6 +20,10 @@ _HERE = Path(__file__).parent
 VECTORS = _HERE.parent / "vectors"
 # Python before 3.11.4 knows no filters, and later ones warn where none is named.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+
+# Spark's loggers rewrite the format of every handler they are given. pytest hands its own to those
+# that do not propagate, so one error of a query would turn the logs of all later tests to JSON.
+del PySparkLogger.addHandler
 
 
 @pytest.fixture(scope="session")
