@@ -120,24 +120,25 @@ def test_records_side_by_side_are_one_slice(open_store: OpenStore, make_draft: M
     assert offsets(result) == list(range(3, 35))
 
 
-@pytest.mark.parametrize("queues", [1, 3])
+@pytest.mark.parametrize(("queues", "run"), [(1, 1), (3, 1), (3, 40)])
 def test_a_read_of_thousands_is_the_same_as_many_small_ones(
-    open_store: OpenStore, make_draft: MakeDraft, queues: int
+    open_store: OpenStore, make_draft: MakeDraft, queues: int, run: int
 ) -> None:
     # Sizes differ, and the log has several segments, so that portions end at all kinds of places.
     store = open_store(replace(ROOMY, mapped_file_size_consume_queue=80_000))
     count = 7000 * queues
-    fill(store, [make_draft("orders", n % queues, bytes(n % 50)) for n in range(count)])
+    # So many of one queue side by side, then as many of the next.
+    fill(store, [make_draft("orders", n // run % queues, bytes(n % 50)) for n in range(count)])
     for queue_id in range(queues):
         small: list[bytes] = []
         while len(small) < 7000:
             result = store.read("orders", queue_id, len(small), max_count=32)
             small += [record.body for record in decode_records(b"".join(result.slices))]
-        for max_bytes in (1, 200_000, 8 << 20):
+        for max_count, max_bytes in ((65_536, 1), (700, 9_000), (512, 8 << 20), (65_536, 8 << 20)):
             many: list[bytes] = []
             while len(many) < 7000:
                 result = store.read(
-                    "orders", queue_id, len(many), max_count=65_536, max_bytes=max_bytes
+                    "orders", queue_id, len(many), max_count=max_count, max_bytes=max_bytes
                 )
                 records = decode_records(b"".join(result.slices))
                 assert [r.queue_offset for r in records] == list(

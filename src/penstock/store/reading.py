@@ -3,9 +3,9 @@
 The rules are RocketMQ's DefaultMessageStore.getMessage. A read that needs no filter and whose
 messages lie side by side in the log, which is what one busy producer leaves, costs no work per
 message in Python: the entries are unpacked and compared in one go and one slice is handed out.
-Where they lie among those of other queues, each is one slice and nothing more. A read of thousands,
-which only our own readers ask for, goes the same way in portions, and copies what is scattered:
-thousands of slices would cost more than their bytes.
+Where they lie among those of other queues, each is one slice and nothing more. A read of more than
+64, which only our own readers ask for, goes the same way in portions; it cuts out what lies side by
+side, and copies what is scattered: thousands of slices would cost more than their bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Container
+from itertools import compress
+from operator import add, ne
 from typing import Final, NamedTuple
 
 from penstock.store.commit_log import CommitLog
@@ -22,13 +24,12 @@ from penstock.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 MAX_READ_BYTES: Final = 128 << 20
 _CHUNK = 64
 _PORTION = 1024
+_MANY_PIECES = 64
 # Positions and sizes of so many entries; their tags codes are for filters only.
-_unpack_units = tuple(
-    struct.Struct(">" + "qi8x" * count).unpack_from for count in range(_CHUNK + 1)
-)
-
-
-_unpack_portion = struct.Struct(">" + "qi8x" * _PORTION).unpack_from
+_unpack_units = {
+    count: struct.Struct(">" + "qi8x" * count).unpack_from
+    for count in (*range(1, _CHUNK + 1), 128, 256, 512, _PORTION)
+}
 
 
 class ReadStatus(enum.Enum):
@@ -142,35 +143,31 @@ class Reader:
     def _read_many(
         self, queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
     ) -> ReadResult | None:
-        """Whole portions of a queue; None where the first one has to be read entry by entry.
+        """What a queue has from here on, in portions; None where not even one entry is ordinary.
 
-        That is so at the end of the queue and of a log segment. What a portion has beyond the
-        limit is left for the next read.
+        A portion that is too large, or reaches over the end of a log segment, is tried again with
+        half of its entries.
         """
         buffer, at, available = queue.units(queue_offset, max_count)
         limit = min(max_bytes, MAX_READ_BYTES)
         slices: list[memoryview] = []
         count = size = last = 0
-        while count + _PORTION <= available:
-            numbers = _unpack_portion(buffer, at + count * UNIT_BYTES)
+        largest = _PORTION
+        while largest and count < available:
+            portion = min(largest, available - count)
+            if portion > _CHUNK:
+                portion = 1 << portion.bit_length() - 1
+            numbers = _unpack_units[portion](buffer, at + count * UNIT_BYTES)
             positions = numbers[::2]
             sizes = numbers[1::2]
-            portion = sum(sizes)
-            if size + portion > limit:
-                break
-            first = positions[0]
-            view = self._log.slice(first, positions[-1] + sizes[-1] - first)
-            if view is None or min(positions) < first:
-                break
-            if len(view) != portion:
-                view = memoryview(
-                    b"".join([view[p - first : p - first + n] for p, n in zip(positions, sizes)])  # noqa: B905
-                )
-                if len(view) != portion:
-                    break
-            slices.append(view)
-            count += _PORTION
-            size += portion
+            more = sum(sizes)
+            found = self._pieces(positions, sizes, more) if size + more <= limit else None
+            if found is None:
+                largest = portion // 2
+                continue
+            slices += found
+            count += portion
+            size += more
             last = positions[-1]
         if not count:
             return None
@@ -184,6 +181,29 @@ class Reader:
             queue.max_offset,
             not self.is_in_memory(last),
         )
+
+    def _pieces(
+        self, positions: tuple[int, ...], sizes: tuple[int, ...], size: int
+    ) -> list[memoryview] | None:
+        """Records of one segment, those side by side in one piece; a copy where pieces are many."""
+        first = positions[0]
+        whole = self._log.slice(first, positions[-1] + sizes[-1] - first)
+        if whole is None:
+            return None
+        if len(whole) == size:
+            return [whole]
+        if min(positions) < first:
+            return None
+        ends = list(map(add, positions, sizes))
+        is_apart = list(map(ne, positions[1:], ends))
+        starts = [first, *compress(positions[1:], is_apart)]
+        stops = [*compress(ends, is_apart), ends[-1]]
+        pieces = [
+            whole[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)
+        ]
+        if sum(map(len, pieces)) != size:
+            return None
+        return pieces if len(pieces) <= _MANY_PIECES else [memoryview(b"".join(pieces))]
 
     def _scattered(
         self, positions: tuple[int, ...], sizes: tuple[int, ...]
