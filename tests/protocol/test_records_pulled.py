@@ -234,10 +234,10 @@ def test_the_fast_way_and_the_careful_way_agree_on_any_bytes(data: st.DataObject
         b"".join(
             record(
                 data.draw(st.binary(max_size=40)),
-                properties=data.draw(st.binary(max_size=20)),
+                properties=data.draw(st.just(b"A\x01b\x02") | st.binary(max_size=20)),
                 sys_flag=data.draw(st.sampled_from([0, 0, 0x8, SysFlag.MULTI_TAGS])),
             )
-            for _ in range(data.draw(st.integers(1, 3)))
+            for _ in range(data.draw(st.integers(1, 4)))
         )
     )
     for _ in range(data.draw(st.integers(0, 3))):
@@ -245,6 +245,14 @@ def test_the_fast_way_and_the_careful_way_agree_on_any_bytes(data: st.DataObject
     cut = bytes(body[: data.draw(st.sampled_from([len(body), len(body) - 1, 60]))])
     for check_crc in (False, True):
         assert _outcome_fast(cut, check_crc) == _outcome_careful(cut, check_crc)
+
+
+@pytest.mark.parametrize("size", range(0, 100))
+def test_lengths_that_disagree_are_noticed_in_the_first_record(size: int) -> None:
+    # Its queue is the one no record was seen of yet.
+    first = bytearray(record(bytes(20), queue_id=-1) + record())
+    first[:4] = struct.pack(">i", size)
+    assert _outcome_fast(bytes(first), False) is None
 
 
 def _outcome_fast(body: bytes, check_crc: bool) -> list[StoredMessage] | None:
