@@ -178,7 +178,7 @@ def replay_messages(
     _reach(target)
     if not dry_run:
         output.confirm(f"Send messages to topic {to} at {target.namesrv}?", yes=yes)
-    stopped = "Stopped. Nothing was sent." if dry_run else _how_to_resume(to, resume)
+    stopped = "Stopped. Nothing was sent." if dry_run else "Stopped. Copies may have been sent."
     with (
         running_spark("penstock replay", master, stopped=stopped) as spark,
         Bars(quiet=as_json) as bars,
@@ -202,6 +202,7 @@ def replay_messages(
             replay_id=resume,
             namesrv=target.namesrv,
             progress=bars,
+            on_start=_tell_how_to_resume,
             **_access(target),
         )
     if as_json:
@@ -221,15 +222,10 @@ def replay_messages(
     )
 
 
-def _how_to_resume(to: str, resume: str | None) -> str:
-    from penstock.spark.pipelines.replay import Replay
-
-    again = "the same command with --resume {} sends the rest and nothing twice"
-    if resume is not None:
-        return f"Stopped. Copies may have been sent: {again.format(resume)}."
-    return (
-        f"Stopped. Copies may have been sent: {again.format('ID')}, where ID is the property "
-        f"{Replay.ID} of a copy (penstock tail {to} --last 1 --json)."
+def _tell_how_to_resume(replay_id: str) -> None:
+    output.note(
+        f"This is replay {replay_id}; should it be cut short, the same command with "
+        f"--resume {replay_id} sends the rest and nothing twice."
     )
 
 

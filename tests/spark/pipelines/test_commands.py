@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,11 @@ def test_archive_and_replay_from_the_command_line(
     assert plan.code == 0
     assert "3 messages of archive" in plan.err
     assert "--yes" in fail(*choice)
-    assert "Sent 2 of 2 messages" in succeed(*choice, "--yes").out
+    sent = run(*choice, "--yes")
+    assert "Sent 2 of 2 messages" in sent.out
+    (replay_id,) = re.findall(r"with --resume (\S+) sends", sent.err)
+    assert f"replay {replay_id}." in sent.out
+    assert "Sent 0 of 2 messages" in succeed(*choice, "--yes", "--resume", replay_id).out
     (range_,) = shop.mq.admin.topic_stats("again")
     assert range_.max_offset == 2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
@@ -86,6 +86,7 @@ def replay(
     rows_per_step: int = ROWS_PER_STEP,
     namesrv: str | Iterable[str] | None = None,
     progress: Progress = silent,
+    on_start: Callable[[str], None] | None = None,
     **access: Unpack[Access],
 ) -> ReplayResult:
     """Send messages that were sent before to topic ``to`` once more.
@@ -98,7 +99,8 @@ def replay(
     order, with ``keep_queue`` to the queue of the same broker and number.
 
     ``rate`` is a limit in messages a second. ``dry_run`` counts and sends nothing. A replay that
-    died is finished by naming its ``replay_id``: what it sent is not sent again.
+    died is finished by naming its ``replay_id``: what it sent is not sent again. ``on_start`` is
+    told that id before the first message is sent.
     """
     began = time.monotonic()
     checked_topic(to)
@@ -116,6 +118,8 @@ def replay(
         matched = sum(count for _, count in days)
         return ReplayResult("", to, source, matched, 0, days, True, time.monotonic() - began)
     chosen_id = replay_id or new_replay_id()
+    if on_start is not None:
+        on_start(chosen_id)
     if replay_id is not None:
         done = _already_sent(spark, cluster, to, replay_id)
         chosen = [_Step(_without(step.rows, done), step.weight) for step in chosen]
