@@ -43,7 +43,7 @@ PATIENCE_SECONDS: Final = 120.0
 
 def run(effort: Effort = QUICK) -> Figures:
     """Rows a second from the broker, and milliseconds of a micro-batch with one message."""
-    spark = session("penstock-bench", master="local[2,4]", config={"spark.driver.memory": "4g"})
+    spark = session("penstock-bench", master="local[2,2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
     count = effort.scaled(2 * MESSAGES if effort is FULL else MESSAGES)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:

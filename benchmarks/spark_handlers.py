@@ -44,7 +44,7 @@ def handler(message: StoredMessage) -> None:
 
 def run(effort: Effort = QUICK) -> Figures:
     """Messages per second through a handler, beside a stream without one."""
-    spark = session("penstock-bench", master="local[2,4]", config={"spark.driver.memory": "4g"})
+    spark = session("penstock-bench", master="local[2,2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
     count = effort.scaled(MESSAGES if effort is FULL else MESSAGES // 2)
     rates: dict[str, list[float]] = {"read": [], "writer": [], "plain": []}

@@ -37,7 +37,7 @@ _WRITE_EVERY: Final = 512
 
 def run(effort: Effort = QUICK) -> Figures:
     """Rows per second from the store and from Parquet, for three columns and for all."""
-    spark = session("penstock-bench", master="local[2,4]", config={"spark.driver.memory": "4g"})
+    spark = session("penstock-bench", master="local[2,2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
     count = effort.scaled(MESSAGES if effort is FULL else MESSAGES // 2)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:

@@ -52,7 +52,7 @@ class CountingWriter(DataSourceArrowWriter):
 
 def run(effort: Effort = QUICK) -> Figures:
     """Rows per second into topics, beside a sink that keeps nothing."""
-    spark = session("penstock-bench", master="local[2,4]", config={"spark.driver.memory": "4g"})
+    spark = session("penstock-bench", master="local[2,2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(CountingSink)
     count = effort.scaled(ROWS if effort is FULL else ROWS // 2)

@@ -36,17 +36,19 @@ SPARK_OF_THEIR_OWN = {
 
 
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Deals tests out to processes one by one, but those of Spark in two lots.
+    """Deals tests out to processes one by one, but those of Spark in three lots.
 
-    Starting Spark takes longer than most tests. What shares a session is run in one process, and
-    what starts its own in another; large lots go first.
+    Starting Spark takes longer than most tests. What shares a session is run in two processes, the
+    pipelines in one of them, and what starts its own in another; large lots go first.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
         if not path.startswith(SPARK):
             return nodeid
-        return "of their own" if path.rpartition("/")[2] in SPARK_OF_THEIR_OWN else "shared"
+        if path.rpartition("/")[2] in SPARK_OF_THEIR_OWN:
+            return "of their own"
+        return "pipelines" if path.startswith(f"{SPARK}pipelines/") else "shared"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:

@@ -20,6 +20,8 @@ _HERE = Path(__file__).parent
 VECTORS = _HERE.parent / "vectors"
 # Python before 3.11.4 knows no filters, and later ones warn where none is named.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""Compiling less well pays for tests: they end before the better code would."""
 
 # Spark's loggers rewrite the format of every handler they are given. pytest hands its own to those
 # that do not propagate, so one error of a query would turn the logs of all later tests to JSON.
@@ -28,13 +30,18 @@ del PySparkLogger.addHandler
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The tuned local session on two cores."""
-    # Compiling less well pays for tests: they end before the better code would.
-    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    started = session("penstock-tests", master="local[2,4]", config=options)
+    """The tuned local session on two cores; a task that fails is tried once more."""
+    options = {"spark.driver.extraJavaOptions": QUICK_JAVA}
+    started = session("penstock-tests", master="local[2,2]", config=options)
     started.sparkContext.setLogLevel("ERROR")
     yield started
     started.stop()
+
+
+@pytest.fixture
+def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for Sparks that start in processes of their own."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("quick_java")
 def test_the_demo_accounts_for_every_order_and_writes_its_report(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "demo", "--orders", "100", "--json"],

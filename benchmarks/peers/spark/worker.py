@@ -183,7 +183,7 @@ def sides(
             server = KafkaServer(partitions=QUEUES)
             server.prepare()
             kafka = stack.enter_context(server.run(bench_directory / "kafka", fsync=False))
-        spark = session("penstock-bench", master="local[2,4]", config=config)
+        spark = session("penstock-bench", master="local[2,2]", config=config)
         spark.sparkContext.setLogLevel("OFF")
         rows = read_path(spark, store, ("queue_id", "offset", "store_timestamp", "body"))
         parquet = Parquet(spark, bench_directory / "parquet")

@@ -9,6 +9,7 @@ from tools.spark_soak import Plan, soak
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("quick_java")
 def test_kills_in_mid_batch_lose_no_message(tmp_path: Path) -> None:
     plan = Plan(messages=2000, kills=1, broker_kills=1, seed=7)
     fates = soak(plan, tmp_path)

@@ -12,6 +12,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "declarative_pipeline" / "run
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("quick_java")
 def test_a_declarative_pipeline_reads_a_topic_and_writes_tables_and_a_topic() -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLE], capture_output=True, text=True, timeout=580, check=False

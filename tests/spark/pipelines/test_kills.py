@@ -16,7 +16,11 @@ from penstock.testing.process import ChildProcess
 
 from .conftest import Shop, bury, wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("quick_java"),
+]
 
 PATIENCE = 280.0
 """Seconds for a Spark to start on a machine that does other things."""
@@ -68,7 +72,7 @@ def test_a_redrive_that_was_killed_sends_nothing_twice_when_it_is_run_again(
     repairs, audit = tmp_path / "repairs.py", tmp_path / "audit"
     repairs.write_text(SLOW_REPAIR)
     arguments = ["dlq", "billing", "--redrive", "--yes", "--repair", f"{repairs}:stuck"]
-    arguments += ["--audit", str(audit), "--rate", "1", "--master", "local[1]"]
+    arguments += ["--audit", str(audit), "--rate", "4", "--master", "local[1]"]
     with spark_command(shop, *arguments) as process:
         wait_until(
             lambda: not process.is_running or repairs.with_suffix(".reached").exists(), PATIENCE
@@ -98,5 +102,4 @@ def test_a_redrive_that_was_killed_sends_nothing_twice_when_it_is_run_again(
 def spark_command(shop: Shop, *arguments: str) -> ChildProcess:
     """``penstock spark ...`` in a process, and with children, of its own."""
     words = [sys.executable, "-m", "penstock", "spark", *arguments, "--namesrv", shop.mq.namesrv]
-    # Compiling less well makes a short run shorter.
-    return ChildProcess(words, environment={"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"})
+    return ChildProcess(words)

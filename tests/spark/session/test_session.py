@@ -106,6 +106,7 @@ def test_what_the_user_set_stays() -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("quick_java")
 def test_a_machine_without_java_runs_a_job_with_the_extras(
     tmp_path: Path, unpacked: Callable[[str], tuple[Path, list[dict[str, Any]]]]
 ) -> None:
@@ -116,7 +117,7 @@ def test_a_machine_without_java_runs_a_job_with_the_extras(
         for tool in Path(directory).iterdir():
             if not tool.name.startswith("java") and not (tools / tool.name).is_symlink():
                 (tools / tool.name).symlink_to(tool)
-    kept = {"HOME", "LANG", "TMPDIR", "PYTHONPATH"}
+    kept = {"HOME", "LANG", "TMPDIR", "PYTHONPATH", "JAVA_TOOL_OPTIONS"}
     environment = {name: value for name, value in os.environ.items() if name in kept}
     ran = subprocess.run(
         [sys.executable, _SCRIPT, str(root)],
