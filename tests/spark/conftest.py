@@ -20,8 +20,8 @@ _HERE = Path(__file__).parent
 VECTORS = _HERE.parent / "vectors"
 # Python before 3.11.4 knows no filters, and later ones warn where none is named.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""Compiling less well pays for tests: they end before the better code would."""
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Compiling less well, on one thread, pays for tests: they end before better code would."""
 
 # Spark's loggers rewrite the format of every handler they are given. pytest hands its own to those
 # that do not propagate, so one error of a query would turn the logs of all later tests to JSON.

@@ -18,8 +18,8 @@ def main() -> None:
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
         # A short job ends before better code would pay.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     with session("cluster", master=master, config=config) as spark:
         spark.sparkContext.setLogLevel("ERROR")

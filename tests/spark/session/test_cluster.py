@@ -38,7 +38,7 @@ def standalone(directory: Path, workers: int) -> Iterator[Cluster]:
         "JAVA_HOME": str(java_home(os.environ)),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     package = "org.apache.spark.deploy"
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,7 @@ from penstock.spark import session
 
 
 def main(namesrv: str, output: str, checkpoint: str, marker: str) -> None:
-    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     spark = session("killed", master="local[2,4]", config=options)
     df = (
         spark.readStream.format("penstock")
