@@ -247,10 +247,36 @@ def test_the_fast_way_and_the_careful_way_agree_on_any_bytes(data: st.DataObject
         assert _outcome_fast(cut, check_crc) == _outcome_careful(cut, check_crc)
 
 
+@given(st.data())
+def test_messages_that_are_alike_are_cut_as_others_are_on_any_bytes(data: st.DataObject) -> None:
+    count, length = data.draw(st.integers(1, 40)), data.draw(st.integers(0, 40))
+    records = [record(bytes([n]) * length, queue_offset=n) for n in range(count)]
+    body = bytearray(b"".join(records))
+    size = len(records[0])
+    # Of the first, of one in the middle and of the last: heads, lengths, topics, properties.
+    for _ in range(data.draw(st.integers(0, 3))):
+        start = size * data.draw(st.sampled_from([0, count // 2, count - 1]))
+        body[start + data.draw(st.integers(0, size - 1))] = data.draw(st.integers(0, 255))
+    whole = bytes(body)
+    assert _outcome_fast(whole, False) == _outcome_careful(whole, False)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 100])
+@pytest.mark.parametrize("sys_flag", [0, SysFlag.COMPRESSED])
+def test_every_message_gets_what_is_added_to_all(count: int, sys_flag: int) -> None:
+    body = zlib.compress(b"text") if sys_flag else b"text"
+    pulled = record(body, sys_flag=sys_flag) * count
+    messages = messages_from_pull(pulled, "broker-a", added=b"MIN_OFFSET\x017\x02")
+    assert [message.peek("MIN_OFFSET") for message in messages] == ["7"] * count
+    assert [message.properties["MIN_OFFSET"] for message in messages] == ["7"] * count
+    assert {message.body for message in messages} == {b"text"}
+    assert {message.tag for message in messages} == {"TagA"}
+
+
 @pytest.mark.parametrize("size", range(0, 100))
 def test_lengths_that_disagree_are_noticed_in_the_first_record(size: int) -> None:
     # Its queue is the one no record was seen of yet.
-    first = bytearray(record(bytes(20), queue_id=-1) + record())
+    first = bytearray(record(bytes(20), queue_id=-1) + record() * 30)
     first[:4] = struct.pack(">i", size)
     assert _outcome_fast(bytes(first), False) is None
 

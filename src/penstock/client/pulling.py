@@ -33,7 +33,6 @@ from penstock.errors import (
     SubscriptionNotLatest,
 )
 from penstock.model import MessageQueue, StoredMessage, Subscription
-from penstock.model.message import append_to_all
 from penstock.model.names import Property
 from penstock.model.route import MASTER_ID
 from penstock.model.subscription import TAG
@@ -305,7 +304,15 @@ class Puller:
         body = answer.body
         if not isinstance(body, bytes):
             raise ProtocolError(f"a pull answer with a body of type {type(body).__name__}")
-        messages = messages_from_pull(body, cursor.queue.broker_name, keep_unreadable=True)
+        stamp = b"%s\x01%d\x02%s\x01%d\x02" % (
+            _MIN_OFFSET,
+            result.min_offset,
+            _MAX_OFFSET,
+            result.max_offset,
+        )
+        messages = messages_from_pull(
+            body, cursor.queue.broker_name, keep_unreadable=True, added=stamp
+        )
         cursor.next_offset = result.next_begin_offset
         messages = passes(wanted, messages)
         if self._filter_hooks:
@@ -317,13 +324,6 @@ class Puller:
             # As after an answer without a match: a restart must not look at all of it again.
             self._correct_offset(cursor)
             return 0.0
-        stamp = b"%s\x01%d\x02%s\x01%d\x02" % (
-            _MIN_OFFSET,
-            result.min_offset,
-            _MAX_OFFSET,
-            result.max_offset,
-        )
-        append_to_all(messages, stamp)
         if delta := result.offset_delta or 0:
             for message in messages:
                 message.queue_offset += delta
@@ -371,7 +371,9 @@ class Puller:
         self._state.statistics.flow_stops[stop] += 1
         if cursor.flow_stops % HITS_A_LOG_LINE == 0:
             queue = cursor.process_queue
-            log.warning(
+            # Whoever catches up fills a queue once; handlers that never get done are a trouble.
+            log.log(
+                logging.WARNING if cursor.flow_stops else logging.INFO,
                 "pulling waits for the handlers queue=%s limit=%s count=%d bytes=%d span=%d "
                 "times=%d",
                 cursor.queue,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Final
 
 from penstock.errors import ProtocolError
-from penstock.model.message import StoredMessage
+from penstock.model.message import StoredMessage, append_to_all
 from penstock.model.queue import MessageQueue
 from penstock.protocol.batches import decode_batch
 from penstock.protocol.compression import MAX_INFLATED_BYTES, decompress
@@ -24,6 +25,10 @@ _UNWRAP = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 _LOOK: Final = Struct(">iI4xi4xq8xi44xi")
 # Records with any of these bits are opened field by field; all others take the short way.
 _UNUSUAL = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _UNWRAP
+_FEW: Final = 16
+"""Fewer records are not worth the preparations."""
+_MAX_SHAPES: Final = 256
+_START_BYTES: Final = 8  # size and magic
 
 
 def messages_from_pull(
@@ -33,13 +38,17 @@ def messages_from_pull(
     check_crc: bool = False,
     max_body_bytes: int = MAX_INFLATED_BYTES,
     keep_unreadable: bool = False,
+    added: bytes = b"",
 ) -> list[StoredMessage]:
     """The messages in a pull answer: bodies inflated, inner batches split.
 
     Whatever does not add up is a ``ProtocolError`` for the whole answer. With ``keep_unreadable``
     a body that does not inflate is not: the message comes as stored, its COMPRESSED bit still
-    set, so that one broken message of a producer cannot stop a queue for good.
+    set, so that one broken message of a producer cannot stop a queue for good. ``added`` are
+    properties in wire form that every message gets besides its own.
     """
+    if not check_crc and (alike := _messages_alike(body, broker_name, added)) is not None:
+        return alike
     messages: list[StoredMessage] = []
     append = messages.append
     unpack = _LOOK.unpack_from
@@ -49,7 +58,7 @@ def messages_from_pull(
     topic, queue = "", MessageQueue("", broker_name, -1)
     # What stands between the body and the properties, lengths and topic, tends to be the same from
     # record to record. It is then found again by one comparison.
-    between = nothing_added = b""
+    between = b""
     between_length = 0
     properties_length = unheard_of = total
     last_queue_id = -1
@@ -78,7 +87,9 @@ def messages_from_pull(
                 queue = MessageQueue(topic, broker_name, last_queue_id)
             if magic != magic_v1 or sys_flag & unusual:
                 between_length, properties_length = 0, unheard_of
-                messages += _open(record, queue, max_body_bytes, keep_unreadable)
+                opened = _open(record, queue, max_body_bytes, keep_unreadable)
+                append_to_all(opened, added)
+                messages += opened
                 position = end
                 continue
             properties_length = len(record.properties)
@@ -91,11 +102,64 @@ def messages_from_pull(
         message.queue = queue
         message.queue_offset = queue_offset
         message._properties = body[body_end + between_length : end]
-        message._added = nothing_added
+        message._added = added
         message._head = body[position:body_start]
         append(message)
         position = end
     return messages
+
+
+def _messages_alike(body: bytes, broker_name: str, added: bytes) -> list[StoredMessage] | None:
+    """The messages of one queue that are as long as each other in every part; None: not so.
+
+    What one program sends in bulk is. ``struct`` then knows where every part is, and cuts the
+    records one after the other in half the time.
+    """
+    total = len(body)
+    if total < _FEW * BODY_POSITION:
+        return None
+    size, magic, queue_id, _, sys_flag, body_length = _LOOK.unpack_from(body)
+    if magic != MAGIC_V1 or sys_flag & _UNUSUAL or not 0 < size * _FEW <= total or total % size:
+        return None
+    first = decode_record(body, 0, check_crc=False)
+    properties_length = len(first.properties)
+    rest = size - BODY_POSITION - body_length - properties_length
+    look, cut = _shapes(body_length, rest, properties_length)
+    start = body[:_START_BYTES]
+    between = body[BODY_POSITION + body_length : BODY_POSITION + body_length + rest]
+    topic, new = first.topic, object.__new__
+    queue = MessageQueue(topic, broker_name, queue_id)
+    messages: list[StoredMessage] = []
+    append = messages.append
+    for (begins, of_queue, queue_offset, flags, length), (head, content, then, said) in zip(
+        look.iter_unpack(body), cut.iter_unpack(body), strict=True
+    ):
+        if (
+            begins != start
+            or of_queue != queue_id
+            or flags != sys_flag
+            or length != body_length
+            or then != between
+        ):
+            return None
+        message: StoredMessage = new(StoredMessage)
+        message.topic = topic
+        message.body = content
+        message.queue = queue
+        message.queue_offset = queue_offset
+        message._properties = said
+        message._added = added
+        message._head = head
+        append(message)
+    return messages
+
+
+@lru_cache(_MAX_SHAPES)
+def _shapes(body_length: int, rest: int, properties_length: int) -> tuple[Struct, Struct]:
+    """What is looked at of a record with these lengths, and the parts it is cut into."""
+    skipped = body_length + rest + properties_length
+    look = Struct(f">{_START_BYTES}s4xi4xq8xi44xi{skipped}x")  # as _LOOK, its first two together
+    return look, Struct(f">{BODY_POSITION}s{body_length}s{rest}s{properties_length}s")
 
 
 def message_from_record(
