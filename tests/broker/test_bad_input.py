@@ -202,6 +202,36 @@ async def test_bodies_that_mean_nothing_are_answered(wire: Wire, codes: list[int
                 assert answer.code != 0, body[:20]
 
 
+@pytest.mark.parametrize("depth", [62, 63, 64])
+@pytest.mark.parametrize(
+    ("code", "body", "around"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g","x":%b}', 1),
+        (
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            b'{"groupConfigList":[{"groupName":"g","x":%b}]}',
+            3,
+        ),
+        (
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+            b'{"topicConfigList":[{"topicName":"T","x":%b}]}',
+            3,
+        ),
+    ],
+    ids=["group", "groups", "topics"],
+)
+async def test_a_deeply_nested_setting_harms_no_table(
+    broker: Broker, wire: Wire, code: int, body: bytes, around: int, depth: int
+) -> None:
+    nested = b"[" * (depth - around) + b"]" * (depth - around)
+    assert (await wire.request(code, body=body % nested)).code == 0
+    # Each of these waits for its table to be on the disk.
+    fine = b'{"groupName":"fine"}'
+    await wire.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fine)
+    listed = b'{"topicConfigList":[{"topicName":"Fine"}]}'
+    await wire.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
+
+
 @each_code
 async def test_one_way_nonsense_gets_no_answer(wire: Wire, codes: list[int]) -> None:
     for code in codes:

@@ -53,6 +53,20 @@ async def test_who_was_told_of_a_first_message_finds_its_topic(tmp_path: Path) -
             assert await has_route(names, topic)
 
 
+@pytest.mark.parametrize("levels", [10, 61])
+async def test_a_topic_with_odd_settings_does_not_keep_the_others_from_being_registered(
+    tmp_path: Path, levels: int
+) -> None:
+    async with Stage(tmp_path) as stage:
+        names = await stage.connect(await stage.name_server())
+        wire = await stage.connect(await stage.broker())
+        odd = b'{"topicConfigList":[{"topicName":"Odd","x":%b}]}' % (b"[" * levels + b"]" * levels)
+        await wire.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=odd)
+        await wire.send("T")
+        assert await has_route(names, "T")
+        assert await has_route(names, "Odd")
+
+
 @in_virtual_time
 async def test_a_mute_name_server_delays_a_first_message_for_two_seconds(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.tables import Tables
-from penstock.errors import StoreDamaged
+from penstock.errors import ProtocolError, StoreDamaged
 from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
 
@@ -141,6 +141,40 @@ async def test_who_does_not_want_to_wait_for_room_is_told_that_there_is_none(
         await clock.advance(2)
         await eventually(lambda: content_of(directory / "deep/t.json") == b"new")
     assert len(said) == 1
+
+
+class Unwritable(Kept):
+    """A table that cannot be made bytes of."""
+
+    def dump(self) -> bytes:
+        super().dump()
+        raise ProtocolError("a value nested too deeply for JSON")
+
+
+async def test_a_table_that_cannot_be_written_is_told_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, odd, sound = FakeClock(), Unwritable(), Kept()
+    tables = Tables(clock, tmp_path)
+    tables.add("odd.json", load=odd.load, dump=odd.dump)
+    tables.add("sound.json", load=sound.load, dump=sound.dump)
+    said: list[str] = []
+    async with tables:
+        tables.changed("odd.json")
+        tables.when_saved("odd.json", lambda: said.append("saved"), lambda e: said.append(str(e)))
+        await eventually(lambda: said)
+        assert "nested too deeply" in said[0]
+        tables.changed("sound.json")
+        await eventually(lambda: content_of(tmp_path / "sound.json") == b"new")
+        assert odd.dumps == 1
+        await clock.advance(2)
+        await eventually(lambda: odd.dumps > 1)
+        tables.changed("sound.json")
+    sound.content = b"at the end"
+    tables.save_all()
+    assert (tmp_path / "sound.json").read_bytes() == b"at the end"
+    assert not (tmp_path / "odd.json").exists()
+    assert "table cannot be written" in caplog.text
 
 
 async def test_at_the_end_everything_that_changed_is_saved(tmp_path: Path) -> None:

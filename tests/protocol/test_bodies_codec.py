@@ -13,7 +13,14 @@ from penstock.errors import ProtocolError
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.auth import UserList
 from penstock.protocol.bodies.clients import ConsumerList, LockBatch, LockBatchReply
-from penstock.protocol.bodies.codec import decode_body, encode_body, from_json, to_json, wire
+from penstock.protocol.bodies.codec import (
+    MAX_EXTRA_LEVELS,
+    decode_body,
+    encode_body,
+    from_json,
+    to_json,
+    wire,
+)
 from penstock.protocol.bodies.common import DataVersion, KvTable, ProducerTable, TopicList
 from penstock.protocol.bodies.groups import (
     GroupRetryPolicy,
@@ -25,7 +32,7 @@ from penstock.protocol.bodies.running import ConsumerRunningInfo
 from penstock.protocol.bodies.stats import ConsumeStats, TopicStats
 from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.bodies.values import Int32, WireEnum
-from penstock.protocol.json_dialect import Json
+from penstock.protocol.json_dialect import MAX_DEPTH, Json
 
 QUEUE = MessageQueue("T", "b", 3)
 
@@ -115,6 +122,21 @@ class TestTolerance:
         written = orjson.loads(encode_body(topic))
         assert written["zebra"] == [1, {"a": 2}]
         assert list(written) == sorted(written)
+
+    @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+    def test_unknown_members_of_a_config_are_dropped_where_they_are_nested_deeply(
+        self, opening: bytes, closing: bytes
+    ) -> None:
+        def topic(levels: int) -> TopicConfig:
+            value = opening * levels + b"1" + closing * levels
+            return decode_body(TopicConfig, b'{"perm":6,"zebra":%b}' % value)
+
+        assert topic(MAX_EXTRA_LEVELS).extra
+        assert not topic(MAX_EXTRA_LEVELS + 1).extra
+        assert not topic(MAX_DEPTH - 1).extra
+
+    def test_unknown_members_with_objects_as_keys_are_dropped(self) -> None:
+        assert not decode_body(TopicConfig, b'{"zebra":{{"a":1}:2}}').extra
 
     def test_a_body_that_is_a_bare_list(self) -> None:
         users = decode_body(UserList, b'[{"username":"a","userType":"Super"},{"username":"b"}]')

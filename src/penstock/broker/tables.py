@@ -101,7 +101,9 @@ class Tables(Service):
         """Save everything that changed, now; for the end."""
         for name, table in self._tables.items():
             if table.is_dirty:
-                self._save(name, table, table.dump())
+                data = self._dump(name, table)
+                if isinstance(data, bytes):
+                    self._save(name, table, data)
 
     async def _run(self, ready: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -110,13 +112,18 @@ class Tables(Service):
             while True:
                 await self._wait()
                 for name, table in self._due():
-                    data = table.dump()
+                    data = self._dump(name, table)
                     table.is_dirty = False
                     waiting, table.when_saved = table.when_saved, []
                     # Counted from here, so that a slow disk does not stretch the period.
                     table.next_save = self._clock.monotonic() + (table.period or _RETRY_SECONDS)
+                    error: PenstockError | None
                     try:
-                        error = await loop.run_in_executor(thread, self._save, name, table, data)
+                        error = (
+                            await loop.run_in_executor(thread, self._save, name, table, data)
+                            if isinstance(data, bytes)
+                            else data
+                        )
                     except asyncio.CancelledError:
                         # Nobody will hear how it went: the last save does it again.
                         table.is_dirty = True
@@ -157,13 +164,24 @@ class Tables(Service):
     def _is_urgent(self, table: Table) -> bool:
         return not table.period or bool(table.when_saved)
 
+    def _dump(self, name: str, table: Table) -> bytes | PenstockError:
+        try:
+            return table.dump()
+        except Exception as error:
+            # Whatever is wrong with this table, the others are to be saved and the broker to live.
+            log.exception("table cannot be written file=%s", self._directory / name)
+            return self._failed(table, error)
+
     def _save(self, name: str, table: Table, data: bytes) -> PenstockError | None:
         try:
             table.file.save(data)
         except (OSError, PenstockError) as error:
             # The table in memory is right; it is tried again in a while.
-            table.has_failed = True
             log.error("table not saved file=%s error=%s", self._directory / name, error)
-            return StoreError(f"what was changed counts, but would not outlive the broker: {error}")
+            return self._failed(table, error)
         table.has_failed = False
         return None
+
+    def _failed(self, table: Table, error: Exception) -> PenstockError:
+        table.has_failed = True
+        return StoreError(f"what was changed counts, but would not outlive the broker: {error}")

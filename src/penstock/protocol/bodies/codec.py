@@ -14,8 +14,8 @@ compiled to plain functions once per class. What a hint may be:
 
 The wire name of a field is its name in camelCase unless ``wire("clientID")`` says otherwise. A
 field without a default is required; null and absent are the same. Unknown members are ignored,
-or collected by a field marked ``extra()``. Every complaint names its path, such as
-``brokerDatas[0].brokerAddrs``.
+or collected by a field marked ``extra()`` unless they are nested deeply. Every complaint names its
+path, such as ``brokerDatas[0].brokerAddrs``.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ from penstock.protocol.bodies.values import (
 from penstock.protocol.json_dialect import FrozenObject, Json, Key, dumps, dumps_pretty, loads
 
 T = TypeVar("T")
+
+# What nobody knows is written again as part of larger documents, which may be nested only so deep.
+MAX_EXTRA_LEVELS = 8
 
 
 def wire(
@@ -305,11 +308,24 @@ def _decode_object(
             members[collector] = {
                 key: item
                 for key, item in value.items()
-                if key not in known and isinstance(key, str) and item is not None
+                if key not in known
+                and isinstance(key, str)
+                and item is not None
+                and _is_shallow(item, MAX_EXTRA_LEVELS)
             }
         return cls(**members)
 
     return decode
+
+
+def _is_shallow(value: Json, levels: int) -> bool:
+    if isinstance(value, dict):
+        return levels > 0 and all(
+            isinstance(key, str) and _is_shallow(item, levels - 1) for key, item in value.items()
+        )
+    if isinstance(value, list):
+        return levels > 0 and all(_is_shallow(item, levels - 1) for item in value)
+    return True
 
 
 def _encode_object(fields: list[BodyField], collector: str | None) -> Callable[[Any], Json]:
