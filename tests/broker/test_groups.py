@@ -104,6 +104,20 @@ async def test_illegal_names_are_refused(broker: Broker, wire: Wire, name: str) 
     assert "fine" not in broker.state.groups
 
 
+async def test_more_retry_queues_than_a_topic_may_have_are_refused(
+    broker: Broker, wire: Wire
+) -> None:
+    await wire.ok(CREATE, body=SubscriptionGroupConfig("most", retry_queue_nums=65_536))
+    too_many = SubscriptionGroupConfig("cg", retry_queue_nums=65_537)
+    both = SubscriptionGroupList((SubscriptionGroupConfig("fine"), too_many))
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    for answer in (await wire.request(CREATE, body=too_many), await wire.request(code, body=both)):
+        assert answer.code == 29
+        assert "65537 retry queues for cg; expected at most 65536" in (answer.remark or "")
+    assert "cg" not in broker.state.groups
+    assert "fine" not in broker.state.groups
+
+
 async def test_several_groups_are_created_together(wire: Wire) -> None:
     await wire.ok(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.nameserver import NameServer
+from penstock.protocol.bodies.codec import encode_state
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
@@ -65,6 +67,25 @@ async def test_a_topic_with_odd_settings_does_not_keep_the_others_from_being_reg
         await wire.send("T")
         assert await has_route(names, "T")
         assert await has_route(names, "Odd")
+
+
+async def test_a_group_that_wants_too_many_retry_queues_costs_no_registration(
+    tmp_path: Path,
+) -> None:
+    table = SubscriptionGroupTable({"g": SubscriptionGroupConfig("g", retry_queue_nums=100_000)})
+    file = tmp_path / "broker-a/config/subscriptionGroup.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(encode_state(table))
+    async with Stage(tmp_path) as stage:
+        names = await stage.connect(await stage.name_server())
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await wire.heartbeat("c", consumer="g", topics=["T"])
+        assert broker.state.topics.require("%RETRY%g").read_queue_nums == 65_536
+        await wire.send("T")
+        assert await has_route(names, "T")
+        await broker.stop()
+        assert "T" in (await stage.broker()).state.topics
 
 
 @in_virtual_time

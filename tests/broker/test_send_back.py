@@ -177,6 +177,20 @@ async def test_retries_are_spread_over_the_groups_retry_queues(tmp_path: Path) -
         assert broker.state.topics.require(RETRY_TOPIC).write_queue_nums == 4
 
 
+async def test_a_retry_goes_to_a_queue_that_the_retry_topic_has(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        position = await failed(wire)
+        await put_group(wire, SubscriptionGroupConfig("g", retry_queue_nums=2))
+        assert (await send_back(wire, "g", position, level=18)).code == OK
+        # The topic stays as it was made, as in RocketMQ.
+        await put_group(wire, SubscriptionGroupConfig("g", retry_queue_nums=50))
+        for _ in range(20):
+            assert (await send_back(wire, "g", position, level=18)).code == OK
+        waiting = await scheduled(wire, 18)
+        assert {properties(r)["REAL_QID"] for r in waiting} == {"0", "1"}
+
+
 # What is stored
 
 

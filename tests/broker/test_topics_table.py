@@ -135,6 +135,31 @@ async def test_a_damaged_table_gives_way_to_its_backup(tmp_path: Path) -> None:
         assert broker.state.topics.require("T").read_queue_nums == 5
 
 
+async def test_one_odd_topic_of_a_table_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / FILE
+    file.parent.mkdir(parents=True)
+    file.write_bytes(
+        b'{"dataVersion":{"counter":7,"timestamp":1},"topicConfigTable":{'
+        b'"Fine":{"readQueueNums":3,"writeQueueNums":2},'
+        b'"Wide":{"readQueueNums":100000,"writeQueueNums":-1,"perm":4},'
+        b'"Text":{"writeQueueNums":"100000"},'
+        b'"Broken":{"perm":"all"},"None":7,"Null":null}}'
+    )
+    async with Stage(tmp_path) as stage:
+        topics = (await stage.broker()).state.topics
+        fine, wide, text = (topics.require(name) for name in ("Fine", "Wide", "Text"))
+        assert (fine.read_queue_nums, fine.write_queue_nums) == (3, 2)
+        assert (wide.read_queue_nums, wide.write_queue_nums, wide.perm) == (65_536, 0, 4)
+        assert (text.read_queue_nums, text.write_queue_nums) == (16, 65_536)
+        assert not {"Broken", "None", "Null"} & {topic.topic_name for topic in topics}
+        assert topics.version.counter > 7
+    told = [r.getMessage() for r in caplog.records if r.getMessage().startswith("topic bounded")]
+    assert len(told) == 5
+    assert "topic=Wide error=TopicConfig: readQueueNums is a number '100000'" in told[0]
+
+
 async def test_a_deleted_topic_is_gone_for_all(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()

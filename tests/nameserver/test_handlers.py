@@ -180,6 +180,29 @@ async def test_a_compressed_registration_is_read_marked_or_not(server: NameServe
             assert name in {queue.broker_name for queue in (await route(wire)).queue_datas}
 
 
+@pytest.mark.parametrize(("compressed", "version"), [(False, 513), (True, 513), (False, 30)])
+async def test_one_odd_topic_costs_no_other_its_route(
+    server: NameServer, caplog: pytest.LogCaptureFixture, compressed: bool, version: int
+) -> None:
+    topics = {
+        "Fine": TopicConfig("Fine", 4, 4),
+        "Also": TopicConfig("Also", 4, 4),
+        "Wide": TopicConfig("Wide", 100_000, 100_000),
+        "Broken": TopicConfig("Broken", 4, 4, perm=1 << 40),
+    }
+    table = TopicConfigTable(topics, DataVersion(1, 1, 0))
+    body = encode_registration(RegisterBroker(table), compressed=compressed)
+    if version == 30:
+        body = encode_body(table)
+    async with await Wire.connect(server.port, version=version) as wire:
+        await wire.ok(RequestCode.REGISTER_BROKER, another(compressed=compressed), body)
+        assert (await route(wire, "Fine")).queue_datas[0].read_queue_nums == 4
+        assert (await route(wire, "Wide")).queue_datas[0].read_queue_nums == 65_536
+        assert (await wire.request(ROUTE, asks.GetRouteInfo("Broken"))).code == 17
+    (told,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert "broker=broker-a count=2 first=Wide" in told
+
+
 @pytest.mark.parametrize("body", [b"{", b"\xff" * 20, b"[]", b"\x78\xda" + b"x" * 20])
 async def test_a_registration_that_cannot_be_read_is_refused(wire: Wire, body: bytes) -> None:
     answer = await wire.request(RequestCode.REGISTER_BROKER, BROKER, body)

@@ -7,6 +7,7 @@ the name servers and so on. Nothing here waits or touches a file.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from penstock.errors import InvalidArgument, TopicNotFound
@@ -30,9 +31,12 @@ from penstock.model.names import (
     WRITE,
     reply_topic,
 )
-from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.codec import encode_state
 from penstock.protocol.bodies.common import DataVersion
-from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
+from penstock.protocol.bodies.topics import MAX_QUEUES, TopicConfig, TopicConfigTable, read_topics
+from penstock.protocol.json_dialect import loads
+
+log = logging.getLogger(__name__)
 
 TOPICS_FILE = "topics.json"
 READ_WRITE = READ | WRITE
@@ -204,6 +208,8 @@ class Topics:
         """A retry or dead-letter topic, created if need be."""
         config = self._table.get(topic)
         if config is None:
+            # A group's table of another broker may ask for more than a topic can have.
+            queues = min(queues, MAX_QUEUES)
             config = topic_config(topic, queues, queues, perm, topic_sys_flag=sys_flag)
             self.put(config)
         elif sys_flag & ~config.topic_sys_flag:
@@ -235,7 +241,7 @@ class Topics:
 
     def load(self, data: bytes) -> None:
         """Take over what ``dump`` wrote, or what Apache RocketMQ did."""
-        table = decode_body(TopicConfigTable, data)
+        table = read_topics(loads(data), _tell_odd)
         self._table = {
             name: dataclasses.replace(config, topic_name=name, attributes=config.attributes or {})
             for name, config in table.topic_config_table.items()
@@ -257,6 +263,10 @@ class Topics:
     def _tell_watchers(self) -> None:
         for watcher in self._watchers:
             watcher()
+
+
+def _tell_odd(topic: str, trouble: str) -> None:
+    log.error("topic bounded or left out file=%s topic=%s error=%s", TOPICS_FILE, topic, trouble)
 
 
 def check_queue_count(read: int, write: int) -> None:

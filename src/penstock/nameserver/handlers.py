@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -38,9 +39,12 @@ from penstock.protocol.headers.nameserver import (
     WipeWritePerm,
     WipeWritePermResult,
 )
+from penstock.protocol.validation import MAX_RETRY_TOPIC_LENGTH
 from penstock.remoting.dispatch import Call, Reply, handles
 from penstock.runtime.clock import Clock
 from penstock.runtime.config import to_properties
+
+log = logging.getLogger(__name__)
 
 STANDARD_JSON_VERSION = 401
 """From V4_9_4 on clients take routes whose integer keys are quoted; most older ones take both."""
@@ -107,10 +111,22 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
             f"crc32 not match: the body of broker {ask.broker_name} has {body_crc32(body)}",
             expected=str(ask.body_crc32),
         )
+    odd: dict[str, str] = {}
     try:
-        topics = decode_registration(body, compressed=ask.compressed, version=call.command.version)
+        topics = decode_registration(
+            body,
+            compressed=ask.compressed,
+            version=call.command.version,
+            tell_odd=odd.__setitem__,
+        )
     except ProtocolError as error:
         raise RequestRefused(f"Failed to decode RegisterBrokerBody: {error}") from error
+    if odd:
+        topic, trouble = next(iter(odd.items()))
+        log.warning(
+            "topics bounded or left out broker=%s count=%d first=%s error=%s",
+            ask.broker_name, len(odd), topic[:MAX_RETRY_TOPIC_LENGTH], trouble,
+        )  # fmt: skip
     result = state.routes.register(
         Registration(
             cluster=ask.cluster_name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.broker.clients import ClientChannel
 from penstock.broker.state import BrokerState
-from penstock.errors import ConsumerNotOnline, GroupNotFound, RequestRefused
+from penstock.errors import ConsumerNotOnline, GroupNotFound, InvalidArgument, RequestRefused
 from penstock.model.names import retry_topic
 from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.common import (
@@ -25,6 +25,7 @@ from penstock.protocol.bodies.groups import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
+from penstock.protocol.bodies.topics import MAX_QUEUES
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import (
@@ -56,15 +57,25 @@ def update_groups(broker: BrokerState, call: Call) -> Promise:
     """Create or change several groups."""
     configs = decode_body(SubscriptionGroupList, call.body).group_config_list
     for config in configs:
-        check_group(config.group_name)
+        _check(config)
     for config in configs:
         _put(broker, config)
     return _when_saved(broker)
 
 
 def _put(broker: BrokerState, config: SubscriptionGroupConfig) -> None:
-    check_group(config.group_name)
+    _check(config)
     broker.groups.put(config)
+
+
+def _check(config: SubscriptionGroupConfig) -> None:
+    check_group(config.group_name)
+    # None at all is legal: RocketMQ then drops what the group hands back.
+    if config.retry_queue_nums > MAX_QUEUES:
+        raise InvalidArgument(
+            f"{config.retry_queue_nums} retry queues for {config.group_name}",
+            expected=f"at most {MAX_QUEUES}",
+        )
 
 
 def _when_saved(broker: BrokerState) -> Promise:

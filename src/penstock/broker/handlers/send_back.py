@@ -61,7 +61,8 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         ask.max_reconsume_times, call.command.version, group.retry_max_times
     )
     target = after_send_back(ask.group, record.reconsume_times, ask.delay_level, limit)
-    queue_id = broker.random_below(group.retry_queue_nums)
+    # The topic may have fewer queues than the group wants by now; beyond them nobody reads.
+    queue_id = broker.random_below(max(1, min(group.retry_queue_nums, topic.read_queue_nums)))
     if target.is_dead:
         queue_id = DEAD_LETTER_QUEUE
         broker.topics.ensure(target.topic, 1, config.dead_letter_permission)

@@ -22,7 +22,13 @@ from struct import Struct
 from penstock.errors import ProtocolError
 from penstock.protocol.bodies.codec import decode_body, encode_body, from_json, to_json
 from penstock.protocol.bodies.common import DataVersion
-from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicQueueMapping
+from penstock.protocol.bodies.topics import (
+    TellOdd,
+    TopicConfig,
+    TopicConfigTable,
+    TopicQueueMapping,
+    read_topics,
+)
 from penstock.protocol.json_dialect import Json, Key, dumps, loads
 
 V3_0_11 = 37
@@ -33,6 +39,7 @@ MAX_INFLATED = 64 * 1024 * 1024
 _ZLIB_FIRST_BYTE = b"\x78"
 _LENGTH = Struct(">i")
 _TOPIC_ITEMS = 6
+_TOPICS = "topicConfigSerializeWrapper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +56,33 @@ class RegisterBroker:
 
 
 def decode_registration(
-    data: bytes, *, compressed: bool = False, version: int = V5_0_0
+    data: bytes,
+    *,
+    compressed: bool = False,
+    version: int = V5_0_0,
+    tell_odd: TellOdd = lambda topic, trouble: None,
 ) -> RegisterBroker:
-    """Read the body of REGISTER_BROKER, given the header's flag and the sender's version."""
+    """Read the body of REGISTER_BROKER, given the header's flag and the sender's version.
+
+    Topics that make no sense are bounded or left out, and ``tell_odd`` is called for each.
+    """
     if not data:
         # Brokers without topics and ancient ones send none.
         return RegisterBroker()
     if compressed or data.startswith(_ZLIB_FIRST_BYTE):
-        return _decode_stream(_inflate(data), version)
+        return _decode_stream(_inflate(data), version, tell_odd)
+    value = loads(data)
     if version < V3_0_11:
-        return RegisterBroker(decode_body(TopicConfigTable, data))
-    return decode_body(RegisterBroker, data)
+        return RegisterBroker(read_topics(value, tell_odd))
+    try:
+        return from_json(RegisterBroker, value)
+    except ProtocolError:
+        if not isinstance(value, dict) or _TOPICS not in value:
+            raise
+    rest = from_json(RegisterBroker, {k: v for k, v in value.items() if k != _TOPICS})
+    return dataclasses.replace(
+        rest, topic_config_serialize_wrapper=read_topics(value[_TOPICS], tell_odd)
+    )
 
 
 def encode_registration(
@@ -126,13 +149,13 @@ def _topic_text(name: str, topic: TopicConfig, version: int) -> str:
     return " ".join(items)
 
 
-def _decode_stream(plain: bytes, version: int) -> RegisterBroker:
+def _decode_stream(plain: bytes, version: int, tell_odd: TellOdd) -> RegisterBroker:
     cursor = _Cursor(plain)
     data_version = decode_body(DataVersion, cursor.block("data version"))
-    topics: dict[str, TopicConfig] = {}
+    topics: dict[Key, Json] = {}
     for _ in range(cursor.number("topic count")):
         topic = _topic_of(cursor.block("topic"))
-        topics[topic.topic_name or ""] = topic
+        topics[str(topic["topicName"])] = topic
     filter_servers = loads(cursor.block("filter server list"))
     mappings: dict[str, TopicQueueMapping] | None = None
     if version >= V5_0_0 and not cursor.at_end:
@@ -142,12 +165,16 @@ def _decode_stream(plain: bytes, version: int) -> RegisterBroker:
             mappings[mapping.topic or ""] = mapping
     if not cursor.at_end:
         raise ProtocolError("a registration with bytes after its end")
-    table = TopicConfigTable(topics, data_version, topic_queue_mapping_info_map=mappings)
+    table = dataclasses.replace(
+        read_topics({"topicConfigTable": topics}, tell_odd),
+        data_version=data_version,
+        topic_queue_mapping_info_map=mappings,
+    )
     body = from_json(RegisterBroker, {"filterServerList": filter_servers})
     return dataclasses.replace(body, topic_config_serialize_wrapper=table)
 
 
-def _topic_of(block: bytes) -> TopicConfig:
+def _topic_of(block: bytes) -> dict[Key, Json]:
     """A topic from its text; 4.9 writes five items, 5.x six."""
     try:
         items = block.decode().split(" ", _TOPIC_ITEMS - 1)
@@ -168,7 +195,7 @@ def _topic_of(block: bytes) -> TopicConfig:
     }
     if attributes:
         topic["attributes"] = loads(attributes[0].encode())
-    return from_json(TopicConfig, topic)
+    return topic
 
 
 class _Cursor:

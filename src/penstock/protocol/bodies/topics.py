@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-from penstock.protocol.bodies.codec import extra, wire
+from penstock.errors import ProtocolError
+from penstock.protocol.bodies.codec import extra, from_json, wire
 from penstock.protocol.bodies.common import DataVersion
-from penstock.protocol.bodies.values import Between, Int32, WireEnum
+from penstock.protocol.bodies.values import Between, Int32, Misfit, WireEnum, decode_int
+from penstock.protocol.json_dialect import Json, Key
 
 # More queues than anybody runs; a reader allocates one object per queue, so there must be a bound.
 MAX_QUEUES = 65_536
 
 QueueCount = Annotated[int, Between(0, MAX_QUEUES)]
+
+TellOdd: TypeAlias = Callable[[str, str], object]
+"""Told the name of a topic that could not be taken as it is, and what is wrong with it."""
 
 
 class TopicFilterType(WireEnum):
@@ -87,6 +93,45 @@ class TopicConfigTable:
     mapping_data_version: DataVersion | None = None
     topic_queue_mapping_detail_map: dict[str, TopicQueueMapping] | None = None
     topic_queue_mapping_info_map: dict[str, TopicQueueMapping] | None = None
+
+
+def read_topics(value: Json, tell: TellOdd) -> TopicConfigTable:
+    """A table of topics from a JSON value, also where some of them cannot be taken as they are.
+
+    Another program may have written it, and one odd topic must not cost all the others: a number
+    of queues that is out of bounds is brought into them, what is wrong beyond that is left out.
+    """
+    try:
+        return from_json(TopicConfigTable, value)
+    except ProtocolError:
+        topics = value.get("topicConfigTable") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(topics, dict):
+            raise
+    sound: dict[Key, Json] = {}
+    for name, topic in topics.items():
+        try:
+            from_json(TopicConfig, topic)
+        except ProtocolError as error:
+            tell(str(name), str(error))
+            topic = _with_queues_in_bounds(topic)
+            if topic is None:
+                continue
+        sound[name] = topic
+    return from_json(TopicConfigTable, {**value, "topicConfigTable": sound})
+
+
+def _with_queues_in_bounds(topic: Json) -> Json:
+    """The same topic with as many queues as there may be; None if that does not help."""
+    if not isinstance(topic, dict):
+        return None
+    bounded = dict(topic)
+    try:
+        for key in {"readQueueNums", "writeQueueNums"} & topic.keys():
+            bounded[key] = min(max(decode_int(topic[key]), 0), MAX_QUEUES)
+        from_json(TopicConfig, bounded)
+    except (Misfit, ProtocolError):
+        return None
+    return bounded
 
 
 @dataclass(frozen=True, slots=True)
