@@ -23,7 +23,7 @@ from penstock.protocol.bodies.groups import (
 )
 from penstock.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.commands import Language
+from penstock.protocol.commands import Command, Language
 from penstock.protocol.headers.admin import (
     DeleteGroup,
     GetAllGroupConfig,
@@ -53,6 +53,58 @@ async def test_a_group_is_created_and_changed(wire: Wire) -> None:
     assert config.consume_timeout_minute == 15
     await wire.ok(CREATE, body=SubscriptionGroupConfig("cg", consume_enable=False))
     assert not (await group_of(wire, "cg")).consume_enable
+
+
+async def change_group(
+    wire: Wire, attributes: dict[str, str] | None, *, in_list: bool, retry_max_times: int = 16
+) -> Command:
+    """Change a group's attributes with code 200, or with 225."""
+    config = SubscriptionGroupConfig("cg", attributes=attributes, retry_max_times=retry_max_times)
+    if in_list:
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        return await wire.request(code, body=SubscriptionGroupList((config,)))
+    return await wire.request(CREATE, body=config)
+
+
+@pytest.mark.parametrize("in_list", [False, True], ids=["200", "225"])
+async def test_attributes_of_a_group_are_added_changed_and_removed(
+    wire: Wire, in_list: bool
+) -> None:
+    for changes, expected in (
+        (
+            {"+priority.factor": "7", "+lite.bind.topic": "T"},
+            {"priority.factor": "7", "lite.bind.topic": "T"},
+        ),
+        ({"+priority.factor": "8"}, {"priority.factor": "8", "lite.bind.topic": "T"}),
+        ({"-lite.bind.topic": ""}, {"priority.factor": "8"}),
+    ):
+        assert (await change_group(wire, changes, in_list=in_list)).code == 0
+        assert (await group_of(wire, "cg")).attributes == expected
+    # Who changes something else, a tool of 4.9 say, changes no attributes.
+    assert (await change_group(wire, None, in_list=in_list, retry_max_times=3)).code == 0
+    config = await group_of(wire, "cg")
+    assert (config.retry_max_times, config.attributes) == (3, {"priority.factor": "8"})
+
+
+@pytest.mark.parametrize("in_list", [False, True], ids=["200", "225"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"+nobody.knows": "1"},
+        {"+message.type": "NORMAL"},
+        {"+priority.factor": "101"},
+        {"+lite.bind.topic": ""},
+        {"priority.factor": "7"},
+        {"": "7"},
+    ],
+)
+async def test_attributes_of_a_group_that_make_no_sense_are_refused(
+    broker: Broker, wire: Wire, changes: dict[str, str], in_list: bool
+) -> None:
+    answer = await change_group(wire, changes, in_list=in_list)
+    assert answer.code == 29
+    assert "attribute" in (answer.remark or "")
+    assert "cg" not in broker.state.groups
 
 
 async def test_a_disabled_group_may_not_pull(wire: Wire) -> None:

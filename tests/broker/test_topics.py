@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.protocol.bodies.common import GroupList, TopicList
 from penstock.protocol.bodies.stats import TopicStats
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigList, TopicConfigTable
 from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import (
     DeleteTopic,
     GetAllTopicConfig,
@@ -65,12 +67,83 @@ async def test_a_topic_is_on_the_disk_when_its_creation_is_answered(
         assert '"kept"' in (root / "config" / "topics.json").read_text()
 
 
-async def test_attributes_are_added_and_removed(wire: Wire) -> None:
-    await wire.ok(CREATE, wanted(attributes="+message.type=NORMAL,+a=b"))
-    assert (await config_of(wire)).attributes == {"message.type": "NORMAL", "a": "b"}
-    await wire.ok(CREATE, wanted(attributes="-a, +c=d"))
-    assert (await config_of(wire)).attributes == {"message.type": "NORMAL", "c": "d"}
-    assert (await wire.request(CREATE, wanted(attributes="broken"))).code == 29
+async def change_topic(wire: Wire, attributes: dict[str, str] | None, *, as_text: bool) -> Command:
+    """Change a topic's attributes with code 17, or with 18."""
+    if as_text:
+        changes = (f"{k}={v}" if k.startswith("+") else k for k, v in (attributes or {}).items())
+        return await wire.request(CREATE, wanted(attributes=",".join(changes)))
+    body = TopicConfigList((TopicConfig("T", 4, 4, attributes=attributes),))
+    return await wire.request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+
+
+@pytest.mark.parametrize("as_text", [True, False], ids=["17", "18"])
+async def test_attributes_are_added_changed_and_removed(wire: Wire, as_text: bool) -> None:
+    for changes, expected in (
+        (
+            {"+message.type": "NORMAL", "+reserve.time": "-1"},
+            {"message.type": "NORMAL", "reserve.time": "-1"},
+        ),
+        ({}, {"message.type": "NORMAL", "reserve.time": "-1"}),
+        (
+            {"-reserve.time": "", "+message.type": "FIFO", "+queue.type": "SimpleCQ"},
+            {"message.type": "FIFO", "queue.type": "SimpleCQ"},
+        ),
+        ({"-reserve.time": ""}, {"message.type": "FIFO", "queue.type": "SimpleCQ"}),
+        (
+            {"+cleanup.policy": "DELETE", "-queue.type": ""},
+            {"message.type": "FIFO", "cleanup.policy": "DELETE"},
+        ),
+    ):
+        answer = await change_topic(wire, changes, as_text=as_text)
+        assert (answer.code, answer.remark) == (0, None)
+        assert (await config_of(wire)).attributes == expected
+
+
+@pytest.mark.parametrize("as_text", [True, False], ids=["17", "18"])
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"+nobody.knows": "1"}, "one of cleanup.policy"),
+        ({"+message.type": "ABNORMAL"}, "NORMAL or"),
+        ({"+reserve.time": "-2"}, "-1 to 9223372036854775807"),
+        ({"+reserve.time": "long"}, "-1 to 9223372036854775807"),
+        ({"+reserve.time": ""}, "-1 to 9223372036854775807"),
+        # Ways to store messages that this broker does not have.
+        ({"+cleanup.policy": "COMPACTION"}, "expected DELETE"),
+        ({"+queue.type": "BatchCQ"}, "expected SimpleCQ"),
+        ({"message.type": "NORMAL"}, "+key"),
+        ({"+message.type": "NORMAL", "-message.type": ""}, "twice"),
+        ({"+": "x"}, "+key"),
+        ({"-": ""}, "+key"),
+    ],
+)
+async def test_attributes_that_make_no_sense_are_refused(
+    broker: Broker, wire: Wire, changes: dict[str, str], remark: str, as_text: bool
+) -> None:
+    answer = await change_topic(wire, changes, as_text=as_text)
+    assert answer.code == 29
+    assert remark in (answer.remark or "")
+    assert "T" not in broker.state.topics
+
+
+async def test_attributes_may_be_sent_back_as_they_were_read(wire: Wire) -> None:
+    await wire.ok(CREATE, wanted(attributes="+message.type=FIFO"))
+    body = TopicConfigList((dataclasses.replace(await config_of(wire), perm=4),))
+    await wire.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+    config = await config_of(wire)
+    assert (config.perm, config.attributes) == (4, {"message.type": "FIFO"})
+
+
+async def test_a_line_of_changes_that_cannot_be_read_is_refused(wire: Wire) -> None:
+    for line in (
+        "broken",
+        "+message.type",
+        "-message.type=NORMAL",
+        "+reserve.time=1,+reserve.time=2",
+    ):
+        assert (await wire.request(CREATE, wanted(attributes=line))).code == 29
+    await wire.ok(CREATE, wanted(attributes=" +message.type=FIFO , -reserve.time,"))
+    assert (await config_of(wire)).attributes == {"message.type": "FIFO"}
 
 
 async def test_a_filter_type_nobody_knows_becomes_the_usual_one(wire: Wire) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from penstock.broker.attributes import GROUP_ATTRIBUTES, changed_attributes
 from penstock.broker.clients import ClientChannel
 from penstock.broker.state import BrokerState
 from penstock.errors import ConsumerNotOnline, GroupNotFound, InvalidArgument, RequestRefused
@@ -57,18 +60,18 @@ def update_groups(broker: BrokerState, call: Call) -> Promise:
     """Create or change several groups."""
     configs = decode_body(SubscriptionGroupList, call.body).group_config_list
     for config in configs:
-        _check(config)
+        _checked(broker, config)
     for config in configs:
         _put(broker, config)
     return _when_saved(broker)
 
 
 def _put(broker: BrokerState, config: SubscriptionGroupConfig) -> None:
-    _check(config)
-    broker.groups.put(config)
+    broker.groups.put(_checked(broker, config))
 
 
-def _check(config: SubscriptionGroupConfig) -> None:
+def _checked(broker: BrokerState, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    """The group as it is to be; its attributes come as changes of those it has."""
     check_group(config.group_name)
     # None at all is legal: RocketMQ then drops what the group hands back.
     if config.retry_queue_nums > MAX_QUEUES:
@@ -76,6 +79,11 @@ def _check(config: SubscriptionGroupConfig) -> None:
             f"{config.retry_queue_nums} retry queues for {config.group_name}",
             expected=f"at most {MAX_QUEUES}",
         )
+    before = broker.groups.get(config.group_name)
+    attributes = changed_attributes(
+        None if before is None else before.attributes, config.attributes, GROUP_ATTRIBUTES
+    )
+    return dataclasses.replace(config, attributes=attributes)
 
 
 def _when_saved(broker: BrokerState) -> Promise:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
+from penstock.broker.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from penstock.broker.state import BrokerState
 from penstock.broker.topics import TOPICS_FILE, check_queue_count
 from penstock.errors import InvalidArgument
@@ -35,7 +35,6 @@ from penstock.protocol.validation import check_topic
 from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, Reply, handles
 
-_ATTRIBUTE = re.compile(r"([+-])([^=,+-][^=,]*)(?:=([^,]*))?")
 _MAX_PERM = 7
 
 
@@ -46,7 +45,6 @@ def update_topic(broker: BrokerState, ask: UpdateTopic) -> Promise:
         filter_type = TopicFilterType(ask.topic_filter_type)
     except ValueError:
         filter_type = TopicFilterType.SINGLE_TAG
-    before = broker.topics.get(ask.topic)
     _put(
         broker,
         TopicConfig(
@@ -57,9 +55,7 @@ def update_topic(broker: BrokerState, ask: UpdateTopic) -> Promise:
             filter_type,
             ask.topic_sys_flag or 0,
             ask.order,
-            _changed_attributes(
-                {} if before is None else before.attributes or {}, ask.attributes or ""
-            ),
+            parse_changes(ask.attributes or ""),
         ),
     )
     return _when_known(broker)
@@ -70,18 +66,18 @@ def update_topics(broker: BrokerState, call: Call) -> Promise:
     """Create or change several topics."""
     configs = decode_body(TopicConfigList, call.body).topic_config_list
     for config in configs:
-        _check(broker, config)
+        _checked(broker, config)
     for config in configs:
         _put(broker, config)
     return _when_known(broker)
 
 
 def _put(broker: BrokerState, config: TopicConfig) -> None:
-    _check(broker, config)
-    broker.topics.put(dataclasses.replace(config, attributes=config.attributes or {}))
+    broker.topics.put(_checked(broker, config))
 
 
-def _check(broker: BrokerState, config: TopicConfig) -> None:
+def _checked(broker: BrokerState, config: TopicConfig) -> TopicConfig:
+    """The topic as it is to be; its attributes come as changes of those it has."""
     name = config.topic_name or ""
     if name not in broker.topics:
         # Names that the broker made itself (of pop, of light queues) need not pass.
@@ -98,22 +94,11 @@ def _check(broker: BrokerState, config: TopicConfig) -> None:
         )
     if not 0 <= config.perm <= _MAX_PERM:
         raise InvalidArgument(f"perm {config.perm} of topic {name}", expected=f"0 to {_MAX_PERM}")
-
-
-def _changed_attributes(before: dict[str, str], change: str) -> dict[str, str]:
-    """Attributes after ``+k=v,+k2=v2,-k3``."""
-    after = dict(before)
-    for item in filter(None, (part.strip() for part in change.split(","))):
-        match = _ATTRIBUTE.fullmatch(item)
-        if match is None or (match[1] == "+") != (match[3] is not None):
-            raise InvalidArgument(
-                f"attribute change {item[:100]!r}", expected="+key=value or -key, joined by commas"
-            )
-        if match[1] == "+":
-            after[match[2]] = match[3]
-        else:
-            after.pop(match[2], None)
-    return after
+    before = broker.topics.get(name)
+    attributes = changed_attributes(
+        None if before is None else before.attributes, config.attributes, TOPIC_ATTRIBUTES
+    )
+    return dataclasses.replace(config, attributes=attributes)
 
 
 def _when_known(broker: BrokerState) -> Promise:
