@@ -60,6 +60,24 @@ async def test_a_lock_that_is_not_renewed_can_be_taken_after_a_minute(tmp_path: 
         assert await lock(wire, "g", "A", QUEUES[:2]) == {QUEUES[0]}
 
 
+@in_virtual_time
+async def test_locks_that_nobody_renews_are_forgotten(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        for number in range(50):
+            # Nobody has this topic; RocketMQ gives its locks all the same.
+            queues = [MessageQueue(f"Unknown-{number}", "broker-a", 0), QUEUES[0]]
+            assert await lock(wire, f"g{number}", "A", queues) == set(queues)
+            assert await lock(wire, f"h{number}", "A", []) == set()
+        assert len(broker.state.locks) == 100
+        await stage.clock.sleep(50)
+        await lock(wire, "g0", "A", QUEUES[:1])
+        await stage.clock.sleep(25)
+        assert len(broker.state.locks) == 1
+        assert await lock(wire, "g0", "B", QUEUES[:1]) == set()
+
+
 @pytest.mark.spec("S147")
 async def test_a_lock_belongs_to_the_client_and_not_to_its_connection(
     wire: Wire, broker: Broker

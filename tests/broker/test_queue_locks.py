@@ -60,3 +60,34 @@ def test_unlocking_everything_leaves_nothing_behind() -> None:
     locks.unlock("g", "c1", [Q0])
     locks.unlock("unknown", "c1", [Q0])
     assert locks.owner("g", Q0, 0.0) is None
+    assert len(locks) == 0
+
+
+def test_locks_are_forgotten_when_they_expired_or_their_group_is_gone() -> None:
+    locks = QueueLocks()
+    locks.lock("g", "c1", [Q0, Q1], 0.0)
+    locks.lock("g", "c1", [Q1], 30.0)
+    locks.lock("h", "c1", [Q0], 0.0)
+    assert len(locks) == 3
+    locks.drop_expired(LOCK_SECONDS)
+    assert len(locks) == 3
+    locks.drop_expired(LOCK_SECONDS + 1)
+    assert len(locks) == 1
+    assert locks.owner("g", Q1, LOCK_SECONDS + 1) == "c1"
+    locks.drop_group("g")
+    locks.drop_group("g")
+    assert len(locks) == 0
+
+
+def test_locks_beyond_the_bound_are_refused_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    locks = QueueLocks(max_locks=1)
+    assert locks.lock("g", "c1", [Q0, Q1], 0.0) == [Q0]
+    assert locks.lock("h", "c1", [Q0, Q1], 0.0) == []
+    # What is held can be renewed, and taken over.
+    assert locks.lock("g", "c1", [Q0], 1.0) == [Q0]
+    assert locks.lock("g", "c2", [Q0], LOCK_SECONDS + 2) == [Q0]
+    assert len(caplog.records) == 1
+    locks.unlock("g", "c2", [Q0])
+    assert locks.lock("h", "c1", [Q1], LOCK_SECONDS + 2) == [Q1]

@@ -1,4 +1,4 @@
-"""What a broker does every few seconds: drop silent clients, delete old files."""
+"""What a broker does every few seconds: drop silent clients and old locks, delete old files."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Housekeeping(Service):
             await self._broker.clock.sleep(self.PERIOD)
             now = self._broker.clock.monotonic()
             self._drop_silent_clients(now)
+            self._broker.locks.drop_expired(now)
             if now - started >= self.FIRST_CLEANING:
                 self._clean_store()
 

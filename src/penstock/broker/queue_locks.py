@@ -3,16 +3,24 @@
 A lock belongs to a client id, not to a connection, and lives for a minute after it was taken or
 renewed. It is kept in memory only, as in RocketMQ (RebalanceLockManager): after a restart the
 members simply lock again.
+
+As in RocketMQ, any queue can be locked for any group: a member may ask before the topic is there.
+RocketMQ keeps all of them for ever; here those that expired are forgotten, and there is a bound.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.model import MessageQueue
 
+log = logging.getLogger(__name__)
+
 LOCK_SECONDS = 60.0
+MAX_LOCKS = 1 << 18
+"""More than members of all groups hold; somebody who makes names up gets no further."""
 
 
 class _Lock(NamedTuple):
@@ -23,21 +31,32 @@ class _Lock(NamedTuple):
 class QueueLocks:
     """The locks of all groups; different groups never meet."""
 
-    def __init__(self, lock_seconds: float = LOCK_SECONDS) -> None:
+    def __init__(self, lock_seconds: float = LOCK_SECONDS, max_locks: int = MAX_LOCKS) -> None:
         self._lock_seconds = lock_seconds
+        self._max_locks = max_locks
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0
+        self._is_full_told = False
+
+    def __len__(self) -> int:
+        return self._count
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
     ) -> list[MessageQueue]:
         """Take or renew what is free, expired or already held; return what is held now."""
-        locks = self._groups.setdefault(group, {})
+        locks = self._groups.get(group, {})
         held: list[MessageQueue] = []
         for queue in queues:
             lock = locks.get(queue)
+            if lock is None and not self._has_room():
+                continue
             if lock is None or lock.client_id == client_id or self._is_expired(lock, now):
+                self._count += lock is None
                 locks[queue] = _Lock(client_id, now)
                 held.append(queue)
+        if locks:
+            self._groups[group] = locks
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -49,6 +68,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             del self._groups[group]
 
@@ -64,7 +84,25 @@ class QueueLocks:
 
     def drop_group(self, group: str) -> None:
         """Forget a deleted group."""
-        self._groups.pop(group, None)
+        self._count -= len(self._groups.pop(group, ()))
+
+    def drop_expired(self, now: float) -> None:
+        """Forget the locks that anybody may take; called now and then."""
+        for group, locks in list(self._groups.items()):
+            for queue in [q for q, lock in locks.items() if self._is_expired(lock, now)]:
+                del locks[queue]
+                self._count -= 1
+            if not locks:
+                del self._groups[group]
+        self._is_full_told = False
+
+    def _has_room(self) -> bool:
+        if self._count < self._max_locks:
+            return True
+        if not self._is_full_told:
+            self._is_full_told = True
+            log.warning("queue locks refused, there are too many count=%d", self._count)
+        return False
 
     def _is_expired(self, lock: _Lock, now: float) -> bool:
         return now - lock.renewed > self._lock_seconds
