@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import timeit
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.broker.sampling import Sampling
 from penstock.broker.stats import BrokerStats as Counters
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.bodies.offsets import CorrectionOffsets
 from penstock.protocol.bodies.stats import (
     BrokerConsumeStats,
@@ -112,6 +114,22 @@ async def test_every_group_of_the_broker_is_shown(broker: Broker, wire: Wire) ->
     assert stats.broker_addr == broker.address
     ordered = await wire.ok(RequestCode.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats(True))
     assert json_body(BrokerConsumeStats, ordered).total_diff == 0
+
+
+async def test_the_cost_of_showing_every_group_grows_with_their_number_only(
+    broker: Broker, wire: Wire
+) -> None:
+    for number in range(2000):
+        broker.state.groups.put(SubscriptionGroupConfig(f"cg-{number}"))
+        broker.state.offsets.commit(f"cg-{number}", "T", 0, 1, "a test")
+    one_pass = min(timeit.repeat(broker.state.offsets.full_table, number=1, repeat=5))
+    taken: list[float] = []
+    for _ in range(3):
+        begin = timeit.default_timer()
+        await wire.ok(RequestCode.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats(False))
+        taken.append(timeit.default_timer() - begin)
+    # Looking through the offsets for each group by itself took nine hundred.
+    assert min(taken) < 50 * one_pass
 
 
 async def test_a_time_span_tells_how_late_a_group_is(broker: Broker, wire: Wire) -> None:

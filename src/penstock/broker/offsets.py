@@ -78,6 +78,13 @@ class Offsets:
             if key.endswith(suffix) and _split(key)[1] == group
         }
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The topics that each group committed anything in; for whoever wants all groups."""
+        topics: dict[str, list[str]] = {}
+        for topic, group in map(_split, self._committed):
+            topics.setdefault(group, []).append(topic)
+        return topics
+
     def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that committed anything in a topic."""
         return [group for name, group in map(_split, self._committed) if name == topic]
@@ -180,12 +187,9 @@ class Offsets:
 
     def full_table(self) -> ConsumerOffsetTable:
         """The same with what 5.x adds in its answers: topics by group, pulled positions."""
-        topics: dict[str, list[str]] = {}
-        for topic, group in map(_split, self._committed):
-            topics.setdefault(group, []).append(topic)
         return dataclasses.replace(
             self.table(),
-            group_topic_map={group: tuple(names) for group, names in topics.items()},
+            group_topic_map={g: tuple(topics) for g, topics in self.topics_by_group().items()},
             pull_offset_table={key: dict(queues) for key, queues in self._pulled.items()},
         )
 

@@ -60,9 +60,10 @@ def get_broker_consume_stats(broker: BrokerState, ask: GetBrokerConsumeStats) ->
     """Where every group of this broker stands."""
     groups: list[dict[str, tuple[ConsumeStats, ...]]] = []
     behind = in_flight = 0
+    topics = broker.offsets.topics_by_group()
     for group in broker.groups:
         found: list[ConsumeStats] = []
-        for topic in broker.offsets.of_group(group.group_name):
+        for topic in topics.get(group.group_name, ()):
             config = broker.topics.get(topic)
             if config is None or (ask.is_order and not config.order):
                 continue
