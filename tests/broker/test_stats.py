@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import timeit
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,7 @@ from penstock.protocol.headers.admin import (
 )
 from penstock.protocol.headers.offsets import QueryCorrectionOffset, UpdateConsumerOffset
 from penstock.testing.clock import FakeClock
+from penstock.testing.stage import Stage, in_virtual_time
 from penstock.testing.wire import Wire, json_body
 
 Connect = Callable[..., Awaitable[Wire]]
@@ -370,6 +372,28 @@ async def test_runtime_info_counts_what_was_sent_and_pulled(make_broker: MakeBro
         assert rates == [0.0, 0.5, 0.5]
         assert table["runtime"] == "[ 0 days, 0 hours, 0 minutes, 10 seconds ]"
         assert int(table["commitLogMaxOffset"]) > 0
+
+
+@in_virtual_time
+async def test_runtime_info_tells_how_far_each_delay_level_is(tmp_path: Path) -> None:
+    async def progress() -> dict[str, str]:
+        info = await runtime_info(wire)
+        return {key: info[key] for key in info if key.startswith("scheduleMessageOffset")}
+
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        assert await progress() == {}
+        for level in ("2", "2", "18"):
+            assert (await wire.send("T", properties={"DELAY": level})).code == 0
+        expected = {"scheduleMessageOffset_2": "0,2", "scheduleMessageOffset_18": "0,1"}
+        assert await progress() == expected
+        await stage.clock.sleep(6)
+        expected["scheduleMessageOffset_2"] = "2,2"
+        assert await progress() == expected
+        await broker.stop()
+        wire = await stage.connect(await stage.broker())
+        assert await progress() == expected
 
 
 async def test_totals_are_noted_at_midnight(make_broker: MakeBroker) -> None:

@@ -136,10 +136,7 @@ class Broker(Service):
             ip = await resolve_host(self._config.broker_ip1 or self._config.bind_host)
             state = self._state = self._build(server, storage, stats, ip)
             state.settings.on_change(state.apply_settings)
-            delays = Delays(
-                storage, state.delay_levels, self._clock, lambda: state.tables.changed(DELAYS_FILE)
-            )
-            self._load(state, delays)
+            self._load(state)
             registration = Registration(
                 self._config,
                 state.topics,
@@ -159,7 +156,7 @@ class Broker(Service):
                 Housekeeping(state),
             ]
             if not self._config.is_slave:
-                parts.append(delays)
+                parts.append(state.delays)
             # Before the parts, and therefore after them: nobody changes a table any more.
             stack.callback(state.tables.save_all)
             for part in parts:
@@ -167,8 +164,8 @@ class Broker(Service):
             # Again, and therefore earlier: clients are served until here, not a part longer.
             stack.push_async_callback(self._stop_server, server)
             store.on_arrival(state.held.arrived, state.held.queues)
-            store.on_arrival(delays.arrived, delays.queues)
-            add_all(self._dispatcher, state, delays)
+            store.on_arrival(state.delays.arrived, state.delays.queues)
+            add_all(self._dispatcher, state)
             await stack.enter_async_context(registration)
             log.info(
                 "broker started name=%s address=%s store=%s topics=%d",
@@ -229,6 +226,7 @@ class Broker(Service):
                 cluster=config.broker_cluster_name,
                 new_unique_id=lambda: ids.next(clock.time_ms()),
             ),
+            delays=Delays(storage, self._delay_levels, clock, lambda: tables.changed(DELAYS_FILE)),
             delay_levels=self._delay_levels,
             address=format_address((host, server.port)),
             store_host=pack_host(ip, server.port),
@@ -243,7 +241,7 @@ class Broker(Service):
         else:
             self._registration.when_known(done)
 
-    def _load(self, state: BrokerState, delays: Delays) -> None:
+    def _load(self, state: BrokerState) -> None:
         """Read the tables, and bring them in line with what the store really has."""
         tables, config = state.tables, self._config
         tables.add(TOPICS_FILE, load=state.topics.load, dump=state.topics.dump)
@@ -258,8 +256,8 @@ class Broker(Service):
         )
         tables.add(
             DELAYS_FILE,
-            load=delays.load,
-            dump=delays.dump,
+            load=state.delays.load,
+            dump=state.delays.dump,
             period=config.flush_delay_offset_interval_ms / 1000,
         )
         # New tables are written once, so that Apache RocketMQ finds them, too.
@@ -274,7 +272,7 @@ class Broker(Service):
                 state.topics.adopt(topic, count)
         for moved in state.offsets.clamp(state.storage.max_offset):
             log.warning("offset beyond the end of its queue pulled back %s", moved)
-        delays.correct()
+        state.delays.correct()
         for topic, what in ((HALF_TOPIC, "prepared transactions"), (TIMER_TOPIC, "timer messages")):
             kept = state.storage.max_offset(topic, 0)
             if kept:

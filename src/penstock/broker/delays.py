@@ -81,12 +81,20 @@ class Delays(Service):
             if corrected or high:
                 self._positions[level] = corrected
 
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """By level: the offset of its next message and the end of its queue.
+
+        Levels that never had a message are left out, as RocketMQ does.
+        """
+        ends = {
+            level: self._storage.max_offset(SCHEDULE_TOPIC, level - 1)
+            for level in range(1, self._levels.max_level + 1)
+        }
+        return {level: (self._position(level), end) for level, end in ends.items() if end}
+
     def waiting(self) -> int:
         """How many messages are delayed at the moment."""
-        return sum(
-            max(0, self._storage.max_offset(SCHEDULE_TOPIC, level - 1) - self._position(level))
-            for level in range(1, self._levels.max_level + 1)
-        )
+        return sum(max(0, end - position) for position, end in self.progress().values())
 
     # Delivery
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.broker.clients import Clients
 from penstock.broker.config import BrokerConfig
+from penstock.broker.delays import Delays
 from penstock.broker.filters import Filters
 from penstock.broker.groups import Groups
 from penstock.broker.held_pulls import HeldPulls
@@ -43,6 +44,7 @@ class BrokerState:
     stats: BrokerStats
     sampling: Sampling
     stamp: Stamp
+    delays: Delays
     delay_levels: DelayLevels
     address: str
     """``ip:port`` that clients are told."""

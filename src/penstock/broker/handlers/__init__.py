@@ -1,6 +1,5 @@
 """One module a family of requests."""
 
-from penstock.broker.delays import Delays
 from penstock.broker.handlers import (
     clients,
     consume_stats,
@@ -27,7 +26,7 @@ from penstock.protocol.commands import Command
 from penstock.remoting.dispatch import Dispatcher
 
 
-def add_all(dispatcher: Dispatcher, broker: BrokerState, delays: Delays) -> None:
+def add_all(dispatcher: Dispatcher, broker: BrokerState) -> None:
     """Serve every request this broker knows."""
     sending = Sending(broker)
     dispatcher.add_raw(RequestCode.SEND_MESSAGE, sending.send_v1)
@@ -59,6 +58,6 @@ def add_all(dispatcher: Dispatcher, broker: BrokerState, delays: Delays) -> None
         dispatcher.add_module(module, broker)
     dispatcher.add_raw(
         RequestCode.GET_ALL_DELAY_OFFSET,
-        lambda peer, command: Command(0, body=encode_body(delays.table())),
+        lambda peer, command: Command(0, body=encode_body(broker.delays.table())),
     )
     add_refusals(dispatcher)

@@ -42,6 +42,7 @@ def get_runtime_info(broker: BrokerState) -> Reply:
                 **_totals(broker),
                 **_queues(),
                 **_store(broker),
+                **_delays(broker),
                 **_timers(),
             }
         )
@@ -120,6 +121,14 @@ def _store(broker: BrokerState) -> dict[str, str]:
         "dispatchMaxBuffer": "0",
         "remainHowManyDataToFlush": _size(statistics.max_position - statistics.flushed_position),
         "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
+    }
+
+
+def _delays(broker: BrokerState) -> dict[str, str]:
+    """How far each delay level is; exporters tell by it how many messages wait."""
+    return {
+        f"scheduleMessageOffset_{level}": f"{position},{end}"
+        for level, (position, end) in broker.delays.progress().items()
     }
 
 
