@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.running import succeed
 
+from penstock.cli.serving import Plan, load_settings
 from penstock.testing.process import ChildProcess
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -233,6 +235,46 @@ def test_a_name_server_that_is_no_address_is_one_sentence(address: str, tmp_path
     said = refused("broker", "--data", str(tmp_path), "--broker-port", "0", "--namesrv", address)
     assert "expected host:port" in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_broker_registers_with_the_name_servers_of_its_file(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    name_server = ChildProcess(
+        [*PENSTOCK, "nameserver", "--nameserver-port", "0", "--data", str(tmp_path)]
+    )
+    with name_server:
+        address = name_server.wait_for_line(r"^ready namesrv=(\S+) ")[1]
+        conf.write_text(f"namesrvAddr = {address} ; \n")
+        flags = ["--config", str(conf), "--broker-port", "0", "--data", str(tmp_path)]
+        with ChildProcess([*PENSTOCK, "broker", *flags]) as broker:
+            where = broker.wait_for_line(r"^ready broker=(\S+) data=")[1]
+            listed = succeed("cluster", "overview", "--namesrv", address, "--json").json
+            assert [broker["address"] for broker in listed] == [where]
+
+
+def test_a_flag_wins_over_the_name_servers_of_the_file(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("namesrvAddr= one:9876 ;two:9876\n")
+    plan = Plan(data=tmp_path, config_file=conf)
+    assert load_settings(plan).broker.name_servers == ("one:9876", "two:9876")
+    plan = Plan(data=tmp_path, config_file=conf, namesrv="three:9876")
+    assert load_settings(plan).broker.name_servers == ("three:9876",)
+
+
+def test_a_name_server_of_the_file_that_is_no_address_is_one_sentence(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("namesrvAddr=127.0.0.1:9876;nonsense\n")
+    said = refused("broker", "--data", str(tmp_path), "--config", str(conf))
+    assert "namesrvAddr (--namesrv) has 'nonsense'; expected host:port" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_up_says_that_it_leaves_the_name_servers_of_the_file_aside(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("namesrvAddr=mq.example.com:9876\n")
+    with up(tmp_path, "--config", str(conf)) as process:
+        process.wait_for_line("namesrvAddr ignored: up registers with its own name server")
+        process.wait_for_line(READY)
 
 
 def test_an_export_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

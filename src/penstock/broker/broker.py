@@ -84,9 +84,7 @@ class Broker(Service):
                 for level in range(1, self._delay_levels.max_level + 1)
             ),
         )
-        self._name_servers = tuple(name_servers) or tuple(
-            address for address in config.namesrv_addr.split(";") if address
-        )
+        self._name_servers = tuple(name_servers) or config.name_servers
         self._clock = clock or SystemClock()
         self._limits = limits
         self._tls = tls

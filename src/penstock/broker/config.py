@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, InvalidArgument
 from penstock.model.names import READ, WRITE
 from penstock.protocol.delays import DEFAULT_DELAY_LEVELS
 from penstock.protocol.validation import check_topic
+from penstock.remoting.addresses import parse_address
 
 ASYNC_MASTER = "ASYNC_MASTER"
 SYNC_MASTER = "SYNC_MASTER"
@@ -99,6 +100,14 @@ class BrokerConfig:
                 f"brokerRole is {self.broker_role!r}",
                 expected=f"{ASYNC_MASTER}, {SYNC_MASTER} or {SLAVE}",
             )
+        for address in self.name_servers:
+            # Registration goes on past failures, so a typing error has to be found here.
+            try:
+                parse_address(address)
+            except InvalidArgument as error:
+                raise ConfigError(
+                    f"namesrvAddr (--namesrv) has {address!r}", expected=error.expected
+                ) from error
         # Both become names of topics.
         check_topic(self.broker_name)
         check_topic(self.broker_cluster_name)
@@ -107,6 +116,12 @@ class BrokerConfig:
     def is_slave(self) -> bool:
         """Whether this broker only reads."""
         return self.broker_role == SLAVE or self.broker_id != 0
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses of ``namesrvAddr``."""
+        parts = map(str.strip, self.namesrv_addr.split(";"))
+        return tuple(part for part in parts if part)
 
     @property
     def register_period_seconds(self) -> float:

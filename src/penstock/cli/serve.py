@@ -135,13 +135,14 @@ def nameserver(
 
 def broker(
     namesrv: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--namesrv",
             envvar="NAMESRV_ADDR",
             help="Name servers to register with, host:port;host:port; also Apache RocketMQ's.",
+            show_default=f"namesrvAddr of --config, else 127.0.0.1:{NAMESERVER_PORT}",
         ),
-    ] = f"127.0.0.1:{NAMESERVER_PORT}",
+    ] = None,
     data: DataOption = DEFAULT_DATA,
     broker_port: BrokerPortOption = None,
     broker_name: BrokerNameOption = None,
@@ -159,10 +160,10 @@ def broker(
     Example: penstock broker --namesrv 127.0.0.1:9876 --broker-name broker-b --broker-port 10921
     """
     from penstock.cli import serving
-    from penstock.remoting.addresses import parse_address
 
     plan = serving.Plan(
         data=data,
+        namesrv=namesrv,
         broker_port=broker_port,
         broker_name=broker_name,
         cluster=cluster,
@@ -173,8 +174,4 @@ def broker(
         insecure=insecure,
         verbose=verbose,
     )
-    name_servers = [address.strip() for address in namesrv.split(";") if address.strip()]
-    for address in name_servers:
-        # Registration goes on past failures, so a typing error has to be found here.
-        parse_address(address)
-    serving.serve(serving.broker_alone(plan, name_servers), verbose=verbose, as_json=as_json)
+    serving.serve(serving.broker_alone(plan), verbose=verbose, as_json=as_json)

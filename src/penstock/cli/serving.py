@@ -51,6 +51,7 @@ class Plan:
     data: Path
     bind: str | None = None
     advertise: str | None = None
+    namesrv: str | None = None
     nameserver_port: int = 0
     broker_port: int | None = None
     brokers: int = 1
@@ -112,6 +113,7 @@ def load_settings(plan: Plan) -> Settings:
     given = {
         "bind_host": plan.bind,
         "broker_ip1": plan.advertise,
+        "namesrv_addr": plan.namesrv,
         "listen_port": plan.broker_port,
         "broker_name": plan.broker_name,
         "broker_cluster_name": plan.cluster,
@@ -155,6 +157,9 @@ async def everything(plan: Plan) -> AsyncIterator[Running]:
     """A name server and its brokers."""
     settings = load_settings(plan)
     tell(settings.warnings)
+    if settings.broker.name_servers:
+        # Whoever tries a production's file at home must not send its clients there.
+        tell(["namesrvAddr ignored: up registers with its own name server; use penstock broker"])
     names = broker_names(settings.broker.broker_name, plan.brokers)
     refuse_lost_stores(plan.data, names)
     make_data_directory(plan.data)
@@ -228,7 +233,7 @@ async def name_server_alone(plan: Plan) -> AsyncIterator[Running]:
 
 
 @asynccontextmanager
-async def broker_alone(plan: Plan, name_servers: Sequence[str]) -> AsyncIterator[Running]:
+async def broker_alone(plan: Plan) -> AsyncIterator[Running]:
     """A broker under name servers that run elsewhere."""
     settings = load_settings(plan)
     tell(settings.warnings)
@@ -236,7 +241,10 @@ async def broker_alone(plan: Plan, name_servers: Sequence[str]) -> AsyncIterator
     root = plan.data / settings.broker.broker_name
     async with AsyncExitStack() as stack:
         broker = Broker(
-            settings.broker, root, store_config=settings.store, name_servers=name_servers
+            settings.broker,
+            root,
+            store_config=settings.store,
+            name_servers=settings.broker.name_servers or [DEFAULT_NAMESRV],
         )
         with _naming_flag("--broker-port"):
             await stack.enter_async_context(broker)
