@@ -17,6 +17,7 @@ from penstock.protocol.records import decode_records
 from penstock.store import Draft, MessageStore, ReadStatus, StoreConfig
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import pack_unit
+from penstock.store.reading import MAX_ASKED
 from penstock.store.segments import segment_path
 
 OpenStore = Callable[..., MessageStore]
@@ -268,6 +269,25 @@ def test_a_filter_that_matches_nothing_moves_on(
     result = store.read("orders", 0, 0, matches={tag_code("b")})
     assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 800)
     assert store.read("orders", 0, 800, matches={tag_code("b")}).next_offset == 1000
+
+
+def test_a_filter_that_looks_at_records_has_an_end_however_many_are_asked_for(
+    open_store: OpenStore, make_draft: MakeDraft
+) -> None:
+    store = open_store(replace(ROOMY, mapped_file_size_consume_queue=20 * 2 * MAX_ASKED))
+    fill(store, [make_draft(TAGS="a") for _ in range(MAX_ASKED + 100)])
+    asked: list[int] = []
+
+    def takes_none(code: int, _: memoryview) -> bool:
+        asked.append(code)
+        return False
+
+    result = store.read("orders", 0, 0, max_count=300_000, matches=takes_none)
+    assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, MAX_ASKED)
+    assert len(asked) == MAX_ASKED
+    # Comparing tag codes costs next to nothing: there a client may have what it asks for.
+    result = store.read("orders", 0, 0, max_count=300_000, matches={tag_code("b")})
+    assert result.next_offset == MAX_ASKED + 100
 
 
 def test_a_scan_stops_at_the_end_of_a_queue_file(
