@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import logging
@@ -106,6 +107,17 @@ async def test_the_elixir_client_gets_broker_ids_as_older_name_servers_write_the
             cluster = body_of(await elixir.ok(RequestCode.GET_BROKER_CLUSTER_INFO))
             assert (b'{0:"10.0' in cluster) == (version < 401)
         assert b'{"0":"10.0' in body_of(await java.ok(ROUTE, asks.GetRouteInfo("T")))
+
+
+async def test_a_route_can_be_read_as_a_python_literal(server: NameServer, wire: Wire) -> None:
+    await register(wire, broker=another(enable_acting_master=False))
+    # pyrocketmq does so; it says that it is of version 1.
+    async with await Wire.connect(server.port, language=Language.PYTHON, version=1) as python:
+        found = ast.literal_eval(body_of(await python.ok(ROUTE, asks.GetRouteInfo("T"))).decode())
+        cluster = body_of(await python.ok(RequestCode.GET_BROKER_CLUSTER_INFO)).decode()
+    assert found["brokerDatas"][0]["brokerAddrs"] == {0: "10.0.0.5:10911"}
+    listed = ast.literal_eval(cluster)["brokerAddrTable"]["broker-a"]
+    assert listed["brokerAddrs"] == {0: "10.0.0.5:10911"}
 
 
 async def test_a_topic_nobody_registered_is_17(wire: Wire) -> None:

@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 
 STANDARD_JSON_VERSION = 401
 """From V4_9_4 on clients take routes whose integer keys are quoted; most older ones take both."""
+_NUMBERED = (Language.ERLANG, Language.PYTHON)
 
 
 @dataclass(slots=True)
@@ -67,17 +68,20 @@ class NameServerState:
         return int(self.clock.monotonic() * 1000)
 
 
-def _quotes_itself(call: Call) -> bool:
-    """Whether a client quotes broker ids in what it gets, and fails where they are quoted."""
-    # The Elixir client does.
+def _needs_numbers(call: Call) -> bool:
+    """Whether a client needs broker ids as numbers, which is no JSON but what Java wrote for long.
+
+    The Elixir client quotes them itself and fails where they are; pyrocketmq reads the body as a
+    Python literal and looks for number 0.
+    """
     command = call.command
-    return command.language is Language.ERLANG and command.version < STANDARD_JSON_VERSION
+    return command.language in _NUMBERED and command.version < STANDARD_JSON_VERSION
 
 
 @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo)
 def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
     """Where a topic's queues are."""
-    is_literal = _quotes_itself(call) and not ask.accept_standard_json_only
+    is_literal = _needs_numbers(call) and not ask.accept_standard_json_only
     if state.cached_generation != state.routes.generation:
         state.cached_generation = state.routes.generation
         state.cached_routes.clear()
@@ -188,7 +192,7 @@ def get_member_group(state: NameServerState, ask: GetBrokerMemberGroup) -> Reply
 def get_cluster_info(state: NameServerState, call: Call) -> Reply:
     """Every broker of every cluster."""
     info = state.routes.cluster_info()
-    return Reply(body=encode_body(info, bare_integer_keys=_quotes_itself(call)))
+    return Reply(body=encode_body(info, bare_integer_keys=_needs_numbers(call)))
 
 
 @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

@@ -51,7 +51,9 @@ class BrokerData:
             broker.cluster,
             broker.broker_name,
             dict(sorted(broker.addresses.items())),
-            broker.enable_acting_master,
+            # Left out like 4.x does, where 5.x writes false: whoever does not find it takes it for
+            # that, and a client that reads routes as Python literals fails at the word.
+            broker.enable_acting_master or None,
             broker.zone_name,
         )
 
