@@ -11,12 +11,17 @@ import pytest
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import ConfigError, LifecycleError, PenstockError, StoreLocked
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.clients import GetConsumerRunningInfo
+from penstock.remoting.server import GO_AWAY_ABOVE_VERSION
 from penstock.store import SYNC_FLUSH, StoreConfig
 from penstock.testing.asking import all_records, commit, committed, ext, put_topic
 from penstock.testing.eventually import eventually
 from penstock.testing.stage import SMALL_STORE, Stage, in_virtual_time
 from penstock.testing.wire import Wire
+
+INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 
 
 @pytest.mark.parametrize("store", [{}, {"flush_disk_type": SYNC_FLUSH}], ids=["async", "sync"])
@@ -134,3 +139,27 @@ async def test_clients_of_a_stopping_broker_are_let_go_in_time(tmp_path: Path) -
         assert {answer.code for answer in answers} == {ResponseCode.PULL_NOT_FOUND}
         assert stage.clock.monotonic() - begin < 15
         await eventually(lambda: all(wire.is_closed for wire in wires))
+
+
+@in_virtual_time
+async def test_a_stop_that_waits_for_one_answer_does_not_wait_for_new_pulls(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        operator = await stage.connect(broker)
+        # Up to this version clients are not told to go away, so they go on as ever.
+        consumer = await stage.connect(broker, version=GO_AWAY_ABOVE_VERSION)
+        await put_topic(operator, "T")
+        await consumer.heartbeat("me@1", consumer="g", topics=["T"])
+        held = consumer.start_pull("g", "T", 0, hold_ms=15_000)
+        under_way = operator.start(INFO, GetConsumerRunningInfo("g", "me@1"))
+        asked = await consumer.asked(INFO)
+        begin = stage.clock.monotonic()
+        stopping = asyncio.ensure_future(broker.stop())
+        assert (await held).code == ResponseCode.PULL_NOT_FOUND
+        again = consumer.start_pull("g", "T", 0, hold_ms=15_000)
+        consumer.answer(asked, Command(0, body=b"{}"))
+        assert (await under_way).code == ResponseCode.SUCCESS
+        await stopping
+        assert stage.clock.monotonic() - begin < 1
+        with pytest.raises(ConnectionResetError):
+            await again

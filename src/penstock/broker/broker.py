@@ -326,5 +326,5 @@ class Broker(Service):
 
     async def _stop_server(self, server: Server) -> None:
         if self._state is not None:
-            self._state.held.wake_all()
+            self._state.held.release()
         await asyncio.shield(server.stop(_DRAIN_SECONDS, handler=go_away(self._dispatcher.serve)))

@@ -92,6 +92,8 @@ class HeldPulls(Service):
         self._count = 0
         self._woken = asyncio.Event()
         self._wake_at = math.inf
+        self.is_released = False
+        """Whether pulls are held no more."""
 
     def __len__(self) -> int:
         return self._count
@@ -148,8 +150,9 @@ class HeldPulls(Service):
             if group is None or pull.group == group:
                 self._answer(pull)
 
-    def wake_all(self) -> None:
-        """Answer every pull: the broker is about to stop, or what it may serve has changed."""
+    def release(self) -> None:
+        """Answer every pull and take no more: the broker is about to stop."""
+        self.is_released = True
         for queue in list(self._by_queue):
             self.wake(queue)
 

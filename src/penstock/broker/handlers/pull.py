@@ -88,7 +88,7 @@ class Pulling:
         self._monotonic = broker.clock.monotonic
         self._pulls = 0
 
-    def pull(self, peer: Peer, command: Command) -> Command | Promise:
+    def pull(self, peer: Peer, command: Command) -> Command | Promise | None:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
         ask = _decode(command.ext or _NO_EXT)
         try:
@@ -101,6 +101,10 @@ class Pulling:
         except PenstockError as error:
             return _refusal(error)
         if answer.code == _NOT_FOUND and ask.sys_flag & PullFlag.SUSPEND:
+            if self._broker.held.is_released:
+                # The connection is closed as soon as all are quiet. An answer would only be
+                # followed by the next pull, a promise would have to be waited for.
+                return None
             return self._hold(peer, command, ask, filter_)
         return answer
 
