@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from penstock.broker import Broker
@@ -12,6 +14,7 @@ from penstock.protocol.headers.admin import QueryConsumeQueue
 from penstock.protocol.headers.pull import QueryMessage, ViewMessage
 from penstock.protocol.message_ids import parse_offset_message_id
 from penstock.protocol.records import decode_record, decode_records
+from penstock.testing.stage import Stage
 from penstock.testing.wire import Wire, body_of, json_body
 
 QUERY = RequestCode.QUERY_MESSAGE
@@ -70,6 +73,18 @@ async def test_as_many_are_answered_as_were_asked_for(wire: Wire) -> None:
     assert len(bodies(await wire.ok(QUERY, key("k", count=3)))) == 3
     # The broker uses its own number for unique keys, whatever the asker says.
     assert len(bodies(await wire.ok(QUERY, key("k", unique=True, count=1)))) == 5
+
+
+async def test_no_more_are_answered_than_fit_into_one_frame(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(store={"mapped_file_size_commit_log": 32 << 20})
+        wire = await stage.connect(broker)
+        for number in range(5):
+            body = bytes([number]) * 4_000_000
+            sent = await wire.send("T", body, properties={"KEYS": "large"})
+            assert sent.code == 0, sent.remark
+        found = bodies(await wire.ok(QUERY, key("large")))
+        assert [body[0] for body in found] == [2, 3, 4], "the newest"
 
 
 async def test_nothing_found_has_its_own_code_and_the_fields_all_the_same(wire: Wire) -> None:

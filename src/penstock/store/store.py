@@ -52,6 +52,8 @@ from penstock.store.statistics import StoreStatistics
 log = logging.getLogger(__name__)
 
 MAX_QUERY_COUNT: Final = 64
+MAX_QUERY_BYTES: Final = 15 << 20
+"""So much fits into one frame, whose limit is 16 MiB on either side."""
 _MAX_QUERY_CANDIDATES = 4096
 _MAX_TIME = (1 << 63) - 1
 
@@ -366,13 +368,17 @@ class MessageStore:
         begin_ms: int = 0,
         end_ms: int = _MAX_TIME,
     ) -> QueryResult:
-        """Messages of a topic by unique id or key, stored within a range of time."""
+        """Messages of a topic by unique id or key, stored within a range of time.
+
+        The newest ones, as far as they fit into one answer; one of them always does.
+        """
         index = self._parts.index
         if index is None:
             return QueryResult([], 0, 0)
         wanted = key.encode("utf-8", "replace")
         hashed = TopicHash(topic.encode("utf-8", "replace")).of(wanted)
         found: dict[int, memoryview] = {}
+        size = 0
         for tries, position in enumerate(index.find(hashed, begin_ms, end_ms)):
             if len(found) >= min(max_count, MAX_QUERY_COUNT) or tries >= _MAX_QUERY_CANDIDATES:
                 break
@@ -383,6 +389,9 @@ class MessageStore:
                 and begin_ms <= store_timestamp_of(record) <= end_ms
                 and _has_key(record, topic, wanted)
             ):
+                size += len(record)
+                if found and size > MAX_QUERY_BYTES:
+                    break
                 found[position] = record
         return QueryResult(
             [found[position] for position in sorted(found)],
