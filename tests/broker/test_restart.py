@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,3 +164,29 @@ async def test_a_stop_that_waits_for_one_answer_does_not_wait_for_new_pulls(tmp_
         assert stage.clock.monotonic() - begin < 1
         with pytest.raises(ConnectionResetError):
             await again
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"broker_role": "SLAVE"}, "refuses sends brokerRole=SLAVE brokerId=0"),
+        ({"broker_id": 1}, "refuses sends brokerRole=ASYNC_MASTER brokerId=1"),
+        (
+            {"broker_role": "SYNC_MASTER"},
+            "without a slave's copy brokerRole=SYNC_MASTER brokerId=0",
+        ),
+        ({}, None),
+    ],
+    ids=["slave", "number", "sync", "alone"],
+)
+async def test_a_broker_says_once_that_it_replicates_nothing_where_it_is_asked_to(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    said: str | None,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        await stage.broker(**settings)
+    warnings = [r.message for r in caplog.records if "nothing is replicated" in r.message]
+    assert len(warnings) == (said is not None)
+    assert all(str(said) in warning for warning in warnings)

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from penstock.broker.clients import Clients
-from penstock.broker.config import SLAVE, BrokerConfig
+from penstock.broker.config import SLAVE, SYNC_MASTER, BrokerConfig
 from penstock.broker.delays import Delays
 from penstock.broker.filters import Filters
 from penstock.broker.groups import Groups
@@ -172,6 +172,7 @@ class Broker(Service):
                 self._root,
                 len(state.topics),
             )
+            self._warn_of_role()
             ready()
             await wait_any(*parts, registration)
 
@@ -280,6 +281,22 @@ class Broker(Service):
                     topic,
                     kept,
                 )
+
+    def _warn_of_role(self) -> None:
+        """Whoever asks for copies should know that there are none."""
+        config = self._config
+        if config.is_slave:
+            consequence = "this broker gets no messages from a master and refuses sends"
+        elif config.broker_role == SYNC_MASTER:
+            consequence = "sends are answered without a slave's copy"
+        else:
+            return
+        log.warning(
+            "nothing is replicated, %s brokerRole=%s brokerId=%d",
+            consequence,
+            config.broker_role,
+            config.broker_id,
+        )
 
     # Listening
 
