@@ -16,10 +16,18 @@ from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.offsets import DelayOffsetTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.delays import DelayLevels
+from penstock.protocol.headers.admin import DeleteTopic
 from penstock.protocol.headers.send import SendMessage
 from penstock.protocol.records import Record, decode_record, encode_record
 from penstock.store import SYNC_FLUSH, Draft
-from penstock.testing.asking import all_records, bodies, log_position, properties, records
+from penstock.testing.asking import (
+    all_records,
+    bodies,
+    log_position,
+    properties,
+    put_topic,
+    records,
+)
 from penstock.testing.clock import VirtualClock
 from penstock.testing.eventually import eventually
 from penstock.testing.faulty_files import FaultyFiles, SimulatedDisk
@@ -133,6 +141,57 @@ async def test_with_sync_flush_delays_work_too(tmp_path: Path) -> None:
         broker = await stage.broker(store={"flush_disk_type": SYNC_FLUSH})
         wire = await stage.connect(broker)
         await delay(wire, 1)
+        await eventually(lambda: delivered(broker) == 1, 30)
+
+
+# Deleted topics
+
+
+@in_virtual_time
+async def test_a_delayed_message_does_not_bring_its_deleted_topic_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        for body in (b"one", b"two"):
+            await delay(wire, 2, body)
+        assert (await wire.send("U", b"goes on", properties={"DELAY": "2"})).code == OK
+        await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
+        # That it was deleted is still known to whoever delivers later.
+        await broker.stop()
+        broker = await stage.broker()
+        await eventually(lambda: broker.state.storage.max_offset("U", 0) == 1, 30)
+        assert delivered(broker) == 0
+        await broker.stop()
+        broker = await stage.broker()
+        assert "T" not in broker.state.topics
+    told = [r.message for r in caplog.records if "of a deleted topic" in r.message]
+    assert told == ["delayed messages of a deleted topic skipped topic=T"]
+
+
+@in_virtual_time
+async def test_a_delayed_message_reaches_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await delay(wire, 1)
+        await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
+        await put_topic(wire, "T")
+        await eventually(lambda: delivered(broker) == 1, 30)
+
+
+@in_virtual_time
+async def test_a_delayed_message_outlives_the_loss_of_the_topic_table(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(root=tmp_path)
+        await delay(await stage.connect(broker), 2)
+        await broker.stop()
+        # What a crash leaves that comes before a new topic is saved.
+        for file in (tmp_path / "config").glob("topics.json*"):
+            file.unlink()
+        broker = await stage.broker(root=tmp_path)
+        assert "T" not in broker.state.topics
         await eventually(lambda: delivered(broker) == 1, 30)
 
 

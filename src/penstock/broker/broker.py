@@ -190,22 +190,23 @@ class Broker(Service):
             if self._registration is not None:
                 self._registration.topics_changed()
 
+        topics = Topics(
+            system=system_topics(
+                config.broker_cluster_name,
+                config.broker_name,
+                auto_create=config.auto_create_topic_enable,
+                template_queues=config.default_topic_queue_nums,
+                trace_topic=config.trace_topic_enable,
+            ),
+            now_ms=clock.time_ms,
+            changed=topics_changed,
+            auto_create=config.auto_create_topic_enable,
+        )
         return BrokerState(
             settings=Settings(config, self._store_config, now_ms=clock.time_ms),
             clock=clock,
             storage=storage,
-            topics=Topics(
-                system=system_topics(
-                    config.broker_cluster_name,
-                    config.broker_name,
-                    auto_create=config.auto_create_topic_enable,
-                    template_queues=config.default_topic_queue_nums,
-                    trace_topic=config.trace_topic_enable,
-                ),
-                now_ms=clock.time_ms,
-                changed=topics_changed,
-                auto_create=config.auto_create_topic_enable,
-            ),
+            topics=topics,
             groups=Groups(
                 auto_create=config.auto_create_subscription_group,
                 now_ms=clock.time_ms,
@@ -225,7 +226,13 @@ class Broker(Service):
                 cluster=config.broker_cluster_name,
                 new_unique_id=lambda: ids.next(clock.time_ms()),
             ),
-            delays=Delays(storage, self._delay_levels, clock, lambda: tables.changed(DELAYS_FILE)),
+            delays=Delays(
+                storage,
+                self._delay_levels,
+                clock,
+                lambda: tables.changed(DELAYS_FILE),
+                topics=topics,
+            ),
             delay_levels=self._delay_levels,
             address=format_address((host, server.port)),
             store_host=pack_host(ip, server.port),

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 
 from penstock.broker.delaying import due
 from penstock.broker.storage import Storage
+from penstock.broker.topics import Topics
 from penstock.errors import IllegalMessage, ProtocolError, StoreError
-from penstock.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from penstock.model.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.offsets import DelayOffsetTable
 from penstock.protocol.delays import DelayLevels
@@ -40,12 +41,20 @@ class Delays(Service):
     FIRST = 1.0
 
     def __init__(
-        self, storage: Storage, levels: DelayLevels, clock: Clock, changed: Callable[[], None]
+        self,
+        storage: Storage,
+        levels: DelayLevels,
+        clock: Clock,
+        changed: Callable[[], None],
+        *,
+        topics: Topics,
     ) -> None:
         self._storage = storage
         self._levels = levels
         self._clock = clock
         self._changed = changed
+        self._topics = topics
+        self._told_deleted: set[str] = set()
         self._positions: dict[int, int] = {}
         self._is_failing = False
         self._busy_levels: set[int] = set(range(1, levels.max_level + 1))
@@ -205,12 +214,31 @@ class Delays(Service):
         if draft is None or draft.topic == HALF_TOPIC:
             log.error("delayed message without a target skipped position=%d", record.log_position)
             return
+        if self._is_deleted(draft.topic, record.log_position):
+            return
         try:
             self._storage.append(draft)
         except IllegalMessage as error:
             # Another program's store may hold what this one does not take: it must not be in the
             # way of all that follow.
             log.error("delayed message skipped position=%d error=%s", record.log_position, error)
+
+    def _is_deleted(self, topic: str, log_position: int) -> bool:
+        """Whether a message was sent to a topic that is gone: delivery would bring the topic back.
+
+        To be missing in the table is not enough: a topic that a send had just made may be missing
+        after a crash, and what was acknowledged is delivered.
+        """
+        if (
+            topic in self._topics
+            or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            or not self._storage.store.was_deleted_since(topic, log_position)
+        ):
+            return False
+        if topic not in self._told_deleted:
+            self._told_deleted.add(topic)
+            log.warning("delayed messages of a deleted topic skipped topic=%s", topic)
+        return True
 
 
 def _records(slices: list[memoryview]) -> Iterator[memoryview]:

@@ -440,6 +440,10 @@ class MessageStore:
         self._flusher.save_note()
         return removed
 
+    def was_deleted_since(self, topic: str, log_position: int) -> bool:
+        """Whether a topic was deleted after a record was appended; it may be there again."""
+        return log_position < self._parts.dispatcher.deleted_topics.get(topic, 0)
+
     def request_clean(self) -> None:
         """Let the next rounds of ``clean`` delete expired segments at any hour."""
         self._cleaner.request()
