@@ -14,7 +14,13 @@ from penstock.spark.pipelines.archive_directory import (
     load_existing,
     opened,
 )
-from penstock.spark.pipelines.archive_state import DataFile, Span, State, state_name
+from penstock.spark.pipelines.archive_state import (
+    DataFile,
+    Span,
+    State,
+    state_name,
+    to_json,
+)
 from penstock.spark.pipelines.files import DirectoryBusy, LocalFiles
 
 ENOUGH = 200
@@ -47,6 +53,18 @@ class FailingFiles(LocalFiles):
     def delete(self, path: str) -> None:
         self._change()
         super().delete(path)
+
+
+class InterruptedFiles(LocalFiles):
+    """A directory whose user presses Ctrl-C when the second file is moved."""
+
+    moved = 0
+
+    def move(self, source: str, target: str) -> None:
+        self.moved += 1
+        if self.moved == 2:
+            raise KeyboardInterrupt
+        super().move(source, target)
 
 
 def stage(archive: ArchiveDirectory, root: Path, texts: list[str]) -> list[str]:
@@ -137,6 +155,37 @@ def test_what_a_dead_run_left_aside_is_removed(tmp_path: Path) -> None:
     with opened(files, "orders") as archive:
         stage(archive, tmp_path, ["7", "8"])
     assert files.names("_penstock/staging") == []
+
+
+def test_a_run_that_is_interrupted_amid_its_moves_keeps_what_was_not_moved_yet(
+    tmp_path: Path,
+) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        opened(InterruptedFiles(tmp_path), "orders") as archive,
+    ):
+        add(archive, tmp_path)
+    files = LocalFiles(tmp_path)
+    assert committed(files, tmp_path) == [0, 1, 2]
+    with opened(files, "orders"):
+        assert visible(tmp_path) == [0, 1, 2]
+    assert files.names("_penstock/staging") == []
+
+
+def test_nothing_is_deleted_while_what_takes_its_place_is_missing(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    with opened(files, "orders") as archive:
+        add(archive, tmp_path)
+    state = load_existing(files)
+    (path,) = stage(ArchiveDirectory(files, state), tmp_path, ["0 1 2"])
+    target = "day=2026-11-16/part-2-0.parquet"
+    new = [DataFile(target, "2026-11-16", 3, 1, 0, 0)]
+    after = state.after_compaction(state.files, new, [(path, target)])
+    files.create(state_name(after.version), to_json(after))
+    files.delete(path)
+    with pytest.raises(StoreDamaged, match=target), opened(files, "orders"):
+        pytest.fail("it was let in")
+    assert visible(tmp_path) == [0, 1, 2]
 
 
 def test_only_one_run_at_a_time_works_on_an_archive(tmp_path: Path) -> None:

@@ -52,17 +52,20 @@ class ArchiveDirectory:
 
     def apply(self) -> None:
         """Move and delete what the state asks for; what was done before is skipped."""
-        for path in self.state.deletes:
-            self.files.delete(path)
+        # Nothing is deleted before all that takes its place was seen.
         for source, target in self.state.moves:
-            if self.files.exists(source):
-                self.files.move(source, target)
-            elif not self.files.exists(target):
+            if not self.files.exists(source) and not self.files.exists(target):
                 raise StoreDamaged(
                     f"file {target} of the archive {self.files} is missing",
                     expected="every file that its state names",
                     hint="restore it from a copy, or archive to a new directory",
                 )
+        # Deleted first, so that no plain reader of the directory ever finds a row twice.
+        for path in self.state.deletes:
+            self.files.delete(path)
+        for source, target in self.state.moves:
+            if self.files.exists(source):
+                self.files.move(source, target)
 
     def discard_refuse(self, *, is_alone: bool) -> None:
         """Remove staged rows that no state names, and states that nobody needs."""
@@ -111,10 +114,10 @@ def opened(files: Files, topic: str) -> Iterator[ArchiveDirectory]:
         archive = ArchiveDirectory(files, state)
         archive.apply()
         archive.discard_refuse(is_alone=is_alone)
-        try:
-            yield archive
-        finally:
-            archive.discard_refuse(is_alone=is_alone)
+        yield archive
+        # Not after an error: what is staged may be named by a state that was committed, but whose
+        # moves were cut short. The next to open the archive finishes them, and only then clears up.
+        archive.discard_refuse(is_alone=is_alone)
 
 
 def data_paths(files: Files, state: State) -> dict[str, str]:
