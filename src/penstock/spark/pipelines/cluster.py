@@ -12,6 +12,7 @@ import orjson
 from penstock.admin.blocking import Admin
 from penstock.client.settings import nameservers
 from penstock.remoting.tls import ClientTls
+from penstock.spark import connections
 
 
 class Access(TypedDict, total=False):
@@ -43,7 +44,18 @@ class Cluster:
     @classmethod
     def of(cls, namesrv: str | Iterable[str] | None, access: Access) -> Cluster:
         """Settled on the driver: executors may have another environment."""
-        return cls(";".join(nameservers(namesrv)), access)
+        settled = connections.Access.of(";".join(nameservers(namesrv)), **access)
+        return cls(
+            ";".join(settled.namesrv),
+            Access(
+                access_key=settled.access_key,
+                secret_key=settled.secret_key,
+                security_token=settled.security_token,
+                # Not None, for which an executor would ask its own environment.
+                tls=settled.tls or False,
+                namespace=settled.namespace,
+            ),
+        )
 
     def options(self) -> dict[str, str]:
         """What ``format("penstock")`` is told."""
