@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock import Message, Producer
 from penstock.errors import InvalidArgument, NotFound
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.replay import Replay, replay
@@ -146,6 +147,19 @@ def test_a_store_directory_is_replayed_without_its_broker(
     )
     assert result.sent == 2
     assert sorted(str(row["key"]) for row in replayed(spark, again)) == ["o-1", "o-3"]
+
+
+def test_a_topic_of_a_store_directory_is_found_in_its_namespace(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    with embedded(tmp_path) as other, Producer("p", namesrv=other.namesrv, namespace="ns") as sender:
+        sender.send(Message("orders", b"1", keys=["o-1"]))
+    shop.mq.admin.create_topic("ns%again", 1)
+    result = replay(
+        spark, "again", topic="orders", path=tmp_path, namespace="ns", namesrv=shop.mq.namesrv
+    )
+    assert result.sent == 1
+    assert [row["key"] for row in replayed(spark, shop, "ns%again")] == ["o-1"]
 
 
 def test_unclear_wishes_are_refused_before_anything_is_read(

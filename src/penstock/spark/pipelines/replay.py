@@ -173,7 +173,7 @@ def _source(
     if archive is None and topic is not None:
         check_topic(topic)
         if path is not None:
-            return _from_store(spark, topic, path)
+            return _from_store(spark, cluster, topic, path)
         return _from_topic(spark, cluster, topic, bounds, rows_per_step)
     raise InvalidArgument(
         "it is not clear what to replay",
@@ -243,9 +243,15 @@ def topic_spans(admin: Admin, topic: str, start_ms: int | None, end_ms: int | No
 
 
 def _from_store(
-    spark: SparkSession, topic: str, path: str | os.PathLike[str]
+    spark: SparkSession, cluster: Cluster, topic: str, path: str | os.PathLike[str]
 ) -> tuple[str, list[_Step]]:
-    rows = spark.read.format("penstock").option("path", os.fspath(path)).option("topic", topic)
+    rows = (
+        spark.read.format("penstock")
+        # Not for its cluster, but for its namespace: a store has the brokers' names of topics.
+        .options(**cluster.options())
+        .option("path", os.fspath(path))
+        .option("topic", topic)
+    )
     return f"topic {topic} of store {os.fspath(path)}", [_Step(rows.load(), 1)]
 
 
