@@ -124,6 +124,26 @@ def test_letters_are_repaired_sent_once_and_written_down(
     assert redrive_audit(spark, audit).count() == 10 + third.letters
 
 
+@pytest.mark.parametrize("rate", [None, 1000.0])
+def test_a_letter_that_is_there_twice_is_sent_once(
+    spark: SparkSession, billed: Shop, tmp_path: Path, rate: float | None
+) -> None:
+    letters = dead_letters(spark, "billing", namesrv=billed.mq.namesrv)
+    # In one task, and in another one.
+    pairs = letters.withColumn("pair", F.explode(F.array(F.lit(1), F.lit(2))))
+    twice = pairs.unionByName(pairs)
+    assert twice.count() == 20
+    result = redrive(
+        twice, group="billing", audit=tmp_path, rate=rate, namesrv=billed.mq.namesrv
+    )
+    assert (result.letters, result.redriven) == (5, 5)
+    copies = spark.read.format("penstock").options(
+        namesrv=billed.mq.namesrv, topic="%RETRY%billing"
+    )
+    assert sorted(row["keys"][0] for row in copies.load().collect()) == DOOMED
+    assert redrive_audit(spark, tmp_path).count() == 5
+
+
 def test_columns_changed_in_spark_are_what_is_sent(
     spark: SparkSession, billed: Shop, tmp_path: Path
 ) -> None:

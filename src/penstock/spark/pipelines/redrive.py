@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 PRIVATE = "_penstock"
 _STARTED = re.compile(r"run-(.+)\.started\.json")
+_PLACE = ["broker", "queue_id", "offset"]
 _DONE = frozenset({Outcome.REDRIVEN, Outcome.ALREADY})
 
 
@@ -95,6 +96,7 @@ def redrive(
 
     ``letters`` are rows of `dead_letters`, filtered and changed as you like. They need ``broker``,
     ``queue_id`` and ``offset``; what ``body``, ``keys``, ``tags`` and ``properties`` say is sent.
+    A letter that they hold twice, as after a join, is sent once, by any one of its rows.
     ``repair`` is called for each on the executors and may change or leave it. Copies go to the
     group's retry topic, where no other group sees them, or to topic ``to``.
 
@@ -112,6 +114,7 @@ def redrive(
     cluster = Cluster.of(namesrv, access)
     author = by or f"{getpass.getuser()}@{socket.gethostname()}"
     run = new_replay_id()
+    letters = _once_each(letters)
     total = letters.count()
     work = Redriver(cluster, group, to, repair, run, author, rate, dry_run)
     progress("redriving", 0, total)
@@ -156,12 +159,20 @@ def redrive_audit(spark: SparkSession, directory: str | os.PathLike[str]) -> Dat
 # ----------------------------------------------------------------------------------------- a run
 
 
-def _worked(letters: DataFrame, work: Redriver) -> DataFrame:
+def _once_each(letters: DataFrame) -> DataFrame:
+    """One row a letter: two tasks would not see each other's copies, nor one task its own.
+
+    By range, so that neighbours stay together: executors read letters again, many at a time.
+    """
     chosen = letters.select(*(name for name in LETTER_COLUMNS if name in letters.columns))
+    return chosen.repartitionByRange(*_PLACE).dropDuplicates(_PLACE)
+
+
+def _worked(letters: DataFrame, work: Redriver) -> DataFrame:
     if work.rate is not None:
-        chosen = chosen.coalesce(1)
-    # Oldest first, and neighbours together: they are read again by the executor.
-    ordered = chosen.sortWithinPartitions("broker", "queue_id", "offset")
+        letters = letters.coalesce(1)
+    # Oldest first, in the order in which they are read again.
+    ordered = letters.sortWithinPartitions(*_PLACE)
     return ordered.mapInArrow(work, record_schema())
 
 
@@ -175,7 +186,7 @@ def _collected(records: DataFrame) -> list[dict[str, Any]]:
 
 
 def _check_columns(letters: DataFrame) -> None:
-    for name in ("broker", "queue_id", "offset"):
+    for name in _PLACE:
         if name not in letters.columns:
             raise InvalidArgument(
                 f"the letters have no column {name!r}",
