@@ -133,9 +133,7 @@ def test_a_letter_that_is_there_twice_is_sent_once(
     pairs = letters.withColumn("pair", F.explode(F.array(F.lit(1), F.lit(2))))
     twice = pairs.unionByName(pairs)
     assert twice.count() == 20
-    result = redrive(
-        twice, group="billing", audit=tmp_path, rate=rate, namesrv=billed.mq.namesrv
-    )
+    result = redrive(twice, group="billing", audit=tmp_path, rate=rate, namesrv=billed.mq.namesrv)
     assert (result.letters, result.redriven) == (5, 5)
     copies = spark.read.format("penstock").options(
         namesrv=billed.mq.namesrv, topic="%RETRY%billing"

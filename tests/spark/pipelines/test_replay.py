@@ -12,7 +12,12 @@ from pyspark.sql import SparkSession
 from penstock import Message, Producer
 from penstock.errors import InvalidArgument, NotFound
 from penstock.spark.pipelines.archive import archive
-from penstock.spark.pipelines.replay import Replay, replay
+from penstock.spark.pipelines.replay import (
+    Replay,
+    new_replay_id,
+    replay,
+    replay_until_ms,
+)
 from penstock.testing.embedded import embedded
 
 from .conftest import Shop
@@ -126,6 +131,43 @@ def test_a_replay_that_died_is_finished_without_sending_anything_twice(
     assert sorted(str(row["key"]) for row in found) == sorted(again.sent)
 
 
+@pytest.mark.parametrize("name", [None, "a name of my own"])
+def test_a_replay_of_a_topic_to_itself_is_finished_with_what_was_there_when_it_began(
+    spark: SparkSession, shop: Shop, name: str | None
+) -> None:
+    early = shop.order(6)
+    choice: dict[str, Any] = {"topic": "orders", "namesrv": shop.mq.namesrv}
+    part = replay(spark, "orders", where="offset % 2 = 0", replay_id=name, **choice)
+    assert 0 < part.sent < 6
+    live = shop.order(4)
+    wishes = {"replay_id": part.replay_id, **choice}
+    assert replay(spark, "orders", dry_run=True, **wishes).matched == 6 - part.sent
+    rest = replay(spark, "orders", **wishes)
+    assert (rest.sent, rest.matched) == (6 - part.sent, 6)
+    assert replay(spark, "orders", **wishes).sent == 0
+    found = sorted(str(row["key"]) for row in replayed(spark, shop, "orders"))
+    assert found == sorted([*early, *early, *live])
+
+
+def test_a_replay_that_died_before_its_topic_was_there_is_finished(
+    spark: SparkSession, shop: Shop
+) -> None:
+    shop.order(3)
+    result = replay(
+        spark, "new", topic="orders", replay_id=new_replay_id(), namesrv=shop.mq.namesrv
+    )
+    assert (result.sent, result.matched) == (3, 3)
+
+
+def test_the_name_of_a_replay_says_up_to_when_its_messages_were_stored() -> None:
+    assert replay_until_ms(new_replay_id(1_794_824_100_007)) == 1_794_824_100_008
+    assert replay_until_ms("20261116T101500007-1a2b3c4d") == 1_794_824_100_008
+    # Those without milliseconds mean all of their second.
+    assert replay_until_ms("20261116T101500-1a2b3c4d") == 1_794_824_101_000
+    for name in ("mine", "20261399T101500-1a2b3c4d", "2026-11-16"):
+        assert replay_until_ms(name) is None
+
+
 def test_queues_and_their_order_are_kept_at_a_rate(spark: SparkSession, again: Shop) -> None:
     again.order(12)
     again.mq.admin.create_topic("same", 2)
@@ -152,7 +194,10 @@ def test_a_store_directory_is_replayed_without_its_broker(
 def test_a_topic_of_a_store_directory_is_found_in_its_namespace(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    with embedded(tmp_path) as other, Producer("p", namesrv=other.namesrv, namespace="ns") as sender:
+    with (
+        embedded(tmp_path) as other,
+        Producer("p", namesrv=other.namesrv, namespace="ns") as sender,
+    ):
         sender.send(Message("orders", b"1", keys=["o-1"]))
     shop.mq.admin.create_topic("ns%again", 1)
     result = replay(

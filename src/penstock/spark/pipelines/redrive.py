@@ -2,7 +2,7 @@
 
 The audit is a directory of Parquet, one folder for each run:
 
-    AUDIT/run=20261116T101500-1a2b3c4d/*.parquet     a row for each letter that was looked at
+    AUDIT/run=20261116T101500123-1a2b3c4d/*.parquet  a row for each letter that was looked at
     AUDIT/_penstock/run-....started.json             who began it, when, for which group
     AUDIT/_penstock/run-....finished.json            that all its rows are there
 

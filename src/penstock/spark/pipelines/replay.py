@@ -7,6 +7,7 @@ can tell, and so that a replay which died can be finished without sending anythi
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 from penstock.admin.blocking import Admin
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.client.envelopes import checked_topic
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model.names import Property
 from penstock.protocol.validation import check_topic
 from penstock.spark.pipelines.archive_directory import load_existing
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ROWS_PER_STEP = 1_000_000
-_ID_TIME = "%Y%m%dT%H%M%S"
+_ID_TIME = re.compile(r"(\d{8}T\d{6})(\d{3})?-")
+"""To the millisecond; a name without them means all of its second."""
 
 
 class Replay:
@@ -67,6 +69,15 @@ class _Step(NamedTuple):
     weight: int
 
 
+class _Source(NamedTuple):
+    """Where messages come from."""
+
+    name: str
+    steps: list[_Step]
+    latest_ms: int = 0
+    """No message is later, by the clocks of the brokers; 0 where that is not known."""
+
+
 def replay(
     spark: SparkSession,
     to: str,
@@ -99,8 +110,8 @@ def replay(
     order, with ``keep_queue`` to the queue of the same broker and number.
 
     ``rate`` is a limit in messages a second. ``dry_run`` counts and sends nothing. A replay that
-    died is finished by naming its ``replay_id``: what it sent is not sent again. ``on_start`` is
-    told that id before the first message is sent.
+    died is finished by naming its ``replay_id``: what it sent is not sent again, nor is anything
+    that was stored after it began. ``on_start`` is told that id before the first message is sent.
     """
     began = time.monotonic()
     checked_topic(to)
@@ -110,21 +121,22 @@ def replay(
     cluster = Cluster.of(namesrv, access)
     bounds = _bounds(start, end)
     condition = _condition(bounds, keys, tags, where)
-    source, steps = _source(spark, cluster, archive, topic, path, bounds, rows_per_step)
-    chosen = [_Step(step.rows.where(condition), step.weight) for step in steps]
+    source = _source(spark, cluster, archive, topic, path, bounds, rows_per_step)
+    chosen = [_Step(step.rows.where(condition), step.weight) for step in source.steps]
     total = sum(step.weight for step in chosen)
+    before = 0
+    if replay_id is not None:
+        done = _already_sent(spark, cluster, to, replay_id)
+        before = done.places.count()
+        chosen = [_Step(_unsent(step.rows, replay_id, done), step.weight) for step in chosen]
     if dry_run:
         days = _count_days(chosen, total, progress)
         matched = sum(count for _, count in days)
-        return ReplayResult("", to, source, matched, 0, days, True, time.monotonic() - began)
-    chosen_id = replay_id or new_replay_id()
+        return ReplayResult("", to, source.name, matched, 0, days, True, time.monotonic() - began)
+    chosen_id = replay_id or new_replay_id(max(source.latest_ms, time.time_ns() // 1_000_000))
     if on_start is not None:
         on_start(chosen_id)
-    if replay_id is not None:
-        done = _already_sent(spark, cluster, to, replay_id)
-        chosen = [_Step(_without(step.rows, done), step.weight) for step in chosen]
     sent = 0
-    matched = 0
     reached = 0
     progress("replaying", 0, total)
     with small_batches(spark, rate):
@@ -133,13 +145,29 @@ def replay(
             sent += _send(paced(copies, rate), cluster, to, keep_queue)
             reached += step.weight
             progress("replaying", reached, total)
-    matched = sent if replay_id is None else sent + done.count()
-    return ReplayResult(chosen_id, to, source, matched, sent, (), False, time.monotonic() - began)
+    return ReplayResult(
+        chosen_id, to, source.name, sent + before, sent, (), False, time.monotonic() - began
+    )
 
 
-def new_replay_id() -> str:
-    """A name for a replay that says when it began."""
-    return f"{datetime.now(UTC).strftime(_ID_TIME)}-{uuid.uuid4().hex[:8]}"
+def new_replay_id(began_ms: int | None = None) -> str:
+    """A name for a replay that says when it began; now, if not told otherwise."""
+    if began_ms is None:
+        began_ms = time.time_ns() // 1_000_000
+    began = datetime.fromtimestamp(began_ms // 1000, UTC)
+    return f"{began:%Y%m%dT%H%M%S}{began_ms % 1000:03d}-{uuid.uuid4().hex[:8]}"
+
+
+def replay_until_ms(replay_id: str) -> int | None:
+    """The first moment that a replay of this name leaves out; None when the name does not say."""
+    found = _ID_TIME.match(replay_id)
+    if found is None:
+        return None
+    try:
+        began = datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(began.timestamp()) * 1000 + (1000 if found[2] is None else int(found[2]) + 1)
 
 
 # --------------------------------------------------------------------------------------- sources
@@ -167,7 +195,7 @@ def _source(
     path: str | os.PathLike[str] | None,
     bounds: _Bounds,
     rows_per_step: int,
-) -> tuple[str, Iterable[_Step]]:
+) -> _Source:
     if archive is not None and topic is None and path is None:
         return _from_archive(spark, archive, bounds, rows_per_step)
     if archive is None and topic is not None:
@@ -183,14 +211,16 @@ def _source(
 
 def _from_archive(
     spark: SparkSession, directory: str | os.PathLike[str], bounds: _Bounds, rows_per_step: int
-) -> tuple[str, list[_Step]]:
+) -> _Source:
     files = open_files(directory, spark)
     state = load_existing(files)
     found = overlapping(state.files, bounds.start_ms, bounds.end_ms)
-    return f"archive {files} of topic {state.topic}", [
+    steps = [
         _Step(read_files(spark, files, state, part), sum(file.rows for file in part))
         for part in _portions(found, rows_per_step)
     ]
+    latest = max((file.to_ms for file in found), default=0)
+    return _Source(f"archive {files} of topic {state.topic}", steps, latest)
 
 
 def _portions(files: Sequence[DataFile], rows: int) -> Iterator[list[DataFile]]:
@@ -207,13 +237,16 @@ def _portions(files: Sequence[DataFile], rows: int) -> Iterator[list[DataFile]]:
 
 def _from_topic(
     spark: SparkSession, cluster: Cluster, topic: str, bounds: _Bounds, rows_per_step: int
-) -> tuple[str, list[_Step]]:
+) -> _Source:
     with cluster.admin() as admin:
         spans = topic_spans(admin, topic, bounds.start_ms, bounds.end_ms)
-    return f"topic {topic}", [
+        # Asked after the spans, so that none of their messages is later.
+        latest = max((row.last_timestamp for row in admin.topic_stats(topic)), default=0)
+    steps = [
         _Step(read_spans(spark, cluster, topic, part), sum(span.count for span in part))
         for part in chunks(spans, rows_per_step)
     ]
+    return _Source(f"topic {topic}", steps, latest)
 
 
 def topic_spans(admin: Admin, topic: str, start_ms: int | None, end_ms: int | None) -> list[Span]:
@@ -244,7 +277,7 @@ def topic_spans(admin: Admin, topic: str, start_ms: int | None, end_ms: int | No
 
 def _from_store(
     spark: SparkSession, cluster: Cluster, topic: str, path: str | os.PathLike[str]
-) -> tuple[str, list[_Step]]:
+) -> _Source:
     rows = (
         spark.read.format("penstock")
         # Not for its cluster, but for its namespace: a store has the brokers' names of topics.
@@ -252,7 +285,7 @@ def _from_store(
         .option("path", os.fspath(path))
         .option("topic", topic)
     )
-    return f"topic {topic} of store {os.fspath(path)}", [_Step(rows.load(), 1)]
+    return _Source(f"topic {topic} of store {os.fspath(path)}", [_Step(rows.load(), 1)])
 
 
 # ----------------------------------------------------------------------------------- the messages
@@ -350,32 +383,53 @@ def _count_days(
 # ------------------------------------------------------------------------------------- finishing
 
 
-def _already_sent(spark: SparkSession, cluster: Cluster, to: str, replay_id: str) -> DataFrame:
-    """The places of all messages that copies of this replay stand for."""
+class _Sent(NamedTuple):
+    """What a replay did before it died."""
+
+    places: DataFrame
+    """Of all messages that its copies stand for."""
+    until_ms: int | None
+    """The first moment that it leaves out; None where nothing says when it began."""
+
+
+def _already_sent(spark: SparkSession, cluster: Cluster, to: str, replay_id: str) -> _Sent:
     from pyspark.sql import functions as F
 
-    with cluster.admin() as admin:
-        spans = topic_spans(admin, to, _began_ms(replay_id), None)
+    until_ms = replay_until_ms(replay_id)
+    # Clocks differ; an hour is more than enough and costs little.
+    since_ms = None if until_ms is None else until_ms - 3_600_000
+    try:
+        with cluster.admin() as admin:
+            spans = topic_spans(admin, to, since_ms, None)
+    except TopicNotFound:
+        # It died before its first copy made the topic.
+        spans = []
     if not spans:
-        return spark.createDataFrame([], "place string")
-    copies = read_spans(spark, cluster, to, spans, columns="properties")
+        return _Sent(spark.createDataFrame([], "place string"), until_ms)
+    copies = read_spans(spark, cluster, to, spans, columns="properties,store_timestamp")
     said = F.col("properties")
-    return (
+    found = (
         copies.where(said[Replay.ID] == replay_id)
-        .select(said[Replay.FROM].alias("place"))
-        .distinct()
+        .groupBy(said[Replay.FROM].alias("place"))
+        .agg(F.unix_millis(F.min("store_timestamp")).alias("at"))
         .localCheckpoint()
     )
+    if until_ms is None:
+        # A name that does not say when it began: not later than its first copy was stored.
+        first = found.agg(F.min("at")).collect()[0][0]
+        until_ms = None if first is None else int(first) + 1
+    return _Sent(found.select("place"), until_ms)
 
 
-def _without(rows: DataFrame, done: DataFrame) -> DataFrame:
-    return rows.withColumn("place", _place()).join(done, "place", "left_anti").drop("place")
+def _unsent(rows: DataFrame, replay_id: str, done: _Sent) -> DataFrame:
+    """What a replay has yet to send.
 
+    A topic that is replayed to itself has gained the copies meanwhile; any topic or archive may
+    have gained messages that the replay was never to send.
+    """
+    from pyspark.sql import functions as F
 
-def _began_ms(replay_id: str) -> int | None:
-    """When a replay began, with room for clocks that differ; None when its name does not say."""
-    try:
-        began = datetime.strptime(replay_id.partition("-")[0], _ID_TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return int(began.timestamp() * 1000) - 3_600_000
+    rows = rows.where(~F.col("properties")[Replay.ID].eqNullSafe(replay_id))
+    if done.until_ms is not None:
+        rows = rows.where(F.unix_millis("store_timestamp") < done.until_ms)
+    return rows.withColumn("place", _place()).join(done.places, "place", "left_anti").drop("place")
