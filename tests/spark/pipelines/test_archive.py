@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.source.brokers import SEGMENT, create, numbered, produce, running
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.columns import spark_schema
@@ -100,6 +101,54 @@ def test_only_the_files_of_a_time_range_are_read(
     assert all("part-000000000002" in name for name in after.inputFiles())
     assert read_archive(spark, tmp_path, end_ms=middle).count() == 4
     assert read_archive(spark, tmp_path, start_ms=middle, end_ms=middle + 1).count() == 0
+
+
+def test_a_directory_that_driver_and_executors_do_not_share_is_no_gap(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.order(6)
+    # Hadoop drops ".." before it follows links, Python does not: so these are two directories, as
+    # on two machines.
+    (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "inner")
+    where = tmp_path / "link" / ".." / "archive"
+    with pytest.raises(InvalidArgument, match=r"wrote 6 rows .* driver finds 0 there; .* share"):
+        archive(spark, "orders", where, namesrv=shop.mq.namesrv, fail_on_data_loss=False)
+    # Nothing was passed over: on a directory that is shared all of it is archived.
+    (tmp_path / "link").unlink()
+    (tmp_path / "elsewhere" / "archive").rename(tmp_path / "shared")
+    done = archive(spark, "orders", tmp_path / "shared", namesrv=shop.mq.namesrv)
+    assert (done.archived, done.gaps) == (6, ())
+
+
+def test_what_the_broker_deletes_amid_a_run_is_told_as_a_gap_and_not_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = f"mappedFileSizeCommitLog={SEGMENT}\n"
+    with running(tmp_path / "data", settings=settings) as up:
+        create(up.namesrv, "orders", 1)
+        produce(up.namesrv, numbered("orders", range(400), size=500))
+
+        def expire(what: str, done: int, total: int) -> None:
+            if done == 0:
+                up.stop()
+                up.expire(2)
+                up.start()
+
+        result = archive(
+            spark,
+            "orders",
+            tmp_path / "archive",
+            namesrv=up.namesrv,
+            fail_on_data_loss=False,
+            progress=expire,
+        )
+    (gap,) = result.gaps
+    assert gap.start == 0
+    assert 0 < gap.end < 400
+    assert result.archived == result.total == 400 - gap.end
+    rows = read_archive(spark, tmp_path / "archive").select("offset").collect()
+    assert sorted(row["offset"] for row in rows) == list(range(gap.end, 400))
 
 
 def test_a_topic_that_was_made_anew_is_refused_with_a_way_out(

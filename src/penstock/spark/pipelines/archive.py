@@ -17,6 +17,14 @@ from typing import TYPE_CHECKING, Unpack
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
 from penstock.protocol.validation import check_topic
 from penstock.spark.pipelines.archive_directory import ArchiveDirectory, opened
+from penstock.spark.pipelines.archive_staging import (
+    Staged,
+    check_asked,
+    check_gone,
+    check_shared,
+    doubtful,
+    holes,
+)
 from penstock.spark.pipelines.archive_state import (
     DataFile,
     Span,
@@ -75,7 +83,8 @@ def archive(
     ``spark.read.parquet`` and every other Parquet reader take it as it is, and `read_archive`
     sees a whole archive even while a run is at work. Run it as often as you like: a message is
     archived once, also after a run was killed. Where the broker deleted messages before they were
-    archived the run fails, or with ``fail_on_data_loss=False`` records the gap and goes on.
+    archived the run fails, or with ``fail_on_data_loss=False`` records the gap and goes on; what
+    the broker still has is never taken for a gap.
 
     ``directory`` is a path that driver and executors share, or a URL of any file system that
     Spark knows. One run at a time works on an archive. ``rows_per_commit`` bounds what a crash
@@ -99,10 +108,13 @@ def archive(
         work = plan(target.state, ranges, fail_on_data_loss=fail_on_data_loss)
         if work.gaps:
             _record_gaps(target, work.gaps)
-        done = 0
+        archived = done = 0
+        gaps = list(work.gaps)
         progress("archiving", 0, work.count)
         for chunk in chunks(work.spans, rows_per_commit):
-            _archive_chunk(spark, cluster, target, chunk, fail_on_data_loss)
+            added, lost = _archive_chunk(spark, cluster, target, chunk, fail_on_data_loss)
+            archived += added
+            gaps += lost
             done += sum(span.count for span in chunk)
             progress("archiving", done, work.count)
         compacted = 0
@@ -115,12 +127,12 @@ def archive(
     return ArchiveResult(
         topic,
         str(files),
-        done,
+        archived,
         state.rows,
         len(state.files),
         len({file.day for file in state.files}),
         compacted,
-        work.gaps,
+        tuple(gaps),
         time.monotonic() - began,
     )
 
@@ -134,26 +146,47 @@ def _archive_chunk(
     target: ArchiveDirectory,
     chunk: Sequence[Span],
     fail_on_data_loss: bool,
-) -> None:
+) -> tuple[int, list[Span]]:
+    """How many messages were added, and what was gone."""
     topic = target.state.topic
     rows = read_spans(
         spark, cluster, topic, chunk, failOnDataLoss="true" if fail_on_data_loss else "false"
     )
-    staging = target.new_staging()
-    _write(rows, f"{target.files.root}/{staging}")
-    found = _read_back(spark, target.files, staging)
-    lost = _check(topic, chunk, found, fail_on_data_loss)
+    found = _staged(spark, target, rows)
+    check_asked(topic, chunk, found)
+    count = sum(file.rows for file in found)
+    lost: list[Span] = []
+    if count < sum(span.count for span in chunk):
+        lost = _lost(spark, cluster, target, chunk, found)
+    if lost and fail_on_data_loss:
+        raise NotFound(
+            f"{sum(gap.count for gap in lost)} messages of topic {topic!r} were deleted by the "
+            f"broker while they were being archived",
+            expected="all of them",
+            hint="fail_on_data_loss=False (--allow-gaps) records the gap and goes on",
+        )
     new, moves = _placed(found, target.state.version + 1)
     target.commit(target.state.after_chunk(chunk, new, moves, lost))
+    return count, lost
 
 
-def _write(rows: DataFrame, path: str) -> None:
+def _staged(spark: SparkSession, target: ArchiveDirectory, rows: DataFrame) -> list[Staged]:
+    """Write rows aside, and see that all of them are there."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    staging = target.new_staging()
+    counted = Observation()
     (
-        rows.withColumn("day", store_day())
+        rows.observe(counted, F.count(F.lit(1)).alias("written"))
+        .withColumn("day", store_day())
         .write.partitionBy("day")
         .option("compression", "zstd")
-        .parquet(path)
+        .parquet(f"{target.files.root}/{staging}")
     )
+    found = _read_back(spark, target.files, staging)
+    check_shared(str(target.files), int(counted.get["written"]), found)
+    return found
 
 
 def _file_name() -> Column:
@@ -162,25 +195,7 @@ def _file_name() -> Column:
     return F.col("_metadata.file_name").alias("name")
 
 
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """A file that was written aside, and what is in it."""
-
-    path: str
-    day: str
-    bytes: int
-    spans: tuple[Span, ...]
-    """From the first to the last offset of each queue; `rows` may be fewer."""
-    queue_rows: tuple[int, ...]
-    from_ms: int
-    to_ms: int
-
-    @property
-    def rows(self) -> int:
-        return sum(self.queue_rows)
-
-
-def _read_back(spark: SparkSession, files: Files, staging: str) -> list[_Staged]:
+def _read_back(spark: SparkSession, files: Files, staging: str) -> list[Staged]:
     """What is really there now: nothing is committed that was not read again."""
     from pyspark.sql import functions as F
 
@@ -219,7 +234,7 @@ def _read_back(spark: SparkSession, files: Files, staging: str) -> list[_Staged]
         day, name = path.split("/")[-2].removeprefix("day="), path.rpartition("/")[2]
         mine = of_file.get((day, name), [])
         found.append(
-            _Staged(
+            Staged(
                 path,
                 day,
                 files.size(path),
@@ -232,45 +247,52 @@ def _read_back(spark: SparkSession, files: Files, staging: str) -> list[_Staged]
     return [file for file in found if file.rows]
 
 
-def _check(
-    topic: str, chunk: Sequence[Span], found: Sequence[_Staged], fail_on_data_loss: bool
+def _lost(
+    spark: SparkSession,
+    cluster: Cluster,
+    target: ArchiveDirectory,
+    chunk: Sequence[Span],
+    found: Sequence[Staged],
 ) -> list[Span]:
-    """Every message of the chunk is there once; what may be lost, and is, is returned."""
-    counted: dict[tuple[str, int], int] = {}
-    first: dict[tuple[str, int], int] = {}
-    last: dict[tuple[str, int], int] = {}
-    for file in found:
-        for span, rows in zip(file.spans, file.queue_rows, strict=True):
-            counted[span.queue] = counted.get(span.queue, 0) + rows
-            first[span.queue] = min(first.get(span.queue, span.start), span.start)
-            last[span.queue] = max(last.get(span.queue, span.end), span.end)
-    lost = []
-    for span in chunk:
-        count = counted.pop(span.queue, 0)
-        begins, ends = first.get(span.queue, span.end), last.get(span.queue, span.end)
-        where = f"queue {span.queue_id} of topic {topic!r} on broker {span.broker!r}"
-        if begins < span.start or ends > span.end or count > span.count:
-            raise StoreDamaged(
-                f"{count} rows from offset {begins} to {ends} came from {where}",
-                expected=f"{span.count} from {span.start} to {span.end}",
-            )
-        if count == span.count:
-            continue
-        # Brokers delete from the front; a hole in the middle is never right.
-        if fail_on_data_loss or count != span.end - begins:
-            raise NotFound(
-                f"{count} of {span.count} messages from offset {span.start} of {where} could be "
-                f"read",
-                expected="all of them",
-                hint="if the broker deleted them meanwhile: fail_on_data_loss=False (--allow-gaps)",
-            )
-        lost.append(Span(span.broker, span.queue_id, span.start, begins))
-    if counted:
-        raise StoreDamaged(f"rows of queues {sorted(counted)} of topic {topic!r} came unasked")
-    return lost
+    """What of a chunk is not there because the broker no longer has it; an error if it has."""
+    from penstock.spark.columns import spark_schema
+
+    topic = target.state.topic
+    place = spark_schema(("broker", "queue_id", "offset"))
+    paths = [f"{target.files.root}/{file.path}" for file in found]
+    there = _stretches(spark.read.schema(place).parquet(*paths)) if paths else []
+    missing = holes(chunk, there)
+    with cluster.admin() as admin:
+        unsure = doubtful(topic, missing, admin.topic_stats(topic))
+    if unsure:
+        queues = {hole.queue for hole in unsure}
+        again = read_spans(
+            spark,
+            cluster,
+            topic,
+            [span for span in chunk if span.queue in queues],
+            failOnDataLoss="false",
+            columns="broker,queue_id,offset",
+        )
+        check_gone(topic, unsure, _stretches(again))
+    return missing
 
 
-def _placed(found: Sequence[_Staged], version: int) -> tuple[list[DataFile], list[tuple[str, str]]]:
+def _stretches(rows: DataFrame) -> list[Span]:
+    """Which offsets there are, as spans without a hole."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    queue = Window.partitionBy("broker", "queue_id").orderBy("offset")
+    # Offsets and row numbers grow alike until one is missing.
+    numbered = rows.withColumn("stretch", F.col("offset") - F.row_number().over(queue))
+    found = numbered.groupBy("broker", "queue_id", "stretch").agg(
+        F.min("offset").alias("first"), F.max("offset").alias("last")
+    )
+    return [Span(r["broker"], r["queue_id"], r["first"], r["last"] + 1) for r in found.collect()]
+
+
+def _placed(found: Sequence[Staged], version: int) -> tuple[list[DataFile], list[tuple[str, str]]]:
     """Where staged files will stand, and the moves that bring them there."""
     new, moves = [], []
     for number, file in enumerate(found):
@@ -308,13 +330,11 @@ def _compact_day(
 ) -> None:
     parts = -(-sum(file.bytes for file in group) // target_bytes)
     rows = read_files(spark, target.files, target.state, group)
-    staging = target.new_staging()
     # By range, so that each file has a stretch of each queue, and in the order of the queue.
     ordered = rows.repartitionByRange(parts, "store_timestamp").sortWithinPartitions(
         "broker", "queue_id", "offset"
     )
-    _write(ordered, f"{target.files.root}/{staging}")
-    found = _read_back(spark, target.files, staging)
+    found = _staged(spark, target, ordered)
     before, after = sum(file.rows for file in group), sum(file.rows for file in found)
     if before != after:
         raise StoreDamaged(
