@@ -29,7 +29,8 @@ def read_archive(
     """The rows of an archive, exactly those of its last commit.
 
     Unlike a plain read of the directory this is right at any moment, even if a run died while it
-    moved files. With ``start_ms`` and ``end_ms`` (store time, the end left out) files outside are
+    moved files. A run that compacts a day replaces its files: a frame made before then fails, and
+    is made again. With ``start_ms`` and ``end_ms`` (store time, the end left out) files outside are
     not opened.
     """
     from pyspark.sql import functions as F
