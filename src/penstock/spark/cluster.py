@@ -22,10 +22,15 @@ from penstock.errors import (
 )
 from penstock.model import MessageQueue, TopicRoute
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
+from penstock.model.route import MASTER_ID
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.protocol.headers.offsets import (
+    EarliestStoreTimeResult,
+    GetEarliestStoreTime,
     GetMaxOffset,
     GetMinOffset,
     OffsetResult,
@@ -88,6 +93,11 @@ class Cluster:
                 hint="is the broker running, and registered with the name server?",
             )
         return broker.addresses[min(broker.addresses)]
+
+    def is_at_master(self, queue: MessageQueue) -> bool:
+        """Whether `address` is that of the broker which takes the queue's messages."""
+        broker = self.route(queue.topic).broker(queue.broker_name)
+        return broker is not None and MASTER_ID in broker.addresses
 
     def queues(self, options: ReadOptions) -> list[MessageQueue]:
         """The queues that are to be read, as the cluster is now."""
@@ -171,6 +181,16 @@ class Cluster:
                 if stored is not None and stored < timestamp_ms:
                     found[queue] = ends[queue]
         return found
+
+    def is_all_new(self, queue: MessageQueue) -> bool:
+        """Whether every message of the queue was stored since its broker started."""
+        address, about = self.address(queue), str(queue)
+        first = GetEarliestStoreTime(self.access.long_name(queue.topic), queue.queue_id)
+        answer = self.wire.call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, first, about=about)
+        stored = decode_header(EarliestStoreTimeResult, answer.ext).timestamp
+        answer = self.wire.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, about=about)
+        started = decode_body(KvTable, body_bytes(answer)).table.get("bootTimestamp", "")
+        return started.isascii() and started.isdecimal() and 0 < int(started) < stored
 
     def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
         answer = self.wire.exchange(self.address(queue), self.pull(queue, offset, count=1))

@@ -6,7 +6,7 @@ connections or open files, is the driver's half. Tasks get the reader without it
 
 from __future__ import annotations
 
-import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
@@ -21,11 +21,10 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.spark.fetch import lost
+from penstock.spark.fetch import RETRY_DELAY, lost
 from penstock.spark.options import ReadOptions, offsets_of
 from penstock.spark.planning import Range
-
-log = logging.getLogger(__name__)
+from penstock.spark.shortened import Cause, Shortened
 
 Offsets = dict[MessageQueue, int]
 
@@ -38,6 +37,7 @@ class DriverHalf(ABC):
         self._target: Offsets | None = None
         """Where a stream of what is available now ends."""
         self._seen: Offsets = {}
+        self._shortened = Shortened(options.fail_on_data_loss, self._why_shorter)
 
     @abstractmethod
     def initial(self) -> dict[str, object]:
@@ -54,6 +54,14 @@ class DriverHalf(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back what is open."""
+
+    @abstractmethod
+    def _known_ends(self) -> Offsets:
+        """Where the queues end, as far as that can be found out."""
+
+    @abstractmethod
+    def _why_shorter(self, queue: MessageQueue) -> Cause:
+        """Why a queue ends before the stream's place."""
 
     @abstractmethod
     def _earliest(self, queues: Sequence[MessageQueue]) -> Offsets:
@@ -74,23 +82,31 @@ class DriverHalf(ABC):
         ranges = []
         for queue, high in ends.items():
             low = begun[queue]
-            if high < low:
-                low = self._begun_anew(queue, low, high)
-            ranges.append(Range(queue, low, high))
+            if high < low and self._options.fail_on_data_loss:
+                # Written down by a stream that was allowed to go on after a loss.
+                raise lost(f"{queue} ended at {high}, and the stream had read up to {low}")
+            # A place that moves back has nothing to be read before the next batch.
+            ranges.append(Range(queue, min(low, high), high))
         return ranges
+
+    def _ends(self, begun: Offsets) -> Offsets:
+        """How far a micro-batch may go; a queue that is too short just now stays where it is."""
+        if self._target is None:
+            return {**begun, **self._shortened.settled(begun, self._known_ends())}
+        while True:
+            end = {**begun, **self._shortened.settled(begun, self._target)}
+            waiting = self._shortened.waiting
+            if not waiting:
+                return end
+            # Spark asks no more once nothing is new, so time has to tell within this answer.
+            time.sleep(RETRY_DELAY)
+            now = self._known_ends()
+            self._target.update({queue: now[queue] for queue in waiting if queue in now})
 
     def _with_beginnings(self, begun: Offsets, ends: Offsets) -> Offsets:
         """The starts, with those of queues that have been added since: their first messages."""
         added = [queue for queue in ends if queue not in begun]
         return {**begun, **self._earliest(added)} if added else begun
-
-    def _begun_anew(self, queue: MessageQueue, low: int, high: int) -> int:
-        """A queue that ends before the stream's place: the topic was deleted and made again."""
-        what = f"{queue} ends at {high}, and the stream has read up to {low}: was the topic deleted"
-        if self._options.fail_on_data_loss:
-            raise lost(what)
-        log.warning("%s; reading it from its beginning", what)
-        return 0
 
 
 _Half = TypeVar("_Half", bound=DriverHalf)

@@ -31,6 +31,7 @@ from penstock.spark.mirror import Mirror, written
 from penstock.spark.options import LATEST, ReadOptions
 from penstock.spark.planning import TaskRanges, capped, tasks
 from penstock.spark.positions import Positions
+from penstock.spark.shortened import Cause
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,10 +99,10 @@ class _Driver(DriverHalf):
         if self._mirror is not None:
             self._mirror.show(begun)
         # What a batch has behind it stays, also of queues that are out of reach just now.
-        end = {**begun, **(self._known_ends() if self._target is None else self._target)}
+        end = self._ends(begun)
         if self._target is None and end == begun and self._options.poll_seconds:
             self._arrivals.wait(end, self._options.poll_seconds)
-            end = {**begun, **self._known_ends()}
+            end = self._ends(begun)
         self._seen = end
         if most is not None:
             end = capped(self._with_beginnings(begun, end), end, most)
@@ -111,7 +112,7 @@ class _Driver(DriverHalf):
         """Where the queues end that can be asked; an outage is waited out, however long.
 
         A broker that is away may be in no route, and then its topics look as if deleted. So a topic
-        nobody knows is waited for as well; made anew, its offsets tell (`_begun_anew`).
+        nobody knows is waited for as well; made anew, its offsets tell (`Shortened`).
         """
         failures: list[PenstockError] = []
         try:
@@ -126,6 +127,15 @@ class _Driver(DriverHalf):
                 log.warning("the stream of %s waits: %s", self._options.subject, failures[0])
             self._cluster.forget_routes()
         return ends
+
+    def _why_shorter(self, queue: MessageQueue) -> Cause:
+        try:
+            if not self._cluster.is_at_master(queue):
+                return Cause.BEHIND
+            return Cause.ANEW if self._cluster.is_all_new(queue) else Cause.UNKNOWN
+        except PenstockError as error:
+            log.debug("no cause found queue=%s error=%s", queue, error)
+            return Cause.UNKNOWN
 
     def _earliest(self, queues: Sequence[MessageQueue]) -> Offsets:
         return self._cluster.earliest(queues)

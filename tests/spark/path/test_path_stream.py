@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.path.stores import Writer
 
 from penstock.errors import InvalidArgument
-from penstock.spark import path_stream
+from penstock.spark import path_stream, shortened
 from penstock.spark.fetch import DataLost
 from penstock.spark.options import parse_read
 from penstock.spark.path_stream import PathStream
@@ -126,18 +126,24 @@ def test_a_copy_that_is_older_than_the_checkpoint_is_data_loss(
     assert batch(lenient, start, end) == live.sent[:10]
 
 
-def test_a_topic_made_anew_is_data_loss_or_read_from_its_beginning(
-    writer: Callable[..., Writer],
+def test_a_queue_shorter_than_the_checkpoint_is_data_loss_or_gone_on_with_at_its_end(
+    writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shortened, "SHORT_PATIENCE", 0.2)
     live = writer()
     live.send("orders", 0, 3)
     start: Offset = {"offsets": {"orders": {"broker-a": {"0": 8}}}}
     reader = stream(live.root)
-    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.prepareForTriggerAvailableNow()
     with pytest.raises(DataLost, match=r"ends at 3, and the stream has read up to 8"):
-        reader.partitions(start, end)
+        reader.latestOffset(start, ReadAllAvailable())
     lenient = stream(live.root, failOnDataLoss="false")
-    assert batch(lenient, start, end) == live.sent
+    lenient.prepareForTriggerAvailableNow()
+    end = lenient.latestOffset(start, ReadAllAvailable())
+    assert batch(lenient, start, end) == []
+    live.send("orders", 0, 2)
+    lenient = stream(live.root, failOnDataLoss="false")
+    assert batch(lenient, end, lenient.latestOffset(end, ReadAllAvailable())) == live.sent[3:]
 
 
 def test_a_stream_has_no_end(writer: Callable[..., Writer]) -> None:

@@ -24,13 +24,17 @@ class Up:
 
     def __init__(self, data: Path, *flags: str, settings: str = "") -> None:
         self.data = data
-        config = data.with_name(f"{data.name}.conf")
-        config.write_text(settings)
+        self._config = data.with_name(f"{data.name}.conf")
+        self.configure(settings)
         self._command: list[str | Path] = [sys.executable, "-m", "penstock", "up"]
-        self._command += ["--data", data, "--config", config, *flags]
+        self._command += ["--data", data, "--config", self._config, *flags]
         self._ports = ["0", "0"]
         self.namesrv = ""
         self._process: ChildProcess | None = None
+
+    def configure(self, settings: str) -> None:
+        """Change its settings, from the next start on."""
+        self._config.write_text(settings)
 
     def start(self) -> None:
         names, broker = self._ports

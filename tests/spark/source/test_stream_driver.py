@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.spark.source.brokers import create, numbered, numbers, produce, running
+from tests.spark.source.brokers import Up, create, numbered, numbers, produce, running
 
 from penstock import MessageQueue
 from penstock.errors import InvalidArgument, PenstockError
@@ -214,11 +216,87 @@ def test_a_topic_that_was_made_anew_is_noticed(
     mq.admin.delete_topic("orders")
     create(mq.namesrv, "orders", 1)
     produce(mq.namesrv, numbered("orders", [100, 101]))
-    end = strict.latestOffset(start, ALL)
     with pytest.raises(DataLost, match="orders@broker-a:0 ends at 2, and the stream has read up"):
-        strict.partitions(start, end)
-    assert content(lenient, start, end) == [100, 101]
-    assert content(lenient, end, lenient.latestOffset(end, ALL)) == []
+        strict.latestOffset(start, ALL)
+    back = lenient.latestOffset(start, ALL)
+    assert content(lenient, start, back) == []
+    assert content(lenient, back, lenient.latestOffset(back, ALL)) == [100, 101]
+
+
+def test_available_now_reads_a_topic_that_was_made_anew(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 1)
+    produce(mq.namesrv, numbered("orders", range(3)))
+    reader = stream(mq.namesrv, failOnDataLoss="false", maxOffsetsPerTrigger="2")
+    reader.prepareForTriggerAvailableNow()
+    place: dict[str, object] = {"offsets": {"orders": {"broker-a": {"0": 20}}}}
+    seen: list[int] = []
+    while (end := reader.latestOffset(place, ReadMaxRows(2))) != place:
+        seen += content(reader, place, end)
+        place = end
+    assert seen == [0, 1, 2]
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Iterator[tuple[Up, dict[str, object]]]:
+    """A stopped broker with the first ten of twenty messages that a stream has read."""
+    with running(tmp_path / "data") as up:
+        create(up.namesrv, "orders", 1)
+        produce(up.namesrv, numbered("orders", range(10)))
+        up.stop()
+        shutil.copytree(up.data, tmp_path / "copy")
+        up.start()
+        produce(up.namesrv, numbered("orders", range(10, 20)))
+        reader = stream(up.namesrv)
+        start = reader.initialOffset()
+        reader.stop()
+        up.stop()
+        up.data.rename(tmp_path / "newer")
+        (tmp_path / "copy").rename(up.data)
+        yield up, start
+
+
+def test_a_replica_that_lags_is_waited_for(
+    older: tuple[Up, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.spark.shortened.SHORT_PATIENCE", 0.0)
+    up, start = older
+    up.configure("brokerId=1\n")
+    up.start()
+    reader = stream(up.namesrv)
+    assert reader.latestOffset(start, ALL) == start
+    assert reader.latestOffset(start, ALL) == start, "and not only for a moment"
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, ALL) == start
+    up.stop()
+    shutil.rmtree(up.data)
+    up.data.with_name("newer").rename(up.data)
+    up.configure("")
+    up.start()
+    produce(up.namesrv, numbered("orders", [20, 21]))
+    reader = stream(up.namesrv)
+    assert content(reader, start, reader.latestOffset(start, ALL)) == [20, 21]
+    reader.stop()
+
+
+def test_a_lost_tail_is_an_error_or_gone_on_after_without_a_repeat(
+    older: tuple[Up, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up, start = older
+    up.start()
+    strict, lenient = stream(up.namesrv), stream(up.namesrv, failOnDataLoss="false")
+    assert strict.latestOffset(start, ALL) == start, "it may be recovering still"
+    assert lenient.latestOffset(start, ALL) == start
+    monkeypatch.setattr("penstock.spark.shortened.SHORT_PATIENCE", 0.0)
+    with pytest.raises(DataLost, match="ends at 10, and the stream has read up to 20"):
+        strict.latestOffset(start, ALL)
+    back = lenient.latestOffset(start, ALL)
+    assert content(lenient, start, back) == []
+    with pytest.raises(DataLost, match="ended at 10, and the stream had read up to 20"):
+        strict.partitions(start, back)
+    produce(up.namesrv, numbered("orders", [30, 31]))
+    assert content(lenient, back, lenient.latestOffset(back, ALL)) == [30, 31]
+    strict.stop()
+    lenient.stop()
 
 
 def test_a_stream_has_no_end_and_no_foreign_checkpoint(mq: Embedded) -> None:

@@ -1,0 +1,78 @@
+"""Queues that end before the place a stream has reached.
+
+A replica that lags, or a broker that is still recovering, says so for a while: the stream stays
+where it is. Where it stays like that, messages are lost, by a power cut or because the topic was
+deleted and made again. A stream that must not lose any ends there, before Spark has written down
+an end that would fail for ever. One that may go on moves its place back with a micro-batch that
+reads nothing: to the end of the queue, so that nothing is read twice, or to its beginning where it
+is certain that nothing in it was ever read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+from penstock.model import MessageQueue
+from penstock.spark.fetch import SHORT_PATIENCE, lost
+
+log = logging.getLogger(__name__)
+
+
+class Cause(Enum):
+    """Why a queue ends before the stream's place."""
+
+    BEHIND = auto()
+    """A replica says so: it takes no new messages, and nothing is missed by waiting."""
+    ANEW = auto()
+    """Every message of the queue came after those that were read."""
+    UNKNOWN = auto()
+
+
+class Shortened:
+    """The queues of one stream that ended too early when last looked at."""
+
+    def __init__(self, fail: bool, cause: Callable[[MessageQueue], Cause]) -> None:
+        self._fail = fail
+        self._cause = cause
+        self._since: dict[MessageQueue, float] = {}
+
+    @property
+    def waiting(self) -> list[MessageQueue]:
+        """The queues that may yet turn out to be as long as they were."""
+        now = time.monotonic()
+        return [queue for queue, since in self._since.items() if now - since <= SHORT_PATIENCE]
+
+    def settled(
+        self, begun: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """The ends; those before the stream's place only where the place has to move back."""
+        settled = dict(ends)
+        for queue, end in ends.items():
+            place = begun.get(queue, 0)
+            if end < place:
+                settled[queue] = self._place(queue, place, end)
+            else:
+                self._since.pop(queue, None)
+        return settled
+
+    def _place(self, queue: MessageQueue, place: int, end: int) -> int:
+        what = f"{queue} ends at {end}, and the stream has read up to {place}"
+        now = time.monotonic()
+        if queue not in self._since:
+            self._since[queue] = now
+            log.warning("the stream waits: %s", what)
+        cause = self._cause(queue)
+        is_settled = cause is Cause.ANEW or (
+            cause is Cause.UNKNOWN and now - self._since[queue] > SHORT_PATIENCE
+        )
+        if not is_settled:
+            return place
+        del self._since[queue]
+        if self._fail:
+            raise lost(f"{what}: was the topic deleted")
+        following = 0 if cause is Cause.ANEW else end
+        log.warning("%s; going on at %d", what, following)
+        return following
