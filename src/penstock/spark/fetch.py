@@ -94,6 +94,8 @@ class _Cursor:
     part: Range
     offset: int
     failing_since: float | None = None
+    short_since: float | None = None
+    """Since when the queue has been answering that it ends before the range does."""
 
     @property
     def is_done(self) -> bool:
@@ -154,7 +156,7 @@ class Fetcher:
                 body = self._take(cursor, answer, address)
                 taken = cursor.offset - before
                 if taken:
-                    cursor.failing_since = None
+                    cursor.failing_since = cursor.short_since = None
                 is_small = body is not None and body.nbytes < SMALL_CHUNK
                 failure: PenstockError | None = None
                 try:
@@ -258,12 +260,17 @@ class Fetcher:
     def _wait(self, cursor: _Cursor, error: PenstockError) -> bool:
         """Wait a moment before the next try; False when the rest of the range is given up."""
         now = time.monotonic()
-        patience = SHORT_PATIENCE if isinstance(error, _EndsEarly) else PATIENCE_SECONDS
-        if cursor.failing_since is None:
-            cursor.failing_since = now
+        is_short = isinstance(error, _EndsEarly)
+        if is_short:
+            since = cursor.short_since = cursor.short_since or now
+        else:
+            # Back from an outage, a broker may be recovering: its end is given time of its own.
+            cursor.short_since = None
+            since = cursor.failing_since = cursor.failing_since or now
+        if since == now:
             log.warning("fetching %s waits: %s", cursor.part.queue, error)
-        elif now - cursor.failing_since > patience:
-            if not isinstance(error, _EndsEarly):
+        elif now - since > (SHORT_PATIENCE if is_short else PATIENCE_SECONDS):
+            if not is_short:
                 raise error
             if self._options.fail_on_data_loss:
                 raise lost(error.what) from error

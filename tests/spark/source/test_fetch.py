@@ -183,6 +183,36 @@ def test_a_broker_that_restarts_in_the_middle_is_waited_for(tmp_path: Path) -> N
         assert len(rows) == 300
 
 
+def test_a_queue_that_is_too_short_after_an_outage_gets_time_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Shorter than a broker's start.
+    monkeypatch.setattr(fetch, "SHORT_PATIENCE", 0.05)
+    with running(tmp_path / "data") as up:
+        create(up.namesrv, "orders", 1)
+        produce(up.namesrv, numbered("orders", range(10)))
+        up.kill()
+
+        class Helper(logging.Handler):
+            """Does what the fetcher says it waits for."""
+
+            def emit(self, record: logging.LogRecord) -> None:
+                if "ends at 10" in record.getMessage():
+                    produce(up.namesrv, numbered("orders", range(10, 12)))
+                else:
+                    up.start()
+
+        helper = Helper()
+        fetch.log.addHandler(helper)
+        try:
+            options = parse_read({"namesrv": up.namesrv, "topic": "orders"})
+            planned = TaskRanges([Range(MessageQueue("orders", "broker-a", 0), 10, 12)])
+            batches = list(Fetcher(options).batches(planned, ("body",)))
+        finally:
+            fetch.log.removeHandler(helper)
+    assert numbers((b,) for batch in batches for b in batch[0].to_pylist()) == [10, 11]
+
+
 def test_a_broker_that_gives_32_messages_at_a_time_is_read_as_well(
     mq: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
