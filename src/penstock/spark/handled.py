@@ -104,7 +104,8 @@ class HandledStream(TopicStream):
 def handled(task: TaskRanges, options: ReadOptions, job: HandlerJob) -> Iterator[pa.RecordBatch]:
     """Handle the messages of a task's ranges; each batch says what became of some of them."""
     fetcher = Fetcher(options)
-    with Handling(job) as handling, seldom_collected():
+    handling = Handling(job)
+    with seldom_collected():
         if job.ordered:
             yield from _taking_turns(
                 [_in_order(part, fetcher, options, handling, job) for part in task.ranges]
@@ -253,7 +254,8 @@ class HandlerWriter(DataSourceStreamArrowWriter):
         fates: Counter[int] = Counter()
         ends: dict[MessageQueue, int] = {}
         original = Originals(self._job).find
-        with Handling(self._job, original) as handling, seldom_collected():
+        handling = Handling(self._job, original)
+        with seldom_collected():
             for batch in iterator:
                 messages = messages_of_rows(batch)
                 if messages:

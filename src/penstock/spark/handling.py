@@ -12,6 +12,7 @@ neither handled nor stored again.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import logging
 import os
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from penstock.client.client_ids import client_id, local_ip
 from penstock.client.failures import level_of
@@ -82,23 +83,15 @@ Original = Callable[[StoredMessage], StoredMessage]
 
 
 class Handling:
-    """Runs the handler over the messages of one task; use it in a ``with`` block."""
+    """Runs the handler over the messages of one task."""
 
     def __init__(self, job: HandlerJob, original: Original | None = None) -> None:
         self._job = job
         self._original = original
         listener = Listener("any", job.handler, takes_batch=False)
         self._wants_context = listener.wants_context
-        self._loop = asyncio.new_event_loop() if listener.is_async else None
-        self._function = job.handler if self._loop is None else _plain(job.handler, self._loop)
+        self._function = _plain(job.handler, _loop()) if listener.is_async else job.handler
         self._settler = Settler(job.access, job.group, job.max_retries, _host())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._loop is not None:
-            self._loop.close()
 
     def run(self, messages: Sequence[StoredMessage]) -> list[int]:
         """The fate of each message; failed ones are settled when this returns."""
@@ -225,6 +218,29 @@ class Handling:
         stored = self._original(message)
         stored.reconsume_times = max(stored.reconsume_times, message.reconsume_times)
         return stored
+
+
+_loops: dict[int, asyncio.Runner] = {}
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process, which runs the coroutines of all its tasks.
+
+    Spark keeps its workers, and handlers keep their clients in a module: those live on one loop.
+    A fork has a loop of its own.
+    """
+    runner = _loops.get(os.getpid())
+    if runner is None:
+        runner = _loops[os.getpid()] = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    return runner.get_loop()
+
+
+@atexit.register
+def _close_loop() -> None:
+    # Not a parent's: what it watches is watched by the same file of the system.
+    runner = _loops.pop(os.getpid(), None)
+    if runner is not None:
+        runner.close()
 
 
 def _plain(handler: HandlerFunction, loop: asyncio.AbstractEventLoop) -> HandlerFunction:

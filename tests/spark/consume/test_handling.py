@@ -134,6 +134,25 @@ def test_a_coroutine_is_a_handler_too(options: ReadOptions) -> None:
     assert fates(options, handler) == ["done"] * 5 + ["dead"]
 
 
+def test_what_a_coroutine_keeps_serves_the_next_task_as_well(options: ReadOptions) -> None:
+    clients: list[tuple[asyncio.Queue[asyncio.Future[None]], asyncio.Task[None]]] = []
+
+    async def answer(calls: asyncio.Queue[asyncio.Future[None]]) -> None:
+        while True:
+            (await calls.get()).set_result(None)
+
+    async def handler(message: StoredMessage) -> None:
+        if not clients:
+            made: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+            clients.append((made, asyncio.create_task(answer(made))))
+        call = asyncio.get_running_loop().create_future()
+        clients[0][0].put_nowait(call)
+        await asyncio.wait_for(call, 10)
+
+    assert fates(options, handler) == ["done"] * 6
+    assert fates(options, handler) == ["done"] * 6
+
+
 def test_a_broker_that_takes_nothing_back_fails_the_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -178,8 +197,7 @@ def test_a_message_made_of_a_row_is_found_where_it_is_stored(options: ReadOption
     )
     bad = raising({b"only here": DeadLetter("bad")})
     job = HandlerJob(bad, "billing", options.access)  # type: ignore[arg-type]
-    with Handling(job, Originals(job).find) as handling:
-        assert handling.run(gone) == [Fate.DEAD]
+    assert Handling(job, Originals(job).find).run(gone) == [Fate.DEAD]
     assert stored(options, "%DLQ%billing")["only here"]["PENSTOCK_REASON_MESSAGE"] == "bad"
 
 
