@@ -154,13 +154,21 @@ class Cluster:
         code = RequestCode.GET_MIN_OFFSET
         return self._offsets(queues, code, lambda q, topic: GetMinOffset(topic, q.queue_id))
 
-    def committed(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where the group stands; queues in which it never committed are left out."""
+    def committed(
+        self, queues: Iterable[MessageQueue], *, guessed: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Where the group stands; queues in which it never committed are left out.
+
+        Unless ``guessed`` is false, brokers say 0 for a new group in a queue whose first message
+        is still in memory.
+        """
         found: dict[MessageQueue, int] = {}
         for queue, answer in self._ask(
             queues,
             RequestCode.QUERY_CONSUMER_OFFSET,
-            lambda q, topic: QueryConsumerOffset(self.group, topic, q.queue_id),
+            lambda q, topic: QueryConsumerOffset(
+                self.group, topic, q.queue_id, None if guessed else False
+            ),
         ):
             if answer.code != NotFound.code:
                 found[queue] = _offset(answer, RequestCode.QUERY_CONSUMER_OFFSET, queue)

@@ -22,10 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.client.listeners import HandlerFunction, Listener
 from penstock.client.settings import UNLIMITED, check_range
 from penstock.errors import InvalidArgument
-from penstock.model import MessageQueue
 from penstock.model.names import retry_topic
 from penstock.protocol.validation import check_group
 from penstock.spark.columns import COLUMNS
+from penstock.spark.group_starts import starts
 from penstock.spark.handled import PLACE, HandlerSink, HandlingSource
 from penstock.spark.handling import HandlerJob
 from penstock.spark.options import ReadOptions, nested_offsets, parse_read
@@ -62,8 +62,12 @@ def consume(
     With ``ordered`` the messages of a queue are handled one after the other, and one that fails is
     tried again before the next. ``trigger`` is what ``DataStreamWriter.trigger`` takes, such as
     ``{"availableNow": True}``; a text is a processing time. A message that failed ``max_retries``
-    times goes to the group's dead letters the next time. A group that never consumed begins at the
-    latest messages unless ``startingOffsets`` or ``startingTimestamp`` say otherwise.
+    times goes to the group's dead letters the next time.
+
+    Without a checkpoint the group goes on where it stands. Queues that it never consumed begin as
+    ``startingOffsets`` or ``startingTimestamp`` say, else as a push consumer begins there: at the
+    latest messages, or at the first where a broker has all of them at hand. Offsets in JSON move
+    the group: a queue that they name begins there.
 
     Handlers may see a message twice: after a crash the last batch is handled again.
     """
@@ -115,7 +119,9 @@ def _from_options(
     for name in (*_STARTS, "subscribe"):
         options.pop(name, None)
     options.update(reading_retries(parsed))
-    options["startingOffsets"] = json.dumps(nested_offsets(_starts(parse_read(options), parsed)))
+    positions = Positions(parse_read(options))
+    begin = starts(positions, positions.queues(), group, parsed.starting)
+    options["startingOffsets"] = json.dumps(nested_offsets(begin))
     return (
         spark.readStream.format(source.name()).options(**options).load().writeStream.format("noop")
     )
@@ -144,26 +150,6 @@ def reading_retries(options: ReadOptions) -> dict[str, str]:
             nested.setdefault(topic, {}).setdefault(broker, []).append(number)
         return {"assign": json.dumps(nested)}
     return {"topic": ",".join(dict.fromkeys((*options.topics, retry)))}
-
-
-def _starts(reading: ReadOptions, wished: ReadOptions) -> dict[MessageQueue, int]:
-    """Where a group begins that has no checkpoint yet: a push consumer's rules.
-
-    Where it stands; else where the user says, else at the end. Failed messages are never passed
-    over: the retry topic begins where the group stands in it, else at its first message.
-    """
-    positions = Positions(reading)
-    cluster = positions.cluster
-    queues = positions.queues()
-    assert reading.group is not None
-    retry = retry_topic(reading.group)
-    own = [queue for queue in queues if queue.topic != retry]
-    retries = [queue for queue in queues if queue.topic == retry]
-    if wished.starting is not None:
-        begin = positions.offsets(own, wished.starting, "startingOffsets")
-    else:
-        begin = {**cluster.latest(own), **cluster.committed(own)}
-    return {**begin, **cluster.earliest(retries), **cluster.committed(retries)}
 
 
 # --------------------------------------------------------------------------- in the writer
