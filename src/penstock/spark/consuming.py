@@ -25,11 +25,9 @@ from penstock.errors import InvalidArgument
 from penstock.model.names import retry_topic
 from penstock.protocol.validation import check_group
 from penstock.spark.columns import COLUMNS
-from penstock.spark.group_starts import starts
 from penstock.spark.handled import PLACE, HandlerSink, HandlingSource
 from penstock.spark.handling import HandlerJob
-from penstock.spark.options import ReadOptions, nested_offsets, parse_read
-from penstock.spark.positions import Positions
+from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.registration import activate, local_cores
 from penstock.spark.relations import StreamedRelation, streamed_relations
 from penstock.spark.retry_topics import ensure_retry_topic
@@ -67,7 +65,8 @@ def consume(
     Without a checkpoint the group goes on where it stands. Queues that it never consumed begin as
     ``startingOffsets`` or ``startingTimestamp`` say, else as a push consumer begins there: at the
     latest messages, or at the first where a broker has all of them at hand. Offsets in JSON move
-    the group: a queue that they name begins there.
+    the group in the queues that they name; others that it never consumed begin at their first
+    message. With a checkpoint none of this counts.
 
     Handlers may see a message twice: after a crash the last batch is handled again.
     """
@@ -116,12 +115,8 @@ def _from_options(
     spark = _session()
     source = _named(HandlingSource, job=job, cores=local_cores(spark))
     spark.dataSource.register(source)
-    for name in (*_STARTS, "subscribe"):
-        options.pop(name, None)
+    options.pop("subscribe", None)
     options.update(reading_retries(parsed))
-    positions = Positions(parse_read(options))
-    begin = starts(positions, positions.queues(), group, parsed.starting)
-    options["startingOffsets"] = json.dumps(nested_offsets(begin))
     return (
         spark.readStream.format(source.name()).options(**options).load().writeStream.format("noop")
     )

@@ -16,15 +16,26 @@ def starts(
     """The first offset of each queue.
 
     That is where the group stands; else where the user says, else at the end. Only offsets that
-    the user gives by queue are stronger than the group's place. Failed messages are never passed
-    over: the retry topic begins where the group stands in it, else at its first message.
+    the user gives by queue are stronger than the group's place; beside them, queues that are not
+    named begin at their first message. Failed messages are never passed over: so does the retry
+    topic.
     """
     cluster = positions.cluster
+    if wished is not None and wished.where is Where.OFFSETS:
+        told = dict(wished.offsets)
+        named = [queue for queue in queues if queue in told]
+        others = [queue for queue in queues if queue not in told]
+        return {
+            **cluster.earliest(others),
+            **cluster.committed(others),
+            **positions.offsets(named, wished, "startingOffsets"),
+        }
     retry = retry_topic(group)
     own = [queue for queue in queues if queue.topic != retry]
     retries = [queue for queue in queues if queue.topic == retry]
-    begin = positions.offsets(own, wished or LATEST, "startingOffsets")
-    if wished is None or wished.where is not Where.OFFSETS:
+    return {
+        **positions.offsets(own, wished or LATEST, "startingOffsets"),
+        **cluster.earliest(retries),
         # A wish for the group's first time is not to be overruled by a guess of the broker's.
-        begin |= cluster.committed(own, guessed=wished is None)
-    return {**begin, **cluster.earliest(retries), **cluster.committed(retries)}
+        **cluster.committed(queues, guessed=wished is None),
+    }

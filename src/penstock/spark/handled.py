@@ -36,10 +36,12 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.pulled import messages_from_pull
 from penstock.spark.cluster import Cluster
 from penstock.spark.fetch import Fetcher
+from penstock.spark.group_starts import starts
 from penstock.spark.handling import FATE_NAMES, HandlerJob, Handling, Pause
+from penstock.spark.micro_batches import Offsets
 from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.planning import Range, TaskRanges
-from penstock.spark.streaming import TopicStream
+from penstock.spark.streaming import TopicDriver, TopicStream
 from penstock.spark.wire import body_bytes
 
 log = logging.getLogger(__name__)
@@ -96,9 +98,20 @@ class HandledStream(TopicStream):
         super().__init__(options, (), cores)
         self._job = job
 
+    def _new_half(self) -> TopicDriver:
+        return _GroupDriver(self._options)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TaskRanges):
             yield from handled(partition, self._options, self._job)
+
+
+class _GroupDriver(TopicDriver):
+    """Begins as a consumer group does; Spark asks for that only without a checkpoint."""
+
+    def _starts(self, queues: list[MessageQueue]) -> Offsets:
+        assert self._options.group is not None
+        return starts(self._positions, queues, self._options.group, self._options.starting)
 
 
 def handled(task: TaskRanges, options: ReadOptions, job: HandlerJob) -> Iterator[pa.RecordBatch]:

@@ -42,11 +42,11 @@ COMPLAINT_SECONDS = 10.0
 """How often an unreachable cluster is complained about."""
 
 
-class TopicStream(StreamReader["_Driver"]):
+class TopicStream(StreamReader["TopicDriver"]):
     """A stream from topics."""
 
-    def _new_half(self) -> _Driver:
-        return _Driver(self._options)
+    def _new_half(self) -> TopicDriver:
+        return TopicDriver(self._options)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         planned = tasks(
@@ -62,7 +62,7 @@ class TopicStream(StreamReader["_Driver"]):
             yield from Fetcher(self._options).batches(partition, self._columns)
 
 
-class _Driver(DriverHalf):
+class TopicDriver(DriverHalf):
     """Connections to the brokers, and where the queues end by them."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -82,8 +82,11 @@ class _Driver(DriverHalf):
         """Where a stream without a checkpoint begins."""
         options = self._options
         queues = self._cluster.queues(options) if options.pattern else self._positions.queues()
-        start = self._positions.offsets(queues, options.starting or LATEST, "startingOffsets")
-        return self._written(start)
+        return self._written(self._starts(queues))
+
+    def _starts(self, queues: list[MessageQueue]) -> Offsets:
+        """The first offset of each queue, by the options."""
+        return self._positions.offsets(queues, self._options.starting or LATEST, "startingOffsets")
 
     def freeze(self) -> None:
         """End at what is there now; a broker that cannot be asked is an error here."""

@@ -217,6 +217,24 @@ def test_an_ordered_queue_waits_for_its_message(
     eventually(lambda: set(dead_now(spark, mq)) == {"8"})
 
 
+def test_a_topic_that_gained_a_queue_does_not_stop_a_restart_with_offsets(
+    spark: SparkSession, mq: Embedded, notes: Notes, tmp_path: Path
+) -> None:
+    produce(mq, "orders", [str(number) for number in range(8)], queues=2)
+    told = source(mq, startingOffsets='{"orders": {"broker-a": {"0": 1, "1": -2}}}')
+
+    def run() -> None:
+        consume(
+            told, notes.add, group="billing", checkpoint=tmp_path / "cp", trigger=NOW
+        ).awaitTermination()
+
+    run()
+    assert sorted(notes.bodies) == sorted("1234567")
+    produce(mq, "orders", ["8", "9", "10"], queues=3)
+    run()
+    assert sorted(map(int, notes.bodies)) == list(range(1, 11))
+
+
 def test_tags_and_the_group_choose_what_is_handled(
     spark: SparkSession, mq: Embedded, notes: Notes, tmp_path: Path
 ) -> None:

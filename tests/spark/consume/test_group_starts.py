@@ -7,6 +7,7 @@ import json
 import pytest
 
 from penstock import Message, MessageQueue, Producer
+from penstock.errors import InvalidArgument
 from penstock.spark.group_starts import starts
 from penstock.spark.options import parse_read
 from penstock.spark.positions import Positions
@@ -62,6 +63,22 @@ def test_a_queue_that_is_named_begins_where_it_is_told(placed: Embedded) -> None
         ("orders", 1): 10,
         (RETRY, 0): 0,
     }
+
+
+def test_queues_that_offsets_do_not_name_begin_at_the_groups_place_or_their_first_message(
+    placed: Embedded,
+) -> None:
+    told = json.dumps({"orders": {"broker-a": {"1": 7}}})
+    assert begin(placed, startingOffsets=told) == {
+        ("orders", 0): 4,
+        ("orders", 1): 7,
+        (RETRY, 0): 0,
+    }
+    placed.admin.create_topic("orders", queues=3)
+    assert begin(placed, startingOffsets=told)["orders", 2] == 0
+    told = json.dumps({"orders": {"broker-a": {"9": 7}}})
+    with pytest.raises(InvalidArgument, match="names the unknown orders@broker-a:9"):
+        begin(placed, startingOffsets=told)
 
 
 def test_without_a_wish_a_new_group_begins_as_a_push_consumer_does(placed: Embedded) -> None:
