@@ -6,6 +6,7 @@ many queues go out together, one connection a broker.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.client.calls import refusal
 from penstock.errors import (
     InvalidArgument,
+    NameserverUnavailable,
     NotFound,
     PenstockError,
     ProtocolError,
@@ -99,19 +101,28 @@ class Cluster:
         broker = self.route(queue.topic).broker(queue.broker_name)
         return broker is not None and MASTER_ID in broker.addresses
 
-    def queues(self, options: ReadOptions) -> list[MessageQueue]:
-        """The queues that are to be read, as the cluster is now."""
-        if options.assignment:
-            for queue in options.assignment:
+    def queues(
+        self, options: ReadOptions, failures: list[PenstockError] | None = None
+    ) -> list[MessageQueue]:
+        """The queues that are to be read, as the cluster is now.
+
+        With ``failures`` topics without a route are noted there, and the others looked at.
+        """
+        found: list[MessageQueue] = []
+        for queue in options.assignment:
+            with _noting(failures):
                 if queue not in self.route(queue.topic).subscribe_queues(queue.topic):
                     raise InvalidArgument(
                         f"option assign names {queue}, which does not exist",
                         expected="queues of the topic's route",
                         hint=f"penstock topic show {queue.topic}",
                     )
-            return list(options.assignment)
+                found.append(queue)
         topics = options.topics if options.pattern is None else self._matching(options.pattern)
-        return [q for topic in topics for q in self.route(topic).subscribe_queues(topic)]
+        for topic in topics:
+            with _noting(failures):
+                found += self.route(topic).subscribe_queues(topic)
+        return found
 
     def _matching(self, pattern: str) -> list[str]:
         """Topics whose whole name matches; those of retries only where the pattern says so."""
@@ -137,17 +148,16 @@ class Cluster:
     ) -> dict[MessageQueue, int]:
         """One past the last message of each queue.
 
-        With ``failures`` brokers that cannot be asked are noted there, their queues left out.
+        With ``failures`` what cannot be asked is noted there, and its queues left out.
         """
-        return {
-            queue: _offset(answer, RequestCode.GET_MAX_OFFSET, queue)
-            for queue, answer in self._ask(
-                queues,
-                RequestCode.GET_MAX_OFFSET,
-                lambda q, topic: GetMaxOffset(topic, q.queue_id),
-                failures,
-            )
-        }
+        code = RequestCode.GET_MAX_OFFSET
+        found: dict[MessageQueue, int] = {}
+        for queue, answer in self._ask(
+            queues, code, lambda q, topic: GetMaxOffset(topic, q.queue_id), failures
+        ):
+            with _noting(failures):
+                found[queue] = _offset(answer, code, queue)
+        return found
 
     def earliest(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The first message of each queue."""
@@ -267,20 +277,33 @@ class Cluster:
         """One request a queue, all of a broker's together; the header gets the brokers' name."""
         by_address: dict[str, list[MessageQueue]] = {}
         for queue in queues:
-            by_address.setdefault(self.address(queue), []).append(queue)
+            with _noting(failures):
+                by_address.setdefault(self.address(queue), []).append(queue)
         answers: list[tuple[MessageQueue, Command]] = []
         for address, asked in by_address.items():
             commands = [
                 Command(code, ext=encode_header(header(q, self.access.long_name(q.topic))))
                 for q in asked
             ]
-            try:
+            with _noting(failures):
                 answers += zip(asked, self.wire.call_many(address, commands), strict=True)
-            except PenstockError as error:
-                if failures is None:
-                    raise
-                failures.append(error)
         return answers
+
+
+@contextlib.contextmanager
+def _noting(failures: list[PenstockError] | None) -> Iterator[None]:
+    """Note what fails within, where there is a list for it.
+
+    Without a name server everything else fails as well, so that is not noted once for each.
+    """
+    try:
+        yield
+    except NameserverUnavailable:
+        raise
+    except PenstockError as error:
+        if failures is None:
+            raise
+        failures.append(error)
 
 
 def _in_commit_order(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:

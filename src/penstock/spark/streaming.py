@@ -17,11 +17,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.spark.arrivals import Arrivals
 from penstock.spark.cluster import Cluster
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 COMPLAINT_SECONDS = 10.0
 """How often an unreachable cluster is complained about."""
+MAX_TOLD = 5
+"""How many failures one complaint tells."""
 
 
 class TopicStream(StreamReader["TopicDriver"]):
@@ -112,24 +115,32 @@ class TopicDriver(DriverHalf):
         return self._written(end)
 
     def _known_ends(self) -> Offsets:
-        """Where the queues end that can be asked; an outage is waited out, however long.
+        """Where the queues end that can be asked; an outage of others is waited out, however long.
 
         A broker that is away may be in no route, and then its topics look as if deleted. So a topic
         nobody knows is waited for as well; made anew, its offsets tell (`Shortened`).
         """
         failures: list[PenstockError] = []
+        ends: Offsets = {}
         try:
-            ends = self._cluster.latest(self._cluster.queues(self._options), failures)
+            ends = self._cluster.latest(self._cluster.queues(self._options, failures), failures)
         except PenstockError as error:
-            ends = {}
             failures.append(error)
         if failures:
-            now = time.monotonic()
-            if now - self._complained > COMPLAINT_SECONDS:
-                self._complained = now
-                log.warning("the stream of %s waits: %s", self._options.subject, failures[0])
+            self._complain(failures)
+        # A topic without a route has none to be forgotten.
+        if not all(isinstance(error, TopicNotFound) for error in failures):
             self._cluster.forget_routes()
         return ends
+
+    def _complain(self, failures: Sequence[PenstockError]) -> None:
+        now = time.monotonic()
+        if now - self._complained > COMPLAINT_SECONDS:
+            self._complained = now
+            told = dict.fromkeys(map(str, failures))
+            rest = f"; and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+            what = "; ".join(islice(told, MAX_TOLD)) + rest
+            log.warning("the stream of %s waits: %s", self._options.subject, what)
 
     def _why_shorter(self, queue: MessageQueue) -> Cause:
         try:

@@ -205,6 +205,30 @@ def test_an_outage_is_waited_out_with_a_word_about_it(
         reader.stop()
 
 
+def test_topics_with_a_route_go_on_without_one_that_has_none(
+    mq: Embedded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    create(mq.namesrv, "orders", 1)
+    create(mq.namesrv, "gone", 1)
+    produce(mq.namesrv, numbered("gone", [1, 2]))
+    assigned = json.dumps({"orders": {"broker-a": [0]}, "gone": {"broker-a": [0]}})
+    readers = [
+        stream(mq.namesrv, topic="gone,orders"),
+        TopicStream(parse_read({"namesrv": mq.namesrv, "assign": assigned}), ("body",), 2),
+    ]
+    starts = [reader.initialOffset() for reader in readers]
+    mq.admin.delete_topic("gone")
+    produce(mq.namesrv, numbered("orders", range(3)))
+    for reader, start in zip(readers, starts, strict=True):
+        caplog.clear()
+        end = reader.latestOffset(start, ALL)
+        assert content(reader, start, end) == [0, 1, 2]
+        assert read_offsets(end)[MessageQueue("gone", "broker-a", 0)] == 2, "for its return"
+        assert "no route for topic 'gone'" in caplog.text
+        reader.stop()
+
+
 def test_a_topic_that_was_made_anew_is_noticed(
     mq: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
