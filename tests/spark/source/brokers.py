@@ -17,6 +17,8 @@ from penstock.testing.process import ChildProcess
 
 SEGMENT = 65_536
 """Bytes of a log segment where segments are to be lost; small, so that a test loses some soon."""
+SMALL_SEGMENTS = f"mappedFileSizeCommitLog={SEGMENT}\n"
+"""The setting for that; a store of such is copied quickly, too."""
 
 
 class Up:

@@ -6,7 +6,15 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.spark.source.brokers import SEGMENT, create, numbered, numbers, produce, read, running
+from tests.spark.source.brokers import (
+    SMALL_SEGMENTS,
+    create,
+    numbered,
+    numbers,
+    produce,
+    read,
+    running,
+)
 
 from penstock import Message, MessageQueue, Producer
 from penstock.errors import InvalidArgument, NameserverUnavailable, TopicNotFound
@@ -15,8 +23,6 @@ from penstock.spark.fetch import DataLost, Fetcher
 from penstock.spark.options import parse_read
 from penstock.spark.planning import Range, TaskRanges
 from penstock.testing.embedded import Embedded
-
-SMALL_SEGMENTS = f"mappedFileSizeCommitLog={SEGMENT}\n"
 
 
 def test_every_message_comes_once_with_all_it_has(mq: Embedded) -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.spark.source.brokers import Up, create, numbered, numbers, produce, running
+from tests.spark.source.brokers import (
+    SMALL_SEGMENTS,
+    Up,
+    create,
+    numbered,
+    numbers,
+    produce,
+    running,
+)
 
 from penstock import MessageQueue
 from penstock.errors import InvalidArgument, PenstockError
@@ -263,7 +271,7 @@ def test_available_now_reads_a_topic_that_was_made_anew(mq: Embedded) -> None:
 @pytest.fixture
 def older(tmp_path: Path) -> Iterator[tuple[Up, dict[str, object]]]:
     """A stopped broker with the first ten of twenty messages that a stream has read."""
-    with running(tmp_path / "data") as up:
+    with running(tmp_path / "data", settings=SMALL_SEGMENTS) as up:
         create(up.namesrv, "orders", 1)
         produce(up.namesrv, numbered("orders", range(10)))
         up.stop()
@@ -284,7 +292,7 @@ def test_a_replica_that_lags_is_waited_for(
 ) -> None:
     monkeypatch.setattr("penstock.spark.shortened.SHORT_PATIENCE", 0.0)
     up, start = older
-    up.configure("brokerId=1\n")
+    up.configure(f"{SMALL_SEGMENTS}brokerId=1\n")
     up.start()
     reader = stream(up.namesrv)
     assert reader.latestOffset(start, ALL) == start
@@ -294,7 +302,7 @@ def test_a_replica_that_lags_is_waited_for(
     up.stop()
     shutil.rmtree(up.data)
     up.data.with_name("newer").rename(up.data)
-    up.configure("")
+    up.configure(SMALL_SEGMENTS)
     up.start()
     produce(up.namesrv, numbered("orders", [20, 21]))
     reader = stream(up.namesrv)
