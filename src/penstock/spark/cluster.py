@@ -216,18 +216,39 @@ class Cluster:
             return None
         return messages_from_pull(body_bytes(answer), queue.broker_name)[0].store_timestamp
 
-    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Move the group to these places."""
+    def commit(
+        self, offsets: Mapping[MessageQueue, int], failures: list[PenstockError] | None = None
+    ) -> list[MessageQueue]:
+        """Move the group to these places; the queues in which it was moved.
+
+        With ``failures`` what cannot be reached or refuses is noted there, and the rest moved.
+        """
+        ahead, others = _in_commit_order(offsets)
+        moved = self._commit(ahead, offsets, failures)
+        reached = {(queue.broker_name, queue.topic) for queue in moved}
+        others = [queue for queue in others if (queue.broker_name, queue.topic) in reached]
+        return moved + self._commit(others, offsets, failures)
+
+    def _commit(
+        self,
+        queues: list[MessageQueue],
+        offsets: Mapping[MessageQueue, int],
+        failures: list[PenstockError] | None,
+    ) -> list[MessageQueue]:
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        for step in _in_commit_order(offsets):
-            for queue, answer in self._ask(
-                step,
-                code,
-                lambda q, topic: UpdateConsumerOffset(self.group, topic, q.queue_id, offsets[q]),
-            ):
+        moved = []
+        for queue, answer in self._ask(
+            queues,
+            code,
+            lambda q, topic: UpdateConsumerOffset(self.group, topic, q.queue_id, offsets[q]),
+            failures,
+        ):
+            with _noting(failures):
                 if answer.code != ResponseCode.SUCCESS:
                     about = f"group {self.group!r} in {queue}"
                     raise refusal(answer, code, queue.broker_name, about)
+                moved.append(queue)
+        return moved
 
     def pull(
         self,
@@ -306,7 +327,9 @@ def _noting(failures: list[PenstockError] | None) -> Iterator[None]:
         failures.append(error)
 
 
-def _in_commit_order(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
+def _in_commit_order(
+    queues: Iterable[MessageQueue],
+) -> tuple[list[MessageQueue], list[MessageQueue]]:
     """One queue of each topic and broker, then the others.
 
     Apache's brokers make the table of a group and a topic with its first commit, and without a
@@ -317,8 +340,7 @@ def _in_commit_order(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQue
     for queue in queues:
         if ahead.setdefault((queue.broker_name, queue.topic), queue) is not queue:
             others.append(queue)
-    yield list(ahead.values())
-    yield others
+    return list(ahead.values()), others
 
 
 def _offset(answer: Command, code: int, queue: MessageQueue) -> int:

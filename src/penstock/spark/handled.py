@@ -296,10 +296,15 @@ class HandlerWriter(DataSourceStreamArrowWriter):
     def _tell(self, ends: dict[MessageQueue, int]) -> None:
         """Show where the group stands; Spark's checkpoint is what counts, so this may fail."""
         access = self._job.access
+        failures: list[PenstockError] = []
         try:
-            Cluster(access, access.long_name(self._job.group)).commit(ends)
+            Cluster(access, access.long_name(self._job.group)).commit(ends, failures)
         except PenstockError as error:
-            log.warning("the group's place was not told group=%s error=%s", self._job.group, error)
+            failures.append(error)
+        for failure in failures:
+            log.warning(
+                "the group's place was not told group=%s error=%s", self._job.group, failure
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         log.warning("batch not handled group=%s batch=%d", self._job.group, batchId)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
-"""How long a group that could not be moved is left alone."""
+"""How long a queue in which the group could not be moved is left alone."""
 
 NEW_GROUP_SECONDS: Final = 0.2
 
@@ -50,24 +50,41 @@ class Mirror:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._shown: dict[MessageQueue, int] = {}
-        self._again_at = 0.0
+        self._again_at: dict[MessageQueue, float] = {}
 
     def show(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Move the group; a cluster that refuses does not stop the stream."""
-        news = {queue: at for queue, at in offsets.items() if self._shown.get(queue) != at}
-        if not news or time.monotonic() < self._again_at:
+        """Move the group; a broker that is away or refuses stops neither the stream nor the rest.
+
+        Its queues are left alone for a while.
+        """
+        now = time.monotonic()
+        news = {
+            queue: at
+            for queue, at in offsets.items()
+            if self._shown.get(queue) != at and now >= self._again_at.get(queue, 0.0)
+        }
+        if not news:
             return
+        failures: list[PenstockError] = []
+        moved: list[MessageQueue] = []
         try:
-            self._cluster.commit(news)
-        except GroupNotFound:
-            # Apache's broker makes a group with its first pull, which has not come yet.
-            self._again_at = time.monotonic() + NEW_GROUP_SECONDS
+            moved = self._cluster.commit(news, failures)
         except PenstockError as error:
-            self._again_at = time.monotonic() + RETRY_SECONDS
-            self._cluster.forget_routes()
-            log.warning("progress is not mirrored group=%s error=%s", self._cluster.group, error)
-        else:
-            self._shown.update(news)
+            failures.append(error)
+        self._shown.update({queue: news[queue] for queue in moved})
+        if failures:
+            again_at = time.monotonic() + self._pause(failures)
+            self._again_at.update(dict.fromkeys(news.keys() - set(moved), again_at))
+
+    def _pause(self, failures: Sequence[PenstockError]) -> float:
+        # Apache's broker makes a group with its first pull, which has not come yet.
+        if all(isinstance(error, GroupNotFound) for error in failures):
+            return NEW_GROUP_SECONDS
+        self._cluster.forget_routes()
+        group = self._cluster.group
+        for error in dict.fromkeys(map(str, failures)):
+            log.warning("progress is not mirrored group=%s error=%s", group, error)
+        return RETRY_SECONDS
 
 
 def written(
