@@ -6,6 +6,7 @@ connections or open files, is the driver's half. Tasks get the reader without it
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ from penstock.spark.fetch import RETRY_DELAY, lost
 from penstock.spark.options import ReadOptions, offsets_of
 from penstock.spark.planning import Range
 from penstock.spark.shortened import Cause, Shortened
+
+log = logging.getLogger(__name__)
 
 Offsets = dict[MessageQueue, int]
 
@@ -104,9 +107,22 @@ class DriverHalf(ABC):
             self._target.update({queue: now[queue] for queue in waiting if queue in now})
 
     def _with_beginnings(self, begun: Offsets, ends: Offsets) -> Offsets:
-        """The starts, with those of queues that have been added since: their first messages."""
+        """The starts, with those of queues that have been added since: their first messages.
+
+        A queue begins at 0. Where its first messages are gone before the stream saw it, it came
+        while the stream stood still, and they are lost.
+        """
         added = [queue for queue in ends if queue not in begun]
-        return {**begun, **self._earliest(added)} if added else begun
+        if not added:
+            return begun
+        first = self._earliest(added)
+        for queue, offset in first.items():
+            if offset > 0:
+                what = f"{queue} was added to the stream, and its first {offset} messages are gone"
+                if self._options.fail_on_data_loss:
+                    raise lost(what)
+                log.warning("%s; going on with what is left", what)
+        return {**begun, **first}
 
 
 _Half = TypeVar("_Half", bound=DriverHalf)

@@ -73,8 +73,9 @@ class _Driver(DriverHalf):
             if self._look():
                 end = self._ends(begun)
         self._seen = end
+        begun = self._with_beginnings(begun, end)
         if most is not None:
-            end = capped(self._with_beginnings(begun, end), end, most)
+            end = capped(begun, end, most)
         return self._written(end)
 
     def _look(self) -> int:

@@ -110,8 +110,9 @@ class TopicDriver(DriverHalf):
             self._arrivals.wait(end, self._options.poll_seconds)
             end = self._ends(begun)
         self._seen = end
+        begun = self._with_beginnings(begun, end)
         if most is not None:
-            end = capped(self._with_beginnings(begun, end), end, most)
+            end = capped(begun, end, most)
         return self._written(end)
 
     def _known_ends(self) -> Offsets:

@@ -142,6 +142,29 @@ def test_a_queue_that_is_added_is_read_from_its_beginning(
     reader.stop()
 
 
+def test_a_queue_that_is_added_without_its_first_messages_is_data_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path / "data", settings=SMALL_SEGMENTS) as up:
+        create(up.namesrv, "orders", 2)
+        produce(up.namesrv, numbered("orders", range(400), size=500), queue(1))
+        up.stop()
+        up.expire(2)
+        up.start()
+        start: dict[str, object] = {"offsets": {"orders": {"broker-a": {"0": 0}}}}
+        strict, lenient = stream(up.namesrv), stream(up.namesrv, failOnDataLoss="false")
+        with pytest.raises(DataLost, match="orders@broker-a:1 was added to the stream, and its"):
+            strict.latestOffset(start, ALL)
+        end = lenient.latestOffset(start, ALL)
+        left = content(lenient, start, end)
+        assert left == list(range(400 - len(left), 400))
+        assert f"its first {left[0]} messages are gone" in caplog.text
+        with pytest.raises(DataLost, match="orders@broker-a:1 was added"):
+            strict.partitions(start, end)
+        strict.stop()
+        lenient.stop()
+
+
 def test_a_pattern_may_match_nothing_yet(mq: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
     options = {"namesrv": mq.namesrv, "subscribePattern": "shop-.*", "pollTimeoutMs": "0"}
