@@ -140,7 +140,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     topics, pattern, assignment = _subject(given, needed=path is None)
     tags = given.text("tags") or "*"
     given.checked("tags", parse_tags)
-    keys = given.text("keys")
+    keys = given.checked("keys", _keys)
     if given.boolean("commitToGroup", False) and group is None:
         raise InvalidArgument(
             "option commitToGroup without a group", expected="option group beside it"
@@ -153,7 +153,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         assignment=assignment,
         group=group,
         tags=tags,
-        keys=None if keys is None else frozenset(_listed("keys", keys)),
+        keys=keys,
         starting=_position(given, "starting", group),
         ending=_position(given, "ending", group),
         max_per_trigger=given.integer("maxOffsetsPerTrigger", 1),
@@ -201,6 +201,13 @@ def _listed(name: str, text: str) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
+def _keys(text: str) -> frozenset[str]:
+    if "||" in text:
+        # That is how tags are written; as part of a key it would match nothing, silently.
+        raise InvalidArgument(f"{text!r} has ||", expected="keys with commas between: 'o-1,o-2'")
+    return frozenset(_listed("keys", text))
+
+
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
@@ -236,7 +243,14 @@ def _position(given: OptionReader, which: str, group: str | None) -> Position | 
 
 
 def _time(text: str) -> str | int:
-    return int(text) if re.fullmatch(r"\d{1,13}", text) else text
+    if re.fullmatch(r"\d{1,10}", text):
+        # As milliseconds that is early in 1970: a date, or seconds, is meant.
+        raise InvalidArgument(
+            f"{text!r} has too few digits for milliseconds",
+            expected="epoch milliseconds such as 1767225600000, ISO 8601 such as "
+            "2026-01-01T00:00:00Z, or yyyyMMddHHmmss",
+        )
+    return int(text) if re.fullmatch(r"\d{11,13}", text) else text
 
 
 # ---------------------------------------------------------------------------------------- JSON

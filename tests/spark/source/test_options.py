@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.spark.options import READ_OPTIONS, Position, Where, nested_offsets, parse_read
+from penstock.spark.write_options import WRITE_OPTIONS
 
+ROOT = Path(__file__).parents[3]
 TOPIC = {"namesrv": "127.0.0.1:9876", "topic": "orders"}
+_NAME = re.compile(r"`(\w+)`")
 
 
 def refusal(**options: str) -> str:
@@ -125,6 +130,15 @@ def test_what_belongs_to_spark_is_let_through() -> None:
             "options startingOffsets and startingTimestamp together",
         ),
         ({"topic": "a", "endingTimestamp": "tomorrow"}, "option endingTimestamp: 'tomorrow'"),
+        ({"topic": "a", "startingTimestamp": "20260101"}, "too few digits for milliseconds"),
+        (
+            {"topic": "a", "endingTimestamp": "1767225600"},
+            "epoch milliseconds such as 1767225600000",
+        ),
+        (
+            {"topic": "a", "keys": "o-1 || o-2"},
+            "option keys: 'o-1 || o-2' has ||; expected keys with",
+        ),
         ({"topic": "a", "maxOffsetsPerTrigger": "0"}, "a whole number from 1"),
         ({"topic": "a", "minPartitions": "many"}, "option minPartitions is 'many'"),
         ({"topic": "a", "failOnDataLoss": "perhaps"}, "true or false"),
@@ -177,3 +191,19 @@ def test_nothing_shown_is_secret_and_everything_survives_pickling() -> None:
 
 def test_every_documented_option_is_distinct_in_lower_case() -> None:
     assert len({name.lower() for name in READ_OPTIONS}) == len(READ_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("section", "options"), [("Reading", READ_OPTIONS), ("Writing", WRITE_OPTIONS)]
+)
+def test_every_option_is_documented_with_its_default(
+    section: str, options: tuple[str, ...]
+) -> None:
+    page = (ROOT / "docs" / "howto" / "spark.md").read_text(encoding="utf-8")
+    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    rows = [
+        line.replace("\\|", "").split("|")[1:-1] for line in text.splitlines() if line[:1] == "|"
+    ]
+    told = {name: default.strip() for names, _, default in rows for name in _NAME.findall(names)}
+    assert sorted(told) == sorted(options)
+    assert all(told.values())
