@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_FLAGS = re.compile(r"(?:\(\?[aimsux]+\))*")
 _STARTS = ("startingoffsets", "startingtimestamp")
 
 
@@ -101,8 +102,11 @@ def _from_options(
     given: Mapping[str, Any], handler: HandlerFunction, group: str, ordered: bool, max_retries: int
 ) -> DataStreamWriter:
     options = _texts(given)
+    # Options have no case where they are true or false, but groups do.
+    if "ordered" in options:
+        options["ordered"] = options["ordered"].lower()
     for name, value in (("group", group), ("ordered", str(ordered).lower())):
-        if options.setdefault(name, value).lower() != value.lower():
+        if options.setdefault(name, value) != value:
             raise InvalidArgument(
                 f"option {name} is {options[name]!r}, and consume was called with {value!r}",
                 expected="one of the two",
@@ -137,7 +141,8 @@ def reading_retries(options: ReadOptions) -> dict[str, str]:
     route = ensure_retry_topic(options.access, options.group)
     if options.pattern is not None:
         # Any percent sign lets the source look at retry topics; the group wants its own only.
-        return {"subscribepattern": f"(?!%)(?:{options.pattern})|{re.escape(retry)}"}
+        flags, pattern = _flags(options.pattern)
+        return {"subscribepattern": f"(?!%)(?{flags}:{pattern})|{re.escape(retry)}"}
     if options.assignment:
         queues = {*options.assignment, *route.subscribe_queues(retry)}
         nested: dict[str, dict[str, list[int]]] = {}
@@ -145,6 +150,16 @@ def reading_retries(options: ReadOptions) -> dict[str, str]:
             nested.setdefault(topic, {}).setdefault(broker, []).append(number)
         return {"assign": json.dumps(nested)}
     return {"topic": ",".join(dict.fromkeys((*options.topics, retry)))}
+
+
+def _flags(pattern: str) -> tuple[str, str]:
+    """The flags that a regular expression begins with, such as (?i), and the rest of it.
+
+    Python takes them at the beginning only; for a part of one they are written in another way.
+    """
+    ahead = _FLAGS.match(pattern)
+    assert ahead is not None, "it matches nothing, too"
+    return "".join(re.findall(r"\w+", ahead[0])), pattern[ahead.end() :]
 
 
 # --------------------------------------------------------------------------- in the writer

@@ -16,7 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock import DeadLetter, Message, Producer, RetryLater
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
-from penstock.spark.consuming import consume
+from penstock.spark.consuming import consume, reading_retries
+from penstock.spark.options import parse_read
+from penstock.spark.positions import Positions
 from penstock.testing.embedded import Embedded
 from penstock.testing.eventually import eventually as sometime
 
@@ -261,6 +263,18 @@ def test_tags_and_the_group_choose_what_is_handled(
     assert sorted(map(int, notes.bodies)) == list(range(1, 20, 2))
 
 
+@pytest.mark.parametrize("pattern", ["(?i)orders.*", "(?x)(?i) orders .*", "[oO]rders-[12]"])
+def test_a_pattern_finds_its_topics_and_the_retries_of_the_group_alone(
+    mq: Embedded, pattern: str
+) -> None:
+    for topic in ("orders-1", "Orders-2", "stock", "%RETRY%Billing", "%RETRY%orders"):
+        mq.admin.create_topic(topic, queues=1)
+    given = {"namesrv": mq.namesrv, "group": "billing", "subscribepattern": pattern}
+    options = parse_read({**given, **reading_retries(parse_read(given))})
+    found = {queue.topic for queue in Positions(options).queues()}
+    assert found == {"orders-1", "Orders-2", "%RETRY%billing"}
+
+
 def test_a_stream_after_sql_is_handled_and_retried_too(
     spark: SparkSession,
     mq: Embedded,
@@ -319,6 +333,8 @@ def test_what_cannot_keep_the_contract_is_refused(
     refused("'other'", loaded)
     refused("option path", {"path": str(tmp_path)})
     refused("option group", {**source(mq), "group": "other"})
+    refused("option group is 'Billing'", {**source(mq), "group": "Billing"})
+    refused("option ordered", {**source(mq), "ordered": "True"})
     refused("unknown option", {**source(mq), "topics": "orders"})
     refused("group", source(mq), group="no spaces")
     refused("max_retries", source(mq), max_retries=-1)
