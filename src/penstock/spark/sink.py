@@ -90,7 +90,11 @@ def _checked(
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once; the write has a name of its own, which its tasks share."""
+    """Writes a DataFrame once; the write has a name of its own, which its tasks share.
+
+    Inside ``foreachBatch`` as well, where Spark would tell query and batch: two writes of one batch
+    to one topic would bear the same names, and be taken for repeats of each other.
+    """
 
     def __init__(self, options: WriteOptions, columns: Layout) -> None:
         self._options = options
