@@ -37,40 +37,43 @@ class Shortened:
     def __init__(self, fail: bool, cause: Callable[[MessageQueue], Cause]) -> None:
         self._fail = fail
         self._cause = cause
-        self._since: dict[MessageQueue, float] = {}
-
-    @property
-    def waiting(self) -> list[MessageQueue]:
+        self._held: dict[MessageQueue, tuple[Cause, float]] = {}
+        """Why queues are waited for, and since when."""
+        self.waiting: list[MessageQueue] = []
         """The queues that may yet turn out to be as long as they were."""
-        now = time.monotonic()
-        return [queue for queue, since in self._since.items() if now - since <= SHORT_PATIENCE]
 
     def settled(
         self, begun: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
         """The ends; those before the stream's place only where the place has to move back."""
+        self.waiting = []
+        # After an outage, or behind another broker, a queue is given time anew.
+        self._held = {queue: held for queue, held in self._held.items() if queue in ends}
         settled = dict(ends)
         for queue, end in ends.items():
             place = begun.get(queue, 0)
             if end < place:
                 settled[queue] = self._place(queue, place, end)
             else:
-                self._since.pop(queue, None)
+                self._held.pop(queue, None)
         return settled
 
     def _place(self, queue: MessageQueue, place: int, end: int) -> int:
         what = f"{queue} ends at {end}, and the stream has read up to {place}"
-        now = time.monotonic()
-        if queue not in self._since:
-            self._since[queue] = now
-            log.warning("the stream waits: %s", what)
         cause = self._cause(queue)
-        is_settled = cause is Cause.ANEW or (
-            cause is Cause.UNKNOWN and now - self._since[queue] > SHORT_PATIENCE
-        )
-        if not is_settled:
+        before, since = self._held.get(queue, (None, 0.0))
+        now = time.monotonic()
+        if cause is not before:
+            since = now
+        is_early = now - since <= SHORT_PATIENCE
+        if cause is Cause.BEHIND or (cause is Cause.UNKNOWN and is_early):
+            if before is None:
+                log.warning("the stream waits: %s", what)
+            self._held[queue] = (cause, since)
+            if is_early:
+                self.waiting.append(queue)
             return place
-        del self._since[queue]
+        self._held.pop(queue, None)
         if self._fail:
             raise lost(f"{what}: was the topic deleted")
         following = 0 if cause is Cause.ANEW else end
