@@ -243,14 +243,15 @@ def _position(given: OptionReader, which: str, group: str | None) -> Position | 
 
 
 def _time(text: str) -> str | int:
-    if re.fullmatch(r"\d{1,10}", text):
-        # As milliseconds that is early in 1970: a date, or seconds, is meant.
+    if re.fullmatch(r"\d{8,10}", text):
+        # As milliseconds that is early in 1970: a date, or seconds, is meant. Fewer digits stand for
+        # "from the first message".
         raise InvalidArgument(
             f"{text!r} has too few digits for milliseconds",
             expected="epoch milliseconds such as 1767225600000, ISO 8601 such as "
             "2026-01-01T00:00:00Z, or yyyyMMddHHmmss",
         )
-    return int(text) if re.fullmatch(r"\d{11,13}", text) else text
+    return int(text) if re.fullmatch(r"\d{1,13}", text) else text
 
 
 # ---------------------------------------------------------------------------------------- JSON
