@@ -204,7 +204,47 @@ async def test_a_reader_polls_commits_and_iterates(cluster: ThreadedCluster) -> 
                 break
         assert taken == [b"28", b"29"]
         assert await reader.assignment() == {QUEUE}
+        assert await reader.poll(0) == []
+    assert cluster.broker.offsets["readers", "T", 0] == 30
     other = aio.PullConsumer(group="sharers", namesrv=cluster.namesrv)
     await other.subscribe("T")
     async with other:
         await eventually(other.assignment)
+
+
+async def test_a_failed_block_commits_nothing_that_was_not_done(cluster: ThreadedCluster) -> None:
+    cluster.put("T", 0, *[b"%d" % number for number in range(30)])
+    seen: list[bytes] = []
+
+    async def read() -> None:
+        async with aio.PullConsumer(
+            group="readers", namesrv=cluster.namesrv, start_from="first"
+        ) as reader:
+            await reader.assign([QUEUE])
+            async for message in reader:
+                seen.append(message.body)
+                if len(seen) == 14:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await read()
+    assert seen[-1] == b"13"
+    assert cluster.broker.offsets["readers", "T", 0] == 10
+
+
+async def test_a_loop_that_is_left_early_takes_nothing_with_it(cluster: ThreadedCluster) -> None:
+    cluster.put("T", 0, *[b"%d" % number for number in range(30)])
+    async with aio.PullConsumer(
+        group="readers", namesrv=cluster.namesrv, start_from="first"
+    ) as reader:
+        await reader.assign([QUEUE])
+        for number in range(4):
+            assert (await anext(aiter(reader))).body == b"%d" % number
+        await reader.commit()
+        assert cluster.broker.offsets["readers", "T", 0] == 4
+        assert [m.body for m in await reader.poll()] == [b"%d" % n for n in range(4, 10)]
+        assert (await anext(aiter(reader))).body == b"10"
+        await reader.seek(QUEUE, 20)
+        assert (await anext(aiter(reader))).body == b"20"
+        await reader.assign([])
+        assert await reader.poll(0.01) == []

@@ -381,6 +381,73 @@ def test_a_reader_polls_commits_and_iterates(cluster: ThreadedCluster) -> None:
             reader.subscribe("T")
 
 
+def test_a_failed_block_commits_nothing_that_was_not_done(cluster: ThreadedCluster) -> None:
+    cluster.put("T", 0, *[b"%d" % number for number in range(30)])
+    seen: list[bytes] = []
+
+    def read() -> None:
+        with PullConsumer(group="readers", namesrv=cluster.namesrv, start_from="first") as reader:
+            reader.assign([MessageQueue("T", "broker-a", 0)])
+            for message in reader:
+                seen.append(message.body)
+                if len(seen) == 14:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        read()
+    assert seen[-1] == b"13"
+    assert cluster.broker.offsets["readers", "T", 0] == 10
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_reader_that_is_stopped_by_hand_leaves_its_last_poll_to_the_next(
+    cluster: ThreadedCluster, ends_well: bool
+) -> None:
+    cluster.put("T", 0, *[b"x"] * 30)
+    reader = PullConsumer(group="readers", namesrv=cluster.namesrv, start_from="first")
+    reader.assign([MessageQueue("T", "broker-a", 0)])
+    reader.start()
+    assert len(reader.poll()) == 10
+    assert len(reader.poll()) == 10
+    if ends_well:
+        reader.commit()
+    reader.stop()
+    assert cluster.broker.offsets["readers", "T", 0] == (20 if ends_well else 10)
+
+
+def test_a_loop_that_is_left_early_takes_nothing_with_it(cluster: ThreadedCluster) -> None:
+    cluster.put("T", 0, *[b"%d" % number for number in range(30)])
+    queue = MessageQueue("T", "broker-a", 0)
+    with PullConsumer(group="readers", namesrv=cluster.namesrv, start_from="first") as reader:
+        reader.assign([queue])
+        assert [m.body for m in itertools.islice(reader, 3)] == [b"0", b"1", b"2"]
+        reader.commit()
+        assert cluster.broker.offsets["readers", "T", 0] == 3
+        assert [m.body for m in itertools.islice(reader, 2)] == [b"3", b"4"]
+        assert [m.body for m in reader.poll()] == [b"5", b"6", b"7", b"8", b"9"]
+        assert next(iter(reader)).body == b"10"
+        # What it was left with is gone with what it was about.
+        reader.seek(queue, 20)
+        assert next(iter(reader)).body == b"20"
+        reader.assign([])
+        assert reader.poll(0.01) == []
+
+
+def test_a_loop_ends_with_the_message_at_which_the_reader_was_stopped(
+    cluster: ThreadedCluster,
+) -> None:
+    cluster.put("T", 0, *[b"x"] * 30)
+    reader = PullConsumer(group="readers", namesrv=cluster.namesrv, start_from="first")
+    reader.assign([MessageQueue("T", "broker-a", 0)])
+    reader.start()
+    seen = 0
+    for _ in reader:
+        seen += 1
+        if seen == 3:
+            reader.stop()
+    assert seen == 3
+
+
 def test_a_subscribed_reader_gets_its_share(cluster: ThreadedCluster) -> None:
     cluster.put("T", 2, b"x")
     reader = PullConsumer(group="readers", namesrv=cluster.namesrv, start_from="first")

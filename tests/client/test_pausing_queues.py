@@ -51,8 +51,9 @@ async def test_a_paused_queue_brings_nothing_and_loses_nothing(bench: Bench) -> 
     consumer.resume(frozenset([FIRST]))
     assert consumer.paused() == set()
     assert places(await everything(consumer)) == [(0, 0), (0, 1)]
-    await consumer.stop()
+    await consumer.commit()
     assert bench.broker.offsets["readers", "T", 0] == 2
+    await consumer.stop()
 
 
 @two_queues

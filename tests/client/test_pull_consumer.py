@@ -53,8 +53,38 @@ async def test_a_poll_brings_the_next_batch_and_commits_the_one_before(bench: Be
     await asyncio.sleep(6)
     assert bench.broker.offsets[GROUP, "T", 0] == 10
     assert offsets(await consumer.poll(5.0)) == list(range(20, 25))
+    assert await consumer.poll(0) == []
     await consumer.stop()
     assert bench.broker.offsets[GROUP, "T", 0] == 25
+
+
+@one_queue
+async def test_stopping_commits_nothing_of_the_last_poll(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 25)
+    consumer = reader(bench)
+    await consumer.subscribe("T")
+    await consumer.start()
+    await consumer.poll(5.0)
+    await consumer.poll(5.0)
+    # Nobody said what became of the second ten.
+    await consumer.stop()
+    assert bench.broker.offsets[GROUP, "T", 0] == 10
+
+
+@one_queue
+async def test_a_commit_leaves_out_what_was_not_read_yet(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 25)
+    consumer = reader(bench)
+    await consumer.subscribe("T")
+    await consumer.start()
+    batch = await consumer.poll(5.0)
+    await consumer.commit(batch[4:])
+    assert bench.broker.offsets[GROUP, "T", 0] == 4
+    await consumer.commit(batch)
+    assert bench.broker.offsets[GROUP, "T", 0] == 4
+    await consumer.commit()
+    assert bench.broker.offsets[GROUP, "T", 0] == 10
+    await consumer.stop()
 
 
 @on_bench(topics={"T": 4})

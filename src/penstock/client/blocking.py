@@ -358,6 +358,10 @@ class PullConsumer(_Entered, PullConsumerFacade):
 
     ``start_from`` as in `PushConsumer`; with ``auto_commit`` a poll commits what the one before
     brought, else `commit` does; ``batch_size`` (pullBatchSize) messages at most a poll.
+
+    Messages are done when the next poll asks for more, or with `commit`, and in no other way.
+    Leaving the ``with`` block or the loop, and `stop`, say nothing about the last ones: they come
+    again, to the next reader of the group, unless `commit` was called after them.
     """
 
     def start(self) -> None:
@@ -371,10 +375,14 @@ class PullConsumer(_Entered, PullConsumerFacade):
             raise
 
     def stop(self) -> None:
-        """Commit what was consumed and leave; idempotent."""
+        """Commit what was consumed and leave; idempotent.
+
+        What the last poll brought is not committed and comes again: `commit` first if it is done.
+        """
         lease = self._close()
         if lease is None:
             return
+        self._unread.clear()
         try:
             lease.host.run(self._core.stop())
         finally:
@@ -391,19 +399,30 @@ class PullConsumer(_Entered, PullConsumerFacade):
         self._queues = self._check_assign(queues)
         if self._lease is not None:
             self._host.run(self._core.assign(self._queues))
+            self._keep_unread(self._queues.__contains__)
 
     def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:
         """The next messages; an empty list when none came within ``timeout``."""
-        return self._host.run(self._core.poll(seconds(timeout)))
+        limit = seconds(timeout)
+        host = self._host
+        # What an iteration was left with comes first.
+        return self._take_unread() or host.run(self._core.poll(limit))
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        """Message after message, for ever; a message counts as consumed with its poll's batch."""
+        """Message after message, until it is stopped; asking for the next one ends the one before.
+
+        Who breaks off and iterates again goes on with the message after.
+        """
         while self._lease is not None:
-            yield from self.poll()
+            while (message := self._next_unread()) is not None:
+                yield message
+            if self._lease is not None:
+                self._unread.extend(self.poll())
 
     def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
         """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
         self._host.run(seek_to(self._core, queue, offset_or_time))
+        self._keep_unread(lambda unread: unread != queue)
 
     def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
         """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.
@@ -422,8 +441,8 @@ class PullConsumer(_Entered, PullConsumerFacade):
         return self._host.run(_soon(self._core.paused))
 
     def commit(self) -> None:
-        """Commit everything that was polled, and return when the brokers have it."""
-        self._host.run(self._core.commit())
+        """Commit all messages handed out, and return when the brokers have it."""
+        self._host.run(self._core.commit(list(self._unread)))
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that are read now."""

@@ -11,6 +11,7 @@ import concurrent.futures
 import functools
 import logging
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, Unpack
@@ -365,6 +366,9 @@ class PullConsumerFacade(Facade):
         self._auto_commit = auto_commit
         self._wanted: list[tuple[str, str, str | None]] = []
         self._queues: frozenset[MessageQueue] | None = None
+        # Polled by an iteration that has not come to them. They are here and not in the iterator,
+        # so that one that is left early takes nothing with it.
+        self._unread: deque[StoredMessage] = deque()
         super().__init__(
             f"pull consumer {group!r}", session_settings(namesrv, instance, access), namespace
         )
@@ -392,6 +396,21 @@ class PullConsumerFacade(Facade):
         if self._wanted:
             raise self._either_or()
         return frozenset(queues)
+
+    def _next_unread(self) -> StoredMessage | None:
+        try:
+            return self._unread.popleft()
+        except IndexError:
+            return None
+
+    def _take_unread(self) -> list[StoredMessage]:
+        unread: list[StoredMessage] = []
+        while (message := self._next_unread()) is not None:
+            unread.append(message)
+        return unread
+
+    def _keep_unread(self, keep: Callable[[MessageQueue], bool]) -> None:
+        self._unread.extend([m for m in self._take_unread() if keep(m.queue)])
 
     def _either_or(self) -> InvalidArgument:
         return InvalidArgument(

@@ -263,10 +263,14 @@ class PullConsumer(_Entered, PullConsumerFacade):
             raise
 
     async def stop(self) -> None:
-        """Commit what was consumed and leave; idempotent."""
+        """Commit what was consumed and leave; idempotent.
+
+        What the last poll brought is not committed and comes again: `commit` first if it is done.
+        """
         lease = self._close()
         if lease is None:
             return
+        self._unread.clear()
         try:
             await lease.host.await_(self._core.stop())
         finally:
@@ -283,20 +287,30 @@ class PullConsumer(_Entered, PullConsumerFacade):
         self._queues = self._check_assign(queues)
         if self._lease is not None:
             await self._host.await_(self._core.assign(self._queues))
+            self._keep_unread(self._queues.__contains__)
 
     async def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:  # noqa: ASYNC109
         """The next messages; an empty list when none came within ``timeout``."""
-        return await self._host.await_(self._core.poll(seconds(timeout)))
+        limit = seconds(timeout)
+        host = self._host
+        # What an iteration was left with comes first.
+        return self._take_unread() or await host.await_(self._core.poll(limit))
 
     async def __aiter__(self) -> AsyncIterator[StoredMessage]:
-        """Message after message, for ever; a message counts as consumed with its poll's batch."""
+        """Message after message, until it is stopped; asking for the next one ends the one before.
+
+        Who breaks off and iterates again goes on with the message after.
+        """
         while self._lease is not None:
-            for message in await self.poll():
+            while (message := self._next_unread()) is not None:
                 yield message
+            if self._lease is not None:
+                self._unread.extend(await self.poll())
 
     async def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
         """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
         await self._host.await_(seek_to(self._core, queue, offset_or_time))
+        self._keep_unread(lambda unread: unread != queue)
 
     async def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
         """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.
@@ -315,8 +329,8 @@ class PullConsumer(_Entered, PullConsumerFacade):
         return await self._host.await_(_soon(self._core.paused))
 
     async def commit(self) -> None:
-        """Commit everything that was polled, and return when the brokers have it."""
-        await self._host.await_(self._core.commit())
+        """Commit all messages handed out, and return when the brokers have it."""
+        await self._host.await_(self._core.commit(list(self._unread)))
 
     async def assignment(self) -> set[MessageQueue]:
         """The queues that are read now."""

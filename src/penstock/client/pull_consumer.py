@@ -2,7 +2,8 @@
 
 Pulling and sharing queues are those of the push consumer; in place of handlers there is a buffer,
 and `poll` takes from it. Messages count as consumed when the next poll (or a commit) comes: whoever
-asks for more is done with what it got before. Until then they hold the committed offset back.
+asks for more is done with what it got before. Until then they hold the committed offset back, and
+stopping settles nothing: whoever leaves may leave because it failed.
 """
 
 from __future__ import annotations
@@ -163,13 +164,11 @@ class PullConsumerCore:
             raise
 
     async def stop(self) -> None:
-        """Commit what was consumed and leave; what the last poll brought counts as consumed."""
+        """Commit what was consumed and leave; what the last poll brought comes again."""
         if self._phase != "running":
             return
         self._phase = "stopped"
         state = self.state
-        if self._auto_commit:
-            self._settle()
         state.is_stopping = True
         await state.tasks.close()
         state.is_running = False
@@ -256,24 +255,33 @@ class PullConsumerCore:
         self.state.is_full = self._buffered > TOTAL_LIMIT
         return found
 
-    def _settle(self) -> None:
-        """What was polled is consumed; without auto commit it waits for `commit`."""
-        for queue, messages in self._polled:
+    def _settle(self, unread: Iterable[StoredMessage] = ()) -> None:
+        """What was polled is consumed but for ``unread``; only auto commit has it committed."""
+        later = {(message.queue, message.queue_offset) for message in unread}
+        polled, self._polled = self._polled, []
+        for queue, messages in polled:
             if queue.is_dropped:
                 continue
-            offset = queue.remove(messages)
-            self.state.statistics.consumed(queue.queue.topic, len(messages), 0, 0.0)
+            done = messages
+            if later:
+                # What was not handed out yet is the end of what was polled.
+                done = [one for one in messages if (one.queue, one.queue_offset) not in later]
+                if len(done) < len(messages):
+                    self._polled.append((queue, messages[len(done) :]))
+                if not done:
+                    continue
+            offset = queue.remove(done)
+            self.state.statistics.consumed(queue.queue.topic, len(done), 0, 0.0)
             if offset < 0:
                 continue
             if self._auto_commit:
                 self.state.offsets.update(queue.queue, offset, increase_only=True)
             else:
                 self._uncommitted[queue.queue] = offset
-        self._polled.clear()
 
-    async def commit(self) -> None:
-        """Commit everything that was polled, and return when the brokers have it."""
-        self._settle()
+    async def commit(self, unread: Iterable[StoredMessage] = ()) -> None:
+        """Commit what was polled but for ``unread``, and return when the brokers have it."""
+        self._settle(unread)
         for queue, offset in self._uncommitted.items():
             if queue in self.state.queues:
                 self.state.offsets.update(queue, offset, increase_only=True)
