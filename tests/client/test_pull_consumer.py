@@ -17,7 +17,7 @@ from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullMessage
 from penstock.remoting.peer import Peer
 from penstock.testing.loop_clients import Bench, on_bench
-from penstock.testing.scripted import pull_result
+from penstock.testing.scripted import ScriptedQueue, pull_result
 
 GROUP = "readers"
 PULL = RequestCode.PULL_MESSAGE
@@ -214,6 +214,44 @@ async def test_an_illegal_offset_just_goes_on_where_the_broker_says(bench: Bench
     await consumer.assign([QUEUE])
     await consumer.start()
     assert offsets(await consumer.poll(5.0)) == [500]
+    await consumer.stop()
+
+
+@one_queue
+async def test_a_group_above_the_end_of_a_queue_stands_where_it_went_on(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 5)
+    bench.broker.offsets[GROUP, "T", 0] = 100
+    consumer = reader(bench)
+    await consumer.assign([QUEUE])
+    await consumer.start()
+    assert await consumer.poll(1.0) == []
+    bench.broker.put("T", 0, b"new")
+    assert offsets(await consumer.poll(5.0)) == [5]
+    await consumer.commit()
+    assert bench.broker.offsets[GROUP, "T", 0] == 6
+    await consumer.stop()
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+@one_queue
+async def test_a_queue_that_begins_again_is_read_and_committed_again(
+    bench: Bench, auto_commit: bool
+) -> None:
+    bench.broker.put("T", 0, *[b"old"] * 15)
+    consumer = reader(bench, auto_commit=auto_commit)
+    await consumer.assign([QUEUE])
+    await consumer.start()
+    assert len(await consumer.poll(5.0)) == 10
+    await asyncio.sleep(1)
+    # Ten are in somebody's hands, five are read ahead, and the topic is made anew.
+    bench.broker.queues["T", 0] = ScriptedQueue()
+    await asyncio.sleep(30)
+    bench.broker.put("T", 0, *[b"new"] * 3)
+    assert [m.body for m in await consumer.poll(30.0)] == [b"new"] * 3
+    await consumer.commit()
+    assert bench.broker.offsets[GROUP, "T", 0] == 3
+    bench.broker.put("T", 0, *[b"new"] * 3)
+    assert offsets(await consumer.poll(30.0)) == [3, 4, 5]
     await consumer.stop()
 
 

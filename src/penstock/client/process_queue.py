@@ -84,7 +84,7 @@ class ProcessQueue:
         self._order: deque[int] = deque()
         self._taken: dict[int, StoredMessage] = {}
         self._largest = 0
-        self._highest = 0
+        self._highest = -1
 
     def when_down_to(self, count: int, on_room: Callable[[], None] | None) -> None:
         """Call ``on_room`` once, as soon as no more than ``count`` messages are left."""
@@ -225,6 +225,11 @@ class ProcessQueue:
         """
         first = self._first()
         return 0 if first is None else self._highest - first
+
+    @property
+    def highest(self) -> int:
+        """The highest offset ever put; -1 before."""
+        return self._highest
 
     @property
     def lowest(self) -> StoredMessage | None:

@@ -79,7 +79,7 @@ class PullConsumerCore:
             state,
             self,
             start_offset=self._rebalancer.start_offset,
-            on_illegal_offset=lambda cursor: None,  # It simply goes on where it is told to.
+            on_illegal_offset=self._go_on_where_told,
             may_correct=lambda queue: queue.count == 0 and queue.queue not in self._uncommitted,
             suspend_ms=SUSPEND_MS,
         )
@@ -140,6 +140,20 @@ class PullConsumerCore:
         held = ProcessQueue(queue, self.session.clock.monotonic())
         self.state.queues[queue] = held
         self._puller.begin(PullCursor(held, offset), 0.0)
+
+    def _go_on_where_told(self, cursor: PullCursor) -> None:
+        """The broker has nothing at the offset asked for, and has said where to go on.
+
+        The group stands there, also if that is further down: the queue was made anew or lost its
+        end, and an offset above would hide what is stored from now on.
+        """
+        held, offset = cursor.process_queue, cursor.next_offset
+        self._uncommitted.pop(held.queue, None)
+        self.state.offsets.update(held.queue, offset, increase_only=False)
+        if held.highest >= offset:
+            # Offsets will come a second time; what is cached must not be taken for the new ones.
+            held.is_dropped = True
+            self._read(held.queue, offset)
 
     # ------------------------------------------------------------------------------ lifecycle
 
