@@ -206,6 +206,74 @@ async def test_seeking_goes_on_elsewhere_and_drops_what_was_read_ahead(bench: Be
 
 
 @one_queue
+async def test_without_auto_commit_a_seek_moves_the_group_only_with_commit(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 50)
+    bench.broker.offsets[GROUP, "T", 0] = 20
+    consumer = reader(bench, auto_commit=False)
+    await consumer.assign([QUEUE])
+    await consumer.start()
+    await consumer.seek(QUEUE, 40)
+    await asyncio.sleep(15)
+    assert bench.broker.offsets[GROUP, "T", 0] == 20
+    # A look back, and nothing polled yet: that is where the group stands from now on.
+    await consumer.seek(QUEUE, 5)
+    await consumer.commit()
+    assert bench.broker.offsets[GROUP, "T", 0] == 5
+    assert offsets(await consumer.poll(5.0)) == list(range(5, 15))
+    await consumer.seek(QUEUE, 45)
+    await consumer.stop()
+    assert bench.broker.offsets[GROUP, "T", 0] == 5
+
+
+@one_queue
+async def test_a_seek_back_is_committed_with_what_is_read_after_it(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 50)
+    bench.broker.offsets[GROUP, "T", 0] = 40
+    consumer = reader(bench, auto_commit=False)
+    await consumer.assign([QUEUE])
+    await consumer.start()
+    assert offsets(await consumer.poll(5.0)) == list(range(40, 50))
+    await consumer.seek(QUEUE, 0)
+    assert offsets(await consumer.poll(5.0)) == list(range(10))
+    await consumer.commit()
+    assert bench.broker.offsets[GROUP, "T", 0] == 10
+    await consumer.stop()
+
+
+@one_queue
+async def test_without_auto_commit_an_operators_reset_moves_the_group_at_once(
+    bench: Bench,
+) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 50)
+    consumer = reader(bench, auto_commit=False)
+    await consumer.assign([QUEUE])
+    await consumer.start()
+    await consumer.reset_offsets("T", {QUEUE: 30})
+    await asyncio.sleep(15)
+    assert bench.broker.offsets[GROUP, "T", 0] == 30
+    await consumer.stop()
+
+
+@one_queue
+async def test_what_was_polled_before_a_queue_went_is_not_committed_when_it_is_back(
+    bench: Bench,
+) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 50)
+    consumer = reader(bench, auto_commit=False)
+    await consumer.assign([QUEUE])
+    await consumer.start()
+    assert len(await consumer.poll(5.0)) == 10
+    await consumer.poll(5.0)
+    await consumer.assign([])
+    # Whoever read it meanwhile got further.
+    bench.broker.offsets[GROUP, "T", 0] = 30
+    await consumer.assign([QUEUE])
+    await consumer.commit()
+    assert bench.broker.offsets[GROUP, "T", 0] == 30
+    await consumer.stop()
+
+
+@one_queue
 async def test_an_illegal_offset_just_goes_on_where_the_broker_says(bench: Bench) -> None:
     bench.broker.queue("T", 0).min_offset = 500
     bench.broker.put("T", 0, b"x")

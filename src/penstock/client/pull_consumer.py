@@ -80,14 +80,15 @@ class PullConsumerCore:
             self,
             start_offset=self._rebalancer.start_offset,
             on_illegal_offset=self._go_on_where_told,
-            may_correct=lambda queue: queue.count == 0 and queue.queue not in self._uncommitted,
+            may_correct=lambda queue: queue.count == 0 and queue not in self._uncommitted,
             suspend_ms=SUSPEND_MS,
         )
         self._assigned: frozenset[MessageQueue] | None = None
         self._buffer: deque[tuple[ProcessQueue, list[StoredMessage]]] = deque()
         self._buffered = 0
         self._polled: list[tuple[ProcessQueue, list[StoredMessage]]] = []
-        self._uncommitted: dict[MessageQueue, int] = {}
+        # By what is held, not by name: of a queue that went and came back nothing is left over.
+        self._uncommitted: dict[ProcessQueue, int] = {}
         self._arrived = asyncio.Event()
         self._applying = asyncio.Lock()
         self._phase = "new"
@@ -136,10 +137,11 @@ class PullConsumerCore:
                     log.warning("queue not read yet queue=%s error=%s", queue, error)
             return assigned == self.state.queues.keys()
 
-    def _read(self, queue: MessageQueue, offset: int) -> None:
+    def _read(self, queue: MessageQueue, offset: int) -> ProcessQueue:
         held = ProcessQueue(queue, self.session.clock.monotonic())
         self.state.queues[queue] = held
         self._puller.begin(PullCursor(held, offset), 0.0)
+        return held
 
     def _go_on_where_told(self, cursor: PullCursor) -> None:
         """The broker has nothing at the offset asked for, and has said where to go on.
@@ -148,7 +150,7 @@ class PullConsumerCore:
         end, and an offset above would hide what is stored from now on.
         """
         held, offset = cursor.process_queue, cursor.next_offset
-        self._uncommitted.pop(held.queue, None)
+        self._uncommitted.pop(held, None)
         self.state.offsets.update(held.queue, offset, increase_only=False)
         if held.highest >= offset:
             # Offsets will come a second time; what is cached must not be taken for the new ones.
@@ -291,19 +293,20 @@ class PullConsumerCore:
             if self._auto_commit:
                 self.state.offsets.update(queue.queue, offset, increase_only=True)
             else:
-                self._uncommitted[queue.queue] = offset
+                self._uncommitted[queue] = offset
 
     async def commit(self, unread: Iterable[StoredMessage] = ()) -> None:
         """Commit what was polled but for ``unread``, and return when the brokers have it."""
         self._settle(unread)
-        for queue, offset in self._uncommitted.items():
-            if queue in self.state.queues:
-                self.state.offsets.update(queue, offset, increase_only=True)
+        for held, offset in self._uncommitted.items():
+            if not held.is_dropped:
+                # Lower than before, too: after a seek back.
+                self.state.offsets.update(held.queue, offset, increase_only=False)
         self._uncommitted.clear()
         await self.state.offsets.persist_all(set(self.state.queues), wait=True)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset of an assigned queue."""
+        """Go on at another offset of an assigned queue; it is committed as what is polled is."""
         held = self.state.queues.get(queue)
         if held is None:
             raise self._not_read(queue)
@@ -313,9 +316,12 @@ class PullConsumerCore:
         if not low <= offset <= high:
             raise InvalidArgument(f"offset {offset} of {queue}", expected=f"{low} to {high}")
         held.is_dropped = True
-        self._uncommitted.pop(queue, None)
-        self.state.offsets.update(queue, offset, increase_only=False)
-        self._read(queue, offset)
+        self._uncommitted.pop(held, None)
+        held = self._read(queue, offset)
+        if self._auto_commit:
+            self.state.offsets.update(queue, offset, increase_only=False)
+        else:
+            self._uncommitted[held] = offset
 
     async def seek_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the first message stored at that time or later."""
@@ -395,6 +401,8 @@ class PullConsumerCore:
         for queue, offset in offsets.items():
             if queue.topic == topic and queue in self.state.queues:
                 await self.seek(queue, offset)
+                # An operator's word moves the group, whoever commits otherwise.
+                self.state.offsets.update(queue, offset, increase_only=False)
 
     async def consume_directly(self, message: StoredMessage) -> ConsumeDirectlyResult:
         raise RequestCodeNotSupported(f"group {self.group!r} polls; it has no handler to call")
