@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock import Message, Producer, PullConsumer, embedded
 from penstock.client.pull_consumer import TOTAL_LIMIT, PullConsumerCore
 from penstock.client.settings import ConsumerSettings, StartFrom
 from penstock.errors import InvalidArgument, LifecycleError
@@ -105,6 +106,55 @@ async def test_a_poll_brings_what_several_pulls_found_but_no_more_than_a_batch(
     committed = [bench.broker.offsets.get((GROUP, "T", queue_id), 0) for queue_id in range(4)]
     assert sorted(committed) == [0, 3, 3, 3]
     await consumer.stop()
+
+
+@pytest.mark.parametrize("batch_size", [31, 32, 33, 500])
+def test_a_poll_brings_no_more_than_a_batch_of_what_our_broker_sends_at_once(
+    batch_size: int,
+) -> None:
+    with embedded(clock="virtual") as mq:
+        mq.admin.create_topic("T", 1)
+        with Producer("shop", namesrv=mq.namesrv) as producer:
+            producer.send_batch([Message("T", b"%d" % number) for number in range(600)])
+        with PullConsumer(
+            "readers", namesrv=mq.namesrv, start_from="first", batch_size=batch_size
+        ) as consumer:
+            consumer.subscribe("T")
+            mq.clock.advance("5s")
+            polls = []
+            while batch := consumer.poll(1):
+                polls.append(offsets(batch))
+        assert max(map(len, polls)) <= batch_size
+        assert [offset for poll in polls for offset in poll] == list(range(600))
+        assert [lag.committed for lag in mq.admin.group_lag("readers", topic="T")] == [600]
+
+
+def test_what_a_poll_leaves_of_a_pull_is_neither_lost_nor_committed() -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    with embedded(clock="virtual") as mq:
+        mq.admin.create_topic("T", 1)
+        with Producer("shop", namesrv=mq.namesrv) as producer:
+            producer.send_batch([Message("T", b"%d" % number) for number in range(600)])
+
+        def reader() -> PullConsumer:
+            consumer = PullConsumer("g", namesrv=mq.namesrv, start_from="first", batch_size=32)
+            consumer.assign([queue])
+            return consumer
+
+        with reader() as consumer:
+            assert offsets(consumer.poll()) == list(range(32))
+            consumer.pause()
+            assert consumer.poll(1) == []
+            consumer.resume()
+            assert offsets(consumer.poll()) == list(range(32, 64))
+            consumer.seek(queue, 10)
+            assert offsets(consumer.poll()) == list(range(10, 42))
+            consumer.assign([])
+            consumer.assign([queue])
+            assert offsets(consumer.poll()) == list(range(10, 42))
+            consumer.commit()
+        with reader() as consumer:
+            assert offsets(consumer.poll()) == list(range(42, 74))
 
 
 @one_queue

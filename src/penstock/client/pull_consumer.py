@@ -250,19 +250,24 @@ class PullConsumerCore:
     def _take(self) -> list[StoredMessage]:
         """The oldest pulls of queues that are not paused, as many as one poll may bring.
 
-        What is paused keeps its place.
+        What is paused keeps its place, and so does what is left of a pull that brought more than
+        a poll may: our own broker fills large ones.
         """
         kept: list[tuple[ProcessQueue, list[StoredMessage]]] = []
         found: list[StoredMessage] = []
         while self._buffer:
             queue, messages = self._buffer[0]
             is_paused = queue.queue in self.state.paused_queues
-            if not is_paused and found and len(found) + len(messages) > self._batch_size:
+            room = self._batch_size - len(found)
+            if not is_paused and found and len(messages) > room:
                 break
             self._buffer.popleft()
             if is_paused and not queue.is_dropped:
                 kept.append((queue, messages))
                 continue
+            if len(messages) > room and not queue.is_dropped:
+                self._buffer.appendleft((queue, messages[room:]))
+                messages = messages[:room]
             self._buffered -= len(messages)
             if not queue.is_dropped:
                 self._polled.append((queue, messages))
