@@ -283,6 +283,8 @@ def test_unknown_and_wrong_keywords_are_errors_that_name_them() -> None:
         PushConsumer(group="billing", consume_timeout="soon")
     with pytest.raises(ConfigError, match="allocation is 'best'"):
         PushConsumer(group="billing", allocation="best")
+    with pytest.raises(ConfigError, match="unknown keyword: 'pull_batch_bytes'"):
+        PushConsumer(group="billing", pull_batch_bytes=5)  # type: ignore[call-arg]
 
 
 def test_where_to_start_is_a_word_or_a_time() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -25,6 +25,7 @@ from penstock.client.settings import (
     profile,
 )
 from penstock.errors import ConfigError, InvalidArgument
+from penstock.protocol.validation import check_group
 from penstock.remoting.tls import ClientTls
 from penstock.runtime.durations import Duration, seconds
 
@@ -116,6 +117,19 @@ class ConsumerOptions(AccessOptions, total=False):
     """Where a broadcasting client keeps its offsets. rocketmq.client.localOffsetStoreDir"""
 
 
+class PullConsumerOptions(AccessOptions, total=False):
+    """Further keywords of pull consumers: how far they read ahead."""
+
+    max_span: int
+    """consumeMaxSpan"""
+    queue_limit: int
+    """pullThresholdForQueue"""
+    queue_limit_mib: int
+    """pullThresholdSizeForQueue"""
+    pull_interval: Duration
+    """pullInterval"""
+
+
 _DURATIONS = frozenset(
     {
         "consume_timeout",
@@ -128,9 +142,42 @@ _DURATIONS = frozenset(
 )
 
 
+_TEXTS = frozenset({"access_key", "client_ip", "namespace", "secret_key", "security_token", "unit"})
+
+
+def check_keywords(
+    init: Callable[..., None], options: Iterable[str], further: Collection[str]
+) -> None:
+    """Refuse keywords a class does not know: neither its ``init`` names them, nor ``further``."""
+    unknown = [keyword for keyword in options if keyword not in further]
+    if not unknown:
+        return
+    named = inspect.signature(init).parameters.values()
+    known = sorted({*further, *(one.name for one in named if one.kind is one.KEYWORD_ONLY)})
+    near = difflib.get_close_matches(unknown[0], known, n=1)
+    raise ConfigError(
+        f"unknown keyword: {unknown[0]!r}",
+        hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}",
+    )
+
+
+def duration(key: str, value: Duration) -> float:
+    """A duration in seconds; one that is none is an error that names its keyword."""
+    try:
+        return seconds(value)
+    except InvalidArgument as error:
+        raise ConfigError(f"{key}: {error.what}", expected=error.expected) from None
+
+
 def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keywords all clients take, and the rest; durations become seconds."""
-    plain = {key: seconds(value) if key in _DURATIONS else value for key, value in options.items()}
+    for key, value in options.items():
+        if key in _TEXTS and not isinstance(value, str | None):
+            # The value may be a secret.
+            raise ConfigError(f"{key} is of type {type(value).__name__}", expected="text")
+    plain = {
+        key: duration(key, value) if key in _DURATIONS else value for key, value in options.items()
+    }
     access = {key: value for key, value in plain.items() if key in _ACCESS_KEYS}
     return access, {key: value for key, value in plain.items() if key not in _ACCESS_KEYS}
 
@@ -171,6 +218,8 @@ def session_settings(
 def _tls(tls: ClientTls | bool | None) -> ClientTls | None:
     if isinstance(tls, ClientTls):
         return tls
+    if not isinstance(tls, bool | None):
+        raise ConfigError(f"tls is {tls!r}", expected="True, False or a ClientTls")
     if tls is None:
         tls = os.environ.get("PENSTOCK_TLS", "").lower() in ("1", "true", "yes", "on")
     return ClientTls() if tls else None
@@ -184,11 +233,9 @@ def namespace_of(access: dict[str, Any]) -> str | None:
 def producer_settings(
     group: str, namespace: str | None, options: dict[str, Any]
 ) -> ProducerSettings:
-    """The settings of a producer; an unknown keyword is an error."""
-    try:
-        return ProducerSettings(group=wrap(namespace, group), namespace=namespace, **options)
-    except TypeError as error:
-        raise _unknown(error, ProducerSettings) from None
+    """The settings of a producer."""
+    group = wrap(namespace, check_group(group))
+    return ProducerSettings(group=group, namespace=namespace, **options)
 
 
 def consumer_settings(
@@ -200,32 +247,18 @@ def consumer_settings(
     allocation: str | AssignmentStrategy,
     options: dict[str, Any],
 ) -> ConsumerSettings:
-    """The settings of a consumer; an unknown keyword is an error."""
-    if options.get("offsets_dir") is not None:
-        options = {**options, "offsets_dir": Path(options["offsets_dir"])}
-    try:
-        return ConsumerSettings(
-            group=wrap(namespace, group),
-            namespace=namespace,
-            model=model,
-            start_from=start_from,
-            allocation=strategy(allocation),
-            **options,
-        )
-    except TypeError as error:
-        raise _unknown(error, ConsumerSettings) from None
-
-
-def _unknown(
-    error: TypeError, settings: type[ProducerSettings] | type[ConsumerSettings]
-) -> ConfigError:
-    keyword = str(error).rpartition(" ")[2].strip("'")
-    known = {field.name for field in dataclasses.fields(settings)}
-    known |= {*_ACCESS_KEYS, "namesrv", "instance"}
-    near = difflib.get_close_matches(keyword, sorted(known), n=1)
-    return ConfigError(
-        f"unknown keyword: {keyword!r}",
-        hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(known))}",
+    """The settings of a consumer."""
+    if (directory := options.get("offsets_dir")) is not None:
+        if not isinstance(directory, str | os.PathLike):
+            raise ConfigError(f"offsets_dir is {directory!r}", expected="a path")
+        options = {**options, "offsets_dir": Path(directory)}
+    return ConsumerSettings(
+        group=wrap(namespace, check_group(group)),
+        namespace=namespace,
+        model=model,
+        start_from=start_from,
+        allocation=strategy(allocation),
+        **options,
     )
 
 

@@ -18,11 +18,13 @@ from typing import TypeVar, Unpack
 
 from penstock.client import hosts
 from penstock.client.arguments import (
-    AccessOptions,
     ConsumerOptions,
     ProducerOptions,
+    PullConsumerOptions,
     Time,
+    check_keywords,
     consumer_settings,
+    duration,
     namespace_of,
     producer_settings,
     session_settings,
@@ -43,7 +45,14 @@ from penstock.client.pull_consumer import BATCH_SIZE, PullConsumerCore
 from penstock.client.pulling import FilterHook
 from penstock.client.push_consumer import PushConsumerCore
 from penstock.client.selection import QueueSelector, chosen
-from penstock.client.settings import ConsumerSettings, Model, ProducerSettings, SessionSettings
+from penstock.client.settings import (
+    ConsumerSettings,
+    Model,
+    ProducerSettings,
+    SessionSettings,
+    check_count,
+    check_flag,
+)
 from penstock.client.subscriptions import Subscriptions
 from penstock.client.tracing import Tracer
 from penstock.errors import ConfigError, InvalidArgument, LifecycleError
@@ -51,7 +60,7 @@ from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.model.names import TRACE_TOPIC
 from penstock.protocol.headers.transactions import TransactionDecision
 from penstock.protocol.validation import check_topic
-from penstock.runtime.durations import Duration, seconds
+from penstock.runtime.durations import Duration
 
 log = logging.getLogger(__name__)
 
@@ -144,15 +153,16 @@ class ProducerFacade(Facade):
         trace: bool | str = False,
         **options: Unpack[ProducerOptions],
     ) -> None:
+        check_keywords(ProducerFacade.__init__, options, ProducerOptions.__optional_keys__)
         access, rest = split(dict(options))
         namespace = namespace_of(access)
         self._settings = producer_settings(
             group,
             namespace,
             {
-                "send_timeout": seconds(send_timeout),
+                "send_timeout": duration("send_timeout", send_timeout),
                 "retries": retries,
-                "linger": seconds(linger),
+                "linger": duration("linger", linger),
                 "compress_over": compress_over,
                 **rest,
             },
@@ -232,6 +242,7 @@ class PushConsumerFacade(Facade):
         trace: bool | str = False,
         **options: Unpack[ConsumerOptions],
     ) -> None:
+        check_keywords(PushConsumerFacade.__init__, options, ConsumerOptions.__optional_keys__)
         access, rest = split(dict(options))
         namespace = namespace_of(access)
         self._settings = consumer_settings(
@@ -350,8 +361,11 @@ class PullConsumerFacade(Facade):
         batch_size: int = BATCH_SIZE,
         allocation: str | AssignmentStrategy = "average",
         instance: str | None = None,
-        **options: Unpack[AccessOptions],
+        **options: Unpack[PullConsumerOptions],
     ) -> None:
+        check_keywords(PullConsumerFacade.__init__, options, PullConsumerOptions.__optional_keys__)
+        check_flag("auto_commit", auto_commit)
+        check_count("batch_size", batch_size, 1, 1024)
         access, rest = split(dict(options))
         namespace = namespace_of(access)
         self._settings = consumer_settings(

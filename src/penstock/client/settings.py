@@ -17,6 +17,7 @@ from penstock.client.assignment import AssignmentStrategy, Average
 from penstock.client.flow_control import FlowLimits
 from penstock.client.selection import CURRENT_LATENCIES, LatencyTable
 from penstock.errors import ConfigError, IllegalName
+from penstock.protocol.compression import Compression
 from penstock.protocol.validation import check_group
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.tls import ClientTls
@@ -96,10 +97,25 @@ def profile(name: str) -> Profile:
     return found
 
 
-def check_range(key: str, value: float, low: float, high: float) -> None:
-    """Refuse a setting outside its range, naming all three."""
+def check_range(key: str, value: object, low: float, high: float) -> None:
+    """Refuse a setting that is no number or outside its range, naming all three."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{key} is {value!r}", expected=f"a number, {low} to {high}")
     if not low <= value <= high:
         raise ConfigError(f"{key} is {value}", expected=f"{low} to {high}")
+
+
+def check_count(key: str, value: object, low: int, high: int) -> None:
+    """The same of a setting that counts something."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{key} is {value!r}", expected=f"a whole number, {low} to {high}")
+    check_range(key, value, low, high)
+
+
+def check_flag(key: str, value: object) -> None:
+    """Refuse a switch that is neither on nor off."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key} is {value!r}", expected="True or False")
 
 
 def nameservers(namesrv: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -168,6 +184,10 @@ class SessionSettings:
     """rocketmq.client.rebalance.minInterval"""
     profile: Profile = PROFILES["current"]
 
+    def __post_init__(self) -> None:
+        for key in ("route_interval", "heartbeat_interval", "persist_interval"):
+            check_range(key, getattr(self, key), 0.001, 86_400)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
@@ -205,13 +225,19 @@ class ProducerSettings:
     def __post_init__(self) -> None:
         _check_group(self.group)
         check_range("send_timeout", self.send_timeout, 0.001, 86_400)
-        check_range("retries", self.retries, 0, 100)
+        check_count("retries", self.retries, 0, 100)
+        check_flag("retry_unless_stored", self.retry_unless_stored)
         check_range("linger", self.linger, 0, 10)
-        check_range("compress_over", self.compress_over, 0, 2**31 - 1)
-        check_range("compression_level", self.compression_level, 0, 22)
-        check_range("max_message_bytes", self.max_message_bytes, 1, 16 * 1024 * 1024)
-        check_range("default_topic_queues", self.default_topic_queues, 1, 65_535)
-        check_range("max_in_flight", self.max_in_flight, 1, 1_000_000)
+        check_count("linger_bytes", self.linger_bytes, 1, 2**31 - 1)
+        check_count("compress_over", self.compress_over, 0, 2**31 - 1)
+        if not isinstance(self.compression, str):
+            raise ConfigError(f"compression is {self.compression!r}", expected="zlib, lz4 or zstd")
+        Compression.named(self.compression)
+        check_count("compression_level", self.compression_level, 0, 22)
+        check_count("max_message_bytes", self.max_message_bytes, 1, 16 * 1024 * 1024)
+        check_count("default_topic_queues", self.default_topic_queues, 1, 65_535)
+        check_flag("avoid_slow_brokers", self.avoid_slow_brokers)
+        check_count("max_in_flight", self.max_in_flight, 1, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,30 +310,32 @@ class ConsumerSettings:
         _check_group(self.group)
         if self.model not in ("clustering", "broadcasting"):
             raise ConfigError(f"model is {self.model!r}", expected="clustering or broadcasting")
-        check_range("threads", self.threads, 1, 1000)
+        for key in ("orderly", "post_subscription", "unit_mode"):
+            check_flag(key, getattr(self, key))
+        check_count("threads", self.threads, 1, 1000)
         if self.max_threads is not None:
-            check_range("max_threads", self.max_threads, 1, 1000)
+            check_count("max_threads", self.max_threads, 1, 1000)
             if self.threads > self.max_threads:
                 raise ConfigError(
                     f"threads is {self.threads}, max_threads is {self.max_threads}",
                     expected="threads <= max_threads",
                 )
-        check_range("max_span", self.max_span, 1, 65_535)
-        check_range("queue_limit", self.queue_limit, 1, 65_535)
+        check_count("max_span", self.max_span, 1, 65_535)
+        check_count("queue_limit", self.queue_limit, 1, 65_535)
         if self.topic_limit is not None:
-            check_range("topic_limit", self.topic_limit, 1, 6_553_500)
-        check_range("queue_limit_mib", self.queue_limit_mib, 1, 1024)
+            check_count("topic_limit", self.topic_limit, 1, 6_553_500)
+        check_count("queue_limit_mib", self.queue_limit_mib, 1, 1024)
         if self.topic_limit_mib is not None:
-            check_range("topic_limit_mib", self.topic_limit_mib, 1, 102_400)
+            check_count("topic_limit_mib", self.topic_limit_mib, 1, 102_400)
         check_range("pull_interval", self.pull_interval, 0, 65.535)
-        check_range("batch_size", self.batch_size, 1, 1024)
-        check_range("pull_batch_size", self.pull_batch_size, 1, 1024)
-        check_range("pull_batch_bytes", self.pull_batch_bytes, 1, 2**31 - 1)
+        check_count("batch_size", self.batch_size, 1, 1024)
+        check_count("pull_batch_size", self.pull_batch_size, 1, 1024)
+        check_count("pull_batch_bytes", self.pull_batch_bytes, 1, 2**31 - 1)
         check_range("consume_timeout", self.consume_timeout, 0.001, 7 * 86_400)
         if self.max_retries is not None:
-            check_range("max_retries", self.max_retries, 0, UNLIMITED)
+            check_count("max_retries", self.max_retries, 0, UNLIMITED)
         if self.task_limit is not None:
-            check_range("task_limit", self.task_limit, 1, 10_000_000)
+            check_count("task_limit", self.task_limit, 1, 10_000_000)
 
     @property
     def is_clustering(self) -> bool:

@@ -1,0 +1,78 @@
+"""Keywords of the public classes: what is refused, and in which words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from penstock import Producer, PullConsumer, PushConsumer, aio
+from penstock.errors import ConfigError, IllegalName
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [("orderly", True), ("threads", 5), ("max_retries", 3), ("model", "broadcasting")],
+)
+def test_what_means_nothing_to_a_pull_consumer_is_refused(keyword: str, value: object) -> None:
+    options: dict[str, Any] = {keyword: value}
+    with pytest.raises(ConfigError, match=rf"unknown keyword: '{keyword}'; try: one of .*batch_"):
+        PullConsumer("readers", **options)
+    with pytest.raises(ConfigError, match=rf"unknown keyword: '{keyword}'; try: one of .*batch_"):
+        aio.PullConsumer("readers", **options)
+
+
+def test_how_far_a_pull_consumer_reads_ahead_can_be_told() -> None:
+    reader = PullConsumer(
+        "readers", max_span=500, queue_limit=50, queue_limit_mib=8, pull_interval="10ms"
+    )
+    assert asdict(reader._settings.limits) == {"count": 50, "size_mib": 8, "span": 500}
+    assert reader._settings.pull_interval == 0.01
+
+
+@pytest.mark.parametrize(
+    ("client", "keyword", "value", "expected"),
+    [
+        (Producer, "retries", "2", "a whole number, 0 to 100"),
+        (Producer, "retries", None, "a whole number, 0 to 100"),
+        (Producer, "max_in_flight", True, "a whole number, 1 to 1000000"),
+        (Producer, "linger_bytes", 0, "1 to 2147483647"),
+        (Producer, "compression", 5, "zlib, lz4 or zstd"),
+        (Producer, "avoid_slow_brokers", "no", "True or False"),
+        (PushConsumer, "threads", "20", "a whole number, 1 to 1000"),
+        (PushConsumer, "batch_size", 2.5, "a whole number, 1 to 1024"),
+        (PushConsumer, "max_retries", "3", "a whole number, 0 to 2147483647"),
+        (PushConsumer, "orderly", "yes", "True or False"),
+        (PushConsumer, "heartbeat_interval", 0, "0.001 to 86400"),
+        (PushConsumer, "offsets_dir", 5, "a path"),
+        (PullConsumer, "batch_size", 2.5, "a whole number, 1 to 1024"),
+        (PullConsumer, "batch_size", 0, "1 to 1024"),
+        (PullConsumer, "auto_commit", "no", "True or False"),
+        (PullConsumer, "persist_interval", 0, "0.001 to 86400"),
+        (PullConsumer, "tls", "false", "True, False or a ClientTls"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_keyword(
+    client: type[Producer], keyword: str, value: object, expected: str
+) -> None:
+    options: dict[str, Any] = {keyword: value}
+    shown = rf"{keyword} is ({re.escape(repr(value))}|0.0)"
+    with pytest.raises(ConfigError, match=rf"^{shown}; expected {re.escape(expected)}$"):
+        client("g", **options)
+
+
+def test_no_duration_and_no_text_are_told_by_keyword_and_no_secret_is_shown() -> None:
+    with pytest.raises(ConfigError, match=r"^send_timeout: None is not a duration; expected sec"):
+        Producer("shop", send_timeout=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^route_interval: 'soon' is not a duration"):
+        Producer("shop", route_interval="soon")
+    with pytest.raises(ConfigError, match=r"^secret_key is of type bytes; expected text$"):
+        Producer("shop", access_key="me", secret_key=b"hush")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^namespace is of type int; expected text$"):
+        Producer("shop", namespace=5)  # type: ignore[arg-type]
+    with pytest.raises(IllegalName, match="group name 5 is of type int"):
+        Producer(5, namespace="eu")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="compression 'gzip'"):
+        Producer("shop", compression="gzip")
