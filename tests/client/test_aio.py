@@ -212,6 +212,15 @@ async def test_a_reader_polls_commits_and_iterates(cluster: ThreadedCluster) -> 
         await eventually(other.assignment)
 
 
+async def test_a_reader_that_was_never_started_says_so_in_a_loop_as_in_a_poll() -> None:
+    reader = aio.PullConsumer("readers")
+    await reader.assign(QUEUE)
+    with pytest.raises(LifecycleError, match="'readers' is not running"):
+        await reader.poll()
+    with pytest.raises(LifecycleError, match="'readers' is not running"):
+        await anext(aiter(reader))
+
+
 async def test_a_failed_block_commits_nothing_that_was_not_done(cluster: ThreadedCluster) -> None:
     cluster.put("T", 0, *[b"%d" % number for number in range(30)])
     seen: list[bytes] = []

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -448,6 +449,32 @@ def test_a_loop_ends_with_the_message_at_which_the_reader_was_stopped(
         if seen == 3:
             reader.stop()
     assert seen == 3
+
+
+def test_a_reader_that_was_never_started_says_so_in_a_loop_as_in_a_poll() -> None:
+    reader = PullConsumer("readers")
+    reader.subscribe("T")
+    for ask in (reader.poll, iter(reader).__next__):
+        with pytest.raises(LifecycleError, match=r"'readers' is not running; try: start\(\)"):
+            ask()
+
+
+def test_a_reader_is_assigned_one_queue_or_several_and_nothing_else(
+    cluster: ThreadedCluster,
+) -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    cluster.put("T", 0, b"x")
+    with PullConsumer(group="readers", namesrv=cluster.namesrv, start_from="first") as reader:
+        reader.assign(queue)
+        assert reader.assignment() == {queue}
+        assert [message.body for message in reader.poll()] == [b"x"]
+        wrong: Any
+        for wrong in ("T", [("T", "broker-a", 0)], 5, [queue, None]):
+            with pytest.raises(InvalidArgument, match="is no queue; expected a MessageQueue"):
+                reader.assign(wrong)
+            with pytest.raises(InvalidArgument, match="is no queue; expected a MessageQueue"):
+                reader.pause(wrong)
+        assert reader.assignment() == {queue}
 
 
 def test_a_subscribed_reader_gets_its_share(cluster: ThreadedCluster) -> None:

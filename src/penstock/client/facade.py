@@ -128,10 +128,13 @@ class Facade:
     @property
     def _host(self) -> Host:
         if self._lease is None:
-            raise LifecycleError(
-                f"{self._what} is not running", hint="start() it, or use it in a with block"
-            )
+            raise self._not_running()
         return self._lease.host
+
+    def _not_running(self) -> LifecycleError:
+        return LifecycleError(
+            f"{self._what} is not running", hint="start() it, or use it in a with block"
+        )
 
 
 class ProducerFacade(Facade):
@@ -406,10 +409,17 @@ class PullConsumerFacade(Facade):
         self._wanted.append((topic, tags, sql))
         return topic
 
-    def _check_assign(self, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
+    def _check_assign(
+        self, queues: Iterable[MessageQueue] | MessageQueue
+    ) -> frozenset[MessageQueue]:
         if self._wanted:
             raise self._either_or()
-        return frozenset(queues)
+        return queue_set(queues)
+
+    def _check_started(self) -> None:
+        """An iteration ends when the consumer is stopped; one that never began is a mistake."""
+        if self._lease is None and not self._was_stopped:
+            raise self._not_running()
 
     def _next_unread(self) -> StoredMessage | None:
         try:
@@ -452,13 +462,22 @@ def make_tracer(
     )
 
 
-def queue_set(
+def queue_set(queues: Iterable[MessageQueue] | MessageQueue) -> frozenset[MessageQueue]:
+    """The queues of a call, read where the caller is; a queue is a tuple itself, meant as one."""
+    if isinstance(queues, MessageQueue):
+        return frozenset([queues])
+    found = list(queues) if isinstance(queues, Iterable) else [queues]
+    for queue in found:
+        if not isinstance(queue, MessageQueue):
+            raise InvalidArgument(f"{queue!r} is no queue", expected="a MessageQueue or several")
+    return frozenset(found)
+
+
+def maybe_queue_set(
     queues: Iterable[MessageQueue] | MessageQueue | None,
 ) -> frozenset[MessageQueue] | None:
-    """The queues of a call, read where the caller is; a queue is a tuple itself, meant as one."""
-    if queues is None:
-        return None
-    return frozenset([queues]) if isinstance(queues, MessageQueue) else frozenset(queues)
+    """The same, where none means all."""
+    return None if queues is None else queue_set(queues)
 
 
 async def seek_to(

@@ -20,7 +20,7 @@ from penstock.client.facade import (
     PullConsumerFacade,
     PushConsumerFacade,
     decision_of,
-    queue_set,
+    maybe_queue_set,
     seek_to,
 )
 from penstock.client.handover import Outbox
@@ -282,8 +282,8 @@ class PullConsumer(_Entered, PullConsumerFacade):
         if self._lease is not None:
             await self._host.await_(self._core.subscribe(topic, tags=tags, sql=sql))
 
-    async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read exactly these queues, whoever else does."""
+    async def assign(self, queues: Iterable[MessageQueue] | MessageQueue) -> None:
+        """Read exactly these queues, or this one, whoever else does."""
         self._queues = self._check_assign(queues)
         if self._lease is not None:
             await self._host.await_(self._core.assign(self._queues))
@@ -301,6 +301,7 @@ class PullConsumer(_Entered, PullConsumerFacade):
 
         Who breaks off and iterates again goes on with the message after.
         """
+        self._check_started()
         while self._lease is not None:
             while (message := self._next_unread()) is not None:
                 yield message
@@ -318,11 +319,11 @@ class PullConsumer(_Entered, PullConsumerFacade):
         Nothing is lost: what was read ahead waits, and the queues are kept. A queue that goes to
         another member and comes back is not paused any more.
         """
-        await self._host.await_(_soon(self._core.pause, queue_set(queues)))
+        await self._host.await_(_soon(self._core.pause, maybe_queue_set(queues)))
 
     async def resume(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
         """Have polls bring these queues again, all without ``queues``."""
-        await self._host.await_(_soon(self._core.resume, queue_set(queues)))
+        await self._host.await_(_soon(self._core.resume, maybe_queue_set(queues)))
 
     async def paused(self) -> set[MessageQueue]:
         """The queues that are paused now."""
