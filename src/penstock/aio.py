@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.client.assignment import AssignmentStrategy
 from penstock.client.nonblocking import Producer, PullConsumer, PushConsumer
 from penstock.client.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
 from penstock.client.receipts import Receipt, SendStatus
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AssignmentStrategy",
     "ConsumeContext",
     "ConsumeResult",
     "DeadLetter",
