@@ -249,6 +249,37 @@ def test_failures_travel_back_with_their_reason(cluster: ThreadedCluster) -> Non
     assert MessageQueue("T", "broker-a", 0) in stats.queues
 
 
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+def test_messages_that_handlers_are_at_are_counted(cluster: ThreadedCluster, orderly: bool) -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    consumer = PushConsumer(
+        group="billing",
+        namesrv=cluster.namesrv,
+        start_from="first",
+        orderly=orderly,
+        batch_size=2,
+        threads=3,
+    )
+    began: list[int] = []
+    go_on = threading.Event()
+
+    @consumer.on("T")
+    def handler(messages: list[StoredMessage]) -> None:
+        began.append(len(messages))
+        assert go_on.wait(30)
+
+    cluster.put("T", 0, *[b"x"] * 9)
+    with consumer:
+        # Three threads are at two messages each; in order it is one thread.
+        wait_for(lambda: len(began) == (1 if orderly else 3))
+        held = consumer.stats().queues[queue]
+        assert (held.in_handlers, held.cached) == (2 if orderly else 6, 9)
+        go_on.set()
+        wait_for(lambda: sum(began) == 9)
+        wait_for(lambda: consumer.stats().queues[queue].cached == 0)
+        assert consumer.stats().queues[queue].in_handlers == 0
+
+
 def test_two_handlers_for_a_topic_and_bad_filters_are_refused_where_they_are_written() -> None:
     consumer = PushConsumer(group="billing", namesrv="127.0.0.1:1")
 

@@ -350,7 +350,7 @@ class PushConsumer(_Entered, PushConsumerFacade):
 
     def stats(self) -> ConsumerStats:
         """Rates, counts and where each queue stands."""
-        return self._host.run(_soon(consumer_stats, self._core.state))
+        return self._host.run(_soon(consumer_stats, self._core))
 
 
 class PullConsumer(_Entered, PullConsumerFacade):

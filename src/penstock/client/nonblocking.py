@@ -246,7 +246,7 @@ class PushConsumer(_Entered, PushConsumerFacade):
 
     async def stats(self) -> ConsumerStats:
         """Rates, counts and where each queue stands."""
-        return await self._host.await_(_soon(consumer_stats, self._core.state))
+        return await self._host.await_(_soon(consumer_stats, self._core))
 
 
 class PullConsumer(_Entered, PullConsumerFacade):

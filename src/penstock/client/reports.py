@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.client.consumer_state import ConsumerState
+from penstock.client.process_queue import ProcessQueue
+from penstock.client.running import calls_under_way
 from penstock.model import MessageQueue
+
+if TYPE_CHECKING:
+    from penstock.client.push_consumer import PushConsumerCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,11 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Where one queue stands; ``behind`` is how far the broker was ahead at the last pull."""
+    """Where one queue stands.
+
+    ``in_handlers`` counts the cached messages that handlers are at now; ``behind`` is how far the
+    broker was ahead at the last pull.
+    """
 
     committed: int
     cached: int
@@ -51,9 +62,13 @@ class ConsumerStats:
     results_ignored: int
 
 
-def consumer_stats(state: ConsumerState) -> ConsumerStats:
+def consumer_stats(consumer: PushConsumerCore) -> ConsumerStats:
     """Everything at one moment; called on the session's loop."""
+    state = consumer.state
     statistics = state.statistics
+    in_handlers: Counter[ProcessQueue] = Counter()
+    for job in calls_under_way(consumer):
+        in_handlers[job.process_queue] += len(job.messages)
     offsets = state.offsets.snapshot()
     return ConsumerStats(
         group=state.group,
@@ -63,7 +78,7 @@ def consumer_stats(state: ConsumerState) -> ConsumerStats:
                 committed=offsets.get(queue, -1),
                 cached=held.count,
                 cached_bytes=held.body_bytes,
-                in_handlers=held.taken_range[2],
+                in_handlers=in_handlers[held],
                 behind=held.accumulated,
                 is_locked=held.is_locked,
             )

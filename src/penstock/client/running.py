@@ -135,7 +135,7 @@ def _flow(state: ConsumerState) -> dict[str, str]:
 
 def _handlers(consumer: PushConsumerCore) -> dict[str, str]:
     """How many handlers run, and what the one is at that has been running longest."""
-    calls = [job for job in map(_current, consumer.running) if job is not None]
+    calls = calls_under_way(consumer)
     told = {RunningExtension.RUNNING: str(len(calls))}
     now_ms = consumer.session.clock.time_ms()
     longest: tuple[int, Job] | None = None
@@ -155,6 +155,11 @@ def _handlers(consumer: PushConsumerCore) -> dict[str, str]:
             }
         )
     return told
+
+
+def calls_under_way(consumer: PushConsumerCore) -> list[Job]:
+    """The handler calls that run now, one for each thread or task at work."""
+    return [job for job in map(_current, consumer.running) if job is not None]
 
 
 def _current(job: Job | None) -> Job | None:
