@@ -223,6 +223,27 @@ async def test_a_reader_that_was_never_started_says_so_in_a_loop_as_in_a_poll() 
         await anext(aiter(reader))
 
 
+async def test_what_a_cancelled_poll_found_comes_with_the_next(cluster: ThreadedCluster) -> None:
+    cluster.put("T", 0, *[b"%d" % number for number in range(30)])
+    async with aio.PullConsumer(
+        group="readers", namesrv=cluster.namesrv, start_from="first"
+    ) as reader:
+        await reader.assign([QUEUE])
+        assert len(await reader.poll()) == 10
+        polling = asyncio.ensure_future(reader.poll())
+        await asyncio.sleep(0)
+        # Found on the session's loop, while this one is too busy to be told.
+        deadline = time.monotonic() + 10
+        while not reader._core._polled or reader._core._polled[0][1][0].queue_offset != 10:
+            assert time.monotonic() < deadline
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        assert [m.queue_offset for m in await reader.poll()] == list(range(10, 20))
+        await reader.commit()
+    assert cluster.broker.offsets["readers", "T", 0] == 20
+
+
 async def test_a_failed_block_commits_nothing_that_was_not_done(cluster: ThreadedCluster) -> None:
     cluster.put("T", 0, *[b"%d" % number for number in range(30)])
     seen: list[bytes] = []

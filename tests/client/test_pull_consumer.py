@@ -174,6 +174,20 @@ async def test_a_poll_waits_for_a_message_and_not_longer_than_asked(bench: Bench
 
 
 @one_queue
+async def test_what_reached_nobody_comes_with_the_next_poll(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 15)
+    consumer = reader(bench)
+    await consumer.subscribe("T")
+    await consumer.start()
+    assert offsets(await consumer.poll(5.0)) == list(range(10))
+    consumer.take_back()
+    assert offsets(await consumer.poll(5.0)) == list(range(10))
+    assert offsets(await consumer.poll(5.0)) == list(range(10, 15))
+    await consumer.stop()
+    assert bench.broker.offsets[GROUP, "T", 0] == 10
+
+
+@one_queue
 async def test_without_auto_commit_only_commit_commits(bench: Bench) -> None:
     bench.broker.put("T", 0, *[b"x"] * 20)
     consumer = reader(bench, auto_commit=False)

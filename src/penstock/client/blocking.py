@@ -406,7 +406,15 @@ class PullConsumer(_Entered, PullConsumerFacade):
         limit = seconds(timeout)
         host = self._host
         # What an iteration was left with comes first.
-        return self._take_unread() or host.run(self._core.poll(limit))
+        if unread := self._take_unread():
+            return unread
+        found: list[StoredMessage] = []
+        try:
+            return host.run(self._poll(limit, found))
+        except KeyboardInterrupt:
+            if self._lease is not None:
+                host.call_soon(self._give_back, found)
+            raise
 
     def __iter__(self) -> Iterator[StoredMessage]:
         """Message after message, until it is stopped; asking for the next one ends the one before.

@@ -421,6 +421,18 @@ class PullConsumerFacade(Facade):
         if self._lease is None and not self._was_stopped:
             raise self._not_running()
 
+    async def _poll(self, limit: float, found: list[StoredMessage]) -> list[StoredMessage]:
+        found += await self._core.poll(limit)
+        return found
+
+    def _give_back(self, found: list[StoredMessage]) -> None:
+        """On the session's loop: whoever polled is gone, perhaps after something was found.
+
+        The next poll would count it as consumed.
+        """
+        if found:
+            self._core.take_back()
+
     def _next_unread(self) -> StoredMessage | None:
         try:
             return self._unread.popleft()

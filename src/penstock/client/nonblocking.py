@@ -294,7 +294,15 @@ class PullConsumer(_Entered, PullConsumerFacade):
         limit = seconds(timeout)
         host = self._host
         # What an iteration was left with comes first.
-        return self._take_unread() or await host.await_(self._core.poll(limit))
+        if unread := self._take_unread():
+            return unread
+        found: list[StoredMessage] = []
+        try:
+            return await host.await_(self._poll(limit, found))
+        except asyncio.CancelledError:
+            if self._lease is not None:
+                host.call_soon(self._give_back, found)
+            raise
 
     async def __aiter__(self) -> AsyncIterator[StoredMessage]:
         """Message after message, until it is stopped; asking for the next one ends the one before.

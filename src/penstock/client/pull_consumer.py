@@ -276,6 +276,13 @@ class PullConsumerCore:
         self.state.is_full = self._buffered > TOTAL_LIMIT
         return found
 
+    def take_back(self) -> None:
+        """What was polled last reached nobody: the next poll begins with it."""
+        self._buffer.extendleft(reversed(self._polled))
+        self._buffered += sum(len(messages) for _, messages in self._polled)
+        self._polled.clear()
+        self._arrived.set()
+
     def _settle(self, unread: Iterable[StoredMessage] = ()) -> None:
         """What was polled is consumed but for ``unread``; only auto commit has it committed."""
         later = {(message.queue, message.queue_offset) for message in unread}
