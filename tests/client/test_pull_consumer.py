@@ -270,6 +270,21 @@ async def test_seeking_goes_on_elsewhere_and_drops_what_was_read_ahead(bench: Be
 
 
 @one_queue
+async def test_a_seek_does_not_take_back_a_queue_that_went_meanwhile(bench: Bench) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 50)
+    consumer = reader(bench)
+    await consumer.assign([QUEUE])
+    await consumer.start()
+    seeking = asyncio.ensure_future(consumer.seek(QUEUE, 42))
+    await asyncio.sleep(0)  # It has asked where the queue begins and ends.
+    await consumer.assign([])
+    with pytest.raises(InvalidArgument, match="does not read T@broker-a:0"):
+        await seeking
+    assert consumer.assignment() == set()
+    await consumer.stop()
+
+
+@one_queue
 async def test_without_auto_commit_a_seek_moves_the_group_only_with_commit(bench: Bench) -> None:
     bench.broker.put("T", 0, *[b"x"] * 50)
     bench.broker.offsets[GROUP, "T", 0] = 20

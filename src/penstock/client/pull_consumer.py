@@ -319,14 +319,14 @@ class PullConsumerCore:
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset of an assigned queue; it is committed as what is polled is."""
-        held = self.state.queues.get(queue)
-        if held is None:
-            raise self._not_read(queue)
+        self._holding(queue)
         address = (await self.session.find_broker(queue)).address
         low = await self.session.calls.min_offset(address, queue)
         high = await self.session.calls.max_offset(address, queue)
         if not low <= offset <= high:
             raise InvalidArgument(f"offset {offset} of {queue}", expected=f"{low} to {high}")
+        # Meanwhile it may have gone to another member.
+        held = self._holding(queue)
         held.is_dropped = True
         self._uncommitted.pop(held, None)
         held = self._read(queue, offset)
@@ -362,6 +362,12 @@ class PullConsumerCore:
         for queue in queues - held:
             raise self._not_read(queue)
         return set(queues)
+
+    def _holding(self, queue: MessageQueue) -> ProcessQueue:
+        held = self.state.queues.get(queue)
+        if held is None:
+            raise self._not_read(queue)
+        return held
 
     def _not_read(self, queue: object) -> InvalidArgument:
         held_now = ", ".join(map(str, sorted(self.state.queues))) or "none yet"

@@ -244,8 +244,8 @@ def _position(given: OptionReader, which: str, group: str | None) -> Position | 
 
 def _time(text: str) -> str | int:
     if re.fullmatch(r"\d{8,10}", text):
-        # As milliseconds that is early in 1970: a date, or seconds, is meant. Fewer digits stand for
-        # "from the first message".
+        # As milliseconds that is early in 1970: a date, or seconds, is meant. Fewer digits, such
+        # as 0, stand for "from the first message".
         raise InvalidArgument(
             f"{text!r} has too few digits for milliseconds",
             expected="epoch milliseconds such as 1767225600000, ISO 8601 such as "
