@@ -26,6 +26,7 @@ from penstock.client.facade import (
     PushConsumerFacade,
     decision_of,
     queue_set,
+    refuse_coroutine_function,
     seek_to,
 )
 from penstock.client.handover import Outbox
@@ -238,17 +239,19 @@ class Producer(_Entered, ProducerFacade):
     ) -> Receipt:
         """Send a message that becomes visible only if ``execute`` says so.
 
-        ``execute`` runs the local transaction: True commits, False rolls back; None, or an
-        exception, leaves it to ``check_transaction``.
+        ``execute`` runs the local transaction: True commits, False rolls back; None or anything
+        else, or an exception, leaves it to ``check_transaction``.
         """
+        refuse_coroutine_function(execute, "execute")
         host = self._host
         half = host.run(self._core.prepare(self._named(message)))
+        msg_id = half.receipt.msg_id
         decision: bool | None = None
         try:
             decision = execute(message)
         except Exception:
-            log.exception("local transaction failed msg_id=%s", half.receipt.msg_id)
-        host.run(self._core.end_transaction(half, decision_of(decision)))
+            log.exception("local transaction failed msg_id=%s", msg_id)
+        host.run(self._core.end_transaction(half, decision_of(decision, msg_id)))
         return half.receipt
 
     def queues(self, topic: str) -> list[MessageQueue]:
