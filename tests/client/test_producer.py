@@ -370,6 +370,23 @@ async def test_a_one_way_message_is_not_answered(bench: Bench) -> None:
     assert request.is_oneway
 
 
+@on_bench(brokers=TWO_BROKERS)
+async def test_one_way_messages_keep_to_the_queue_of_their_sharding_key(bench: Bench) -> None:
+    producer = bench.producer()
+    message = Message("T", b"x", sharding_key="o-1")
+    queue = (await producer.deliver(message)).queue
+    for _ in range(8):
+        await producer.send_oneway(message)
+    await asyncio.sleep(0.1)
+    sent = [header for broker in TWO_BROKERS for header, _ in bench.cluster.broker(broker).sent]
+    assert {(header.broker_name, header.queue_id) for header in sent} == {
+        (queue.broker_name, queue.queue_id)
+    }
+    assert len(sent) == 9
+    with pytest.raises(InvalidArgument, match="a queue of the message's topic"):
+        await producer.send_oneway(message, MessageQueue("U", "broker-a", 0))
+
+
 @on_bench()
 async def test_lingering_sends_share_requests_and_each_gets_its_receipt(bench: Bench) -> None:
     producer = bench.producer(linger=0.01)

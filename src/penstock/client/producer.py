@@ -309,6 +309,7 @@ class ProducerCore:
             raise self._not_running()
         envelope = enclose(message, self.new_id(), self.settings)
         queues = await self.queues(message.topic)
+        queue = chosen(queue, queues, message)
         if queue is None:
             queue = select(self.turns(message.topic), queues)
         address = (await self.session.find_broker(queue, only_this=True)).address
