@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -92,6 +92,20 @@ def test_lingering_packs_submitted_messages(cluster: ThreadedCluster) -> None:
         futures = [producer.submit(Message("T", b"%d" % number)) for number in range(500)]
         assert len({future.result(10).msg_id for future in futures}) == 500
     assert len(cluster.broker.asked(RequestCode.SEND_BATCH_MESSAGE)) < 100
+
+
+def test_a_message_that_cannot_be_looked_at_fails_alone(cluster: ThreadedCluster) -> None:
+    def keys() -> Iterator[str]:
+        yield "k"
+        raise ZeroDivisionError
+
+    with Producer(group="shop", namesrv=cluster.namesrv) as producer:
+        bad = producer.submit(Message("T", b"bad", keys=keys()))
+        good = producer.submit(Message("T", b"good"))
+        with pytest.raises(PenstockError, match="not sent: ZeroDivisionError"):
+            bad.result(10)
+        assert good.result(10).msg_id
+    assert [body for _, body in cluster.broker.sent] == [b"good"]
 
 
 def test_batches_one_way_and_chosen_queues(cluster: ThreadedCluster) -> None:

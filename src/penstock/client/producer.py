@@ -74,6 +74,7 @@ class ProducerCore:
         self._check = check
         self._turns: dict[str, RoundRobin] = {}
         self._ids = unique_ids(session.client_id, session.chance.getrandbits(32))
+        self.id_length = self._ids.length
         self._lingering = Lingering(self) if settings.linger > 0 else None
         self._idle = asyncio.Event()
         self._idle.set()
