@@ -478,6 +478,86 @@ def test_a_second_interrupt_skips_the_wait(cluster: ThreadedCluster) -> None:
     assert ("billing", "T", 0) not in cluster.broker.offsets
 
 
+def test_every_call_in_a_fork_says_so_and_the_parent_goes_on(cluster: ThreadedCluster) -> None:
+    code = """
+        import os, sys
+        from penstock import Message, Producer
+        from penstock.errors import LifecycleError
+
+        def refused(call, *args):
+            try:
+                call(*args)
+            except LifecycleError as error:
+                assert "used in its fork" in str(error), error
+            else:
+                raise AssertionError(f"{call} came through")
+
+        def in_child(check):
+            child = os.fork()
+            if child == 0:
+                check()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+
+        message = Message("T", b"x")
+        producer = Producer(group="shop", namesrv=sys.argv[1], max_in_flight=1)
+        producer.start()
+        producer.send(message)
+        producer.send(message)  # over a connection of its own
+
+        def before_the_first_submit():
+            for call in (producer.submit, producer.send_oneway, producer.send):
+                refused(call, message)
+            for _ in range(2):
+                refused(producer.stop)
+
+        in_child(before_the_first_submit)
+        producer.send(message)
+        producer.submit(message).result(10)
+
+        def after_it():
+            for _ in range(3):
+                refused(producer.submit, message)
+                refused(producer.send, message)
+            refused(producer.stop)
+
+        # In the middle of a burst, and with no room left: both are the parent's affair.
+        producer._outbox._is_due = True
+        next(producer._submitted)
+        in_child(after_it)
+        producer._outbox._is_due = False
+        producer._answered += 1
+        producer.submit(message).result(10)
+        producer.stop()
+    """
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), cluster.namesrv],
+        check=True,
+        timeout=60,
+    )
+    first, direct, again, *_ = [request.peer for request in cluster.broker.asked(SEND)]
+    assert direct is again
+    assert direct is not first
+
+
+def test_a_submit_on_the_thread_of_the_session_is_refused_and_breaks_nothing(
+    cluster: ThreadedCluster,
+) -> None:
+    refused: list[str] = []
+    with Producer(group="shop", namesrv=cluster.namesrv) as producer:
+
+        def submit() -> None:  # as a callback of a future does
+            try:
+                producer.submit(Message("T", b"1"))
+            except LifecycleError as error:
+                refused.append(str(error))
+
+        producer._host.call_soon(submit)
+        wait_for(lambda: refused)
+        assert producer.submit(Message("T", b"2")).result(10)
+    assert "would wait for itself" in refused[0]
+
+
 def test_a_client_used_in_a_fork_says_so(cluster: ThreadedCluster) -> None:
     code = """
         import os, sys

@@ -122,6 +122,9 @@ class Producer(_Entered, ProducerFacade):
 
     def stop(self) -> None:
         """Let what was sent be answered, then leave; idempotent."""
+        if self._lease is not None:
+            # The connections of a process are not for its forks to end.
+            self._lease.host.check()
         lease = self._close()
         if lease is None:
             return
@@ -183,8 +186,10 @@ class Producer(_Entered, ProducerFacade):
 
     def _keep_to_one_connection(self) -> None:
         """From now on a send is not waited for, and those after it must not overtake it."""
-        direct, self._direct = self._direct, None
+        direct = self._direct
         if direct is not None:
+            self._host.check()
+            self._direct = None
             direct.retire()
 
     def _put(
@@ -195,6 +200,9 @@ class Producer(_Entered, ProducerFacade):
         *,
         retry_refusals: bool,
     ) -> Future[Receipt]:
+        host = self._host
+        # Before it is counted, and before room is waited for that nobody makes in a fork.
+        host.check()
         self._wait_for_room(next(self._submitted))
         future, settle = _settled_elsewhere()
 
@@ -204,7 +212,7 @@ class Producer(_Entered, ProducerFacade):
                 self._room.set()
             settle(result)
 
-        self._outbox.put(message, self._host.expect(done), queue, timeout, retry_refusals)
+        self._outbox.put(message, host.expect(done), queue, timeout, retry_refusals)
         return future
 
     def _wait_for_room(self, number: int) -> None:

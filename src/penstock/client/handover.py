@@ -44,10 +44,17 @@ class Outbox:
         retry_refusals: bool = True,
     ) -> None:
         """Send a message; ``done`` is called on the session's loop."""
-        self._waiting.append((message, done, queue, timeout, retry_refusals))
+        item = (message, done, queue, timeout, retry_refusals)
+        self._waiting.append(item)
         if not self._is_due:
             self._is_due = True
-            self._host.call_soon(self._drain)
+            try:
+                self._host.call_soon(self._drain)
+            except BaseException:
+                # Nobody is on the way: the next one must not rely on it.
+                self._is_due = False
+                self._waiting.remove(item)
+                raise
 
     def _drain(self) -> None:
         self._is_due = False

@@ -30,6 +30,10 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
+_process_id = os.getpid()
+"""Kept, because it is compared with for every send and the system is slow to tell it."""
+
+
 class Host(Protocol):
     """An event loop that sessions run on, as seen from elsewhere."""
 
@@ -57,6 +61,9 @@ class Host(Protocol):
 
         Where time is virtual, it passes meanwhile.
         """
+
+    def check(self) -> None:
+        """Raise where `run` would: in a fork, on the loop's own thread, after its end."""
 
     def may_ask_directly(self) -> bool:
         """Whether the calling thread may speak to brokers itself; raises where `run` would."""
@@ -94,13 +101,13 @@ class LoopThread:
         self.clock: Clock = SystemClock()
         self.chance: random.Random | None = None
         self.loop = new_event_loop()
-        self._process = os.getpid()
+        self._process = _process_id
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         try:
-            self._check()
+            self.check()
             return asyncio.run_coroutine_threadsafe(work, self.loop)
         except BaseException:
             work.close()
@@ -122,7 +129,7 @@ class LoopThread:
         return done  # Real time passes by itself.
 
     def may_ask_directly(self) -> bool:
-        self._check()
+        self.check()
         return True
 
     async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -131,7 +138,7 @@ class LoopThread:
         return await asyncio.wrap_future(self.start(work))
 
     def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
-        self._check()
+        self.check()
         self.loop.call_soon_threadsafe(callback, *args)
 
     def executor(
@@ -162,14 +169,14 @@ class LoopThread:
         return LoopThread(name)
 
     def close(self) -> None:
-        if self._process != os.getpid() or self.loop.is_closed():
+        if self._process != _process_id or self.loop.is_closed():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _check(self) -> None:
-        if self._process != os.getpid():
+    def check(self) -> None:
+        if self._process != _process_id:
             raise LifecycleError(
                 f"{self.name} was started in process {self._process} and used in its fork",
                 expected="a client of the forked process's own",
@@ -292,8 +299,16 @@ class _Sessions:
 
 
 _sessions = _Sessions()
+
+
+def _after_fork() -> None:
+    global _process_id
+    _process_id = os.getpid()
+    _sessions.forget_after_fork()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_sessions.forget_after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
 
 lease = _sessions.lease
 """Share the session of these settings, made if it is the first time."""
