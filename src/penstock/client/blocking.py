@@ -129,8 +129,9 @@ class Producer(_Entered, ProducerFacade):
         if lease is None:
             return
         try:
-            if self._direct is not None:
-                self._direct.close(STOP_SECONDS)
+            direct = self._direct
+            if direct is not None:
+                direct.close(STOP_SECONDS)
             lease.host.run(self._core.stop())
         finally:
             lease.release()
@@ -152,8 +153,10 @@ class Producer(_Entered, ProducerFacade):
         host = self._host
         message, wish = self._addressed(message, queue)
         limit = None if timeout is None else seconds(timeout)
-        if self._direct is not None and host.may_ask_directly():
-            result = self._direct.send(message, wish, limit)
+        # Another thread may end direct sends at any moment (`_keep_to_one_connection`).
+        direct = self._direct
+        if direct is not None and host.may_ask_directly():
+            result = direct.send(message, wish, limit)
             if isinstance(result, Receipt):
                 return result
             if result is not None:
