@@ -37,6 +37,7 @@ from penstock.client.receipts import Receipt
 from penstock.client.reports import ConsumerStats, consumer_stats
 from penstock.client.selection import QueueSelector
 from penstock.client.sending import SendDone
+from penstock.client.stopping import ConsumerStop
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
@@ -282,12 +283,14 @@ class PushConsumer(_Entered, PushConsumerFacade):
     """
 
     _handler_host: Host | None = None
+    _stop: ConsumerStop | None = None
 
     def start(self) -> None:
         """Join the group and begin to consume."""
         lease = self._open()
         try:
-            self._stopped = threading.Event()
+            self._stopping = threading.Lock()
+            self._stop_asked = threading.Event()
             lease.host.run(self._start(lease))
         except BaseException:
             self._close()
@@ -310,14 +313,15 @@ class PushConsumer(_Entered, PushConsumerFacade):
             host.close()
 
     def run(self) -> None:
-        """Consume until Ctrl-C or SIGTERM; then finish what runs and leave.
+        """Consume until Ctrl-C, SIGTERM or `stop`; then finish what runs and leave.
 
-        A second Ctrl-C does not wait for running handlers.
+        It returns when everything is committed and the group left. A second Ctrl-C does not wait
+        for running handlers.
         """
         self.start()
         try:
-            with _sigterm_sets(self._stopped):
-                self._stopped.wait()
+            with _sigterm_sets(self._stop_asked):
+                self._stop_asked.wait()
         except KeyboardInterrupt:
             log.info("interrupted, finishing what runs consumer=%s", self._what)
         finally:
@@ -327,24 +331,31 @@ class PushConsumer(_Entered, PushConsumerFacade):
         """Take no new work, wait for running handlers, commit, leave; idempotent.
 
         What ends within ``timeout`` is committed and seen by nobody again. Handlers that run on
-        are named in the log and their messages delivered again. Ctrl-C skips the wait.
+        are named in the log and their messages delivered again. Ctrl-C skips the wait. A second
+        call waits for the first. Called by a handler of this consumer it only begins the stop and
+        returns at once: the handler is among what is waited for, and its message is committed.
         """
-        lease = self._close()
-        if lease is None:
-            return
-        self._stopped.set()
-        core, host = self._core, lease.host
-        try:
-            stopping = host.start(core.stop(seconds(timeout)))
-            try:
-                host.wait(stopping)
-            except KeyboardInterrupt:
-                log.warning("interrupted again, not waiting for handlers consumer=%s", self._what)
-                host.call_soon(core.hurry)
-                host.wait(stopping)
-        finally:
-            lease.release()
-            self._end_handler_host()
+        stop = self._begin_stop(seconds(timeout))
+        if stop is not None and not self._core.is_calling:
+            stop.wait()
+
+    def _begin_stop(self, timeout: float) -> ConsumerStop | None:
+        """The stop that is under way, begun if nobody did; None: there is nothing to stop."""
+        if self._lease is None and not self._was_stopped:
+            return None
+        with self._stopping:
+            if self._lease is None:
+                return self._stop
+            self._lease.host.check()
+            lease = self._close()
+            assert lease is not None
+            self._stop = ConsumerStop(
+                self._what, self._core, lease, timeout, self._end_handler_host
+            )
+            if self._core.is_calling:
+                self._stop.go_on_alone()
+            self._stop_asked.set()
+            return self._stop
 
     def pause(self) -> None:
         """Pull nothing more until `resume`; what is cached is still consumed."""

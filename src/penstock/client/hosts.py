@@ -227,6 +227,13 @@ class Lease:
             self.host.run(self.session.stop())
             self.host.close()
 
+    async def end(self) -> bool:
+        """The same on the session's loop; true: close the host, from another thread."""
+        if not self._give_back():
+            return False
+        await self.session.stop()
+        return True
+
     async def release_async(self) -> None:
         """The same, without blocking the caller's loop."""
         if self._give_back():

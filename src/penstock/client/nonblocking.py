@@ -219,11 +219,13 @@ class Producer(_Entered, ProducerFacade):
 class PushConsumer(_Entered, PushConsumerFacade):
     """Calls handlers with the messages of its topics; keywords as in `penstock.PushConsumer`."""
 
+    _stopping: asyncio.Task[None] | None = None
+
     async def start(self) -> None:
         """Join the group and begin to consume; coroutine handlers run on this loop."""
         lease = self._open()
         loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
+        self._stop_asked = asyncio.Event()
         try:
             await lease.host.await_(self._start(lease, loop))
         except BaseException:
@@ -236,28 +238,44 @@ class PushConsumer(_Entered, PushConsumerFacade):
         await self._core.start()
 
     async def run(self) -> None:
-        """Consume until cancelled; then finish what runs and leave."""
+        """Consume until cancelled, or until `stop`; then finish what runs and leave.
+
+        It returns when everything is committed and the group left.
+        """
         await self.start()
         try:
-            await self._stopped.wait()
+            await self._stop_asked.wait()
         finally:
             await self.stop()
 
     async def stop(self, timeout: Duration = 30) -> None:  # noqa: ASYNC109  how long to drain
         """Take no new work, wait for running handlers, commit, leave; idempotent.
 
-        Cancelling it skips the wait.
+        Cancelling it skips the wait. A second call waits for the first. Called by a handler of
+        this consumer it only begins the stop and returns at once: the handler is among what is
+        waited for, and its message is committed.
         """
         lease = self._close()
-        if lease is None:
+        if lease is not None:
+            self._stopping = asyncio.ensure_future(self._stop_now(lease, seconds(timeout)))
+            self._stop_asked.set()
+        stopping = self._stopping
+        if stopping is None or self._core.is_calling:
             return
-        self._stopped.set()
-        stopping = asyncio.ensure_future(lease.host.await_(self._core.stop(seconds(timeout))))
         try:
             await asyncio.shield(stopping)
         except asyncio.CancelledError:
+            stopping.cancel()
+            await asyncio.wait([stopping])
+            raise
+
+    async def _stop_now(self, lease: Lease, timeout: float) -> None:  # noqa: ASYNC109
+        leaving = asyncio.ensure_future(lease.host.await_(self._core.stop(timeout)))
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
             lease.host.call_soon(self._core.hurry)
-            await stopping
+            await leaving
             raise
         finally:
             await lease.release_async()

@@ -267,6 +267,11 @@ class PushConsumerCore:
                 return running
             await clock.sleep(DRAIN_STEP)
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether it is one of its handlers that asks; from any thread."""
+        return any(executor.is_calling for executor in list(self._executors.values()))
+
     def hurry(self) -> None:
         """Stop waiting for handlers: a stop that is under way goes on at once."""
         self._is_hurried = True
