@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -186,3 +188,71 @@ def test_a_handler_in_virtual_time_stops_its_consumer() -> None:
         consumer.stop()
         (row,) = [row for row in mq.admin.group_lag("billing") if row.topic == "T"]
         assert row.committed == len(seen) < 5
+
+
+async def blocks(go_on: threading.Event) -> None:
+    go_on.wait(FAR)
+
+
+async def waits_for_a_thread(go_on: threading.Event) -> None:
+    await asyncio.to_thread(go_on.wait, FAR)
+
+
+@pytest.mark.parametrize("wait", [blocks, waits_for_a_thread])
+def test_a_coroutine_handler_that_never_ends_does_not_hold_up_a_stop(
+    cluster: ThreadedCluster,
+    wait: Callable[[threading.Event], Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    consumer = PushConsumer(group="billing", namesrv=cluster.namesrv, start_from="first")
+
+    @consumer.on("T")
+    async def handler(message: StoredMessage) -> None:
+        begun.set()
+        await wait(go_on)
+
+    cluster.put("T", 0, b"x")
+    consumer.start()
+    try:
+        assert begun.wait(10)
+        consumer.stop(timeout=0.1)
+    finally:
+        go_on.set()
+    assert cluster.broker.asked(RequestCode.UNREGISTER_CLIENT, consumerGroup="billing")
+    assert ("billing", "T", 0) not in cluster.broker.offsets
+    assert "handler still runs, its messages will come again" in caplog.text
+    assert "left behind thread=consumer 'billing' coroutines" in caplog.text
+
+
+def test_a_second_interrupt_gets_past_a_coroutine_handler_that_blocks(
+    cluster: ThreadedCluster,
+) -> None:
+    cluster.put("T", 0, b"x")
+    code = """
+        import sys, threading, time
+        from penstock import PushConsumer
+        consumer = PushConsumer(group="billing", namesrv=sys.argv[1], start_from="first")
+        @consumer.on("T")
+        async def handler(message):
+            print("begin", flush=True)
+            threading.Thread(target=tell, daemon=True).start()
+            time.sleep(1000)
+        def tell():
+            consumer._stop_asked.wait()
+            print("stopping", flush=True)
+        consumer.run()
+        print("left", flush=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), cluster.namesrv],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        for line in ("begin\n", "stopping\n"):
+            assert child.stdout.readline() == line
+            child.send_signal(signal.SIGINT)
+        assert child.stdout.read() == "left\n"
+    assert child.returncode == 0

@@ -26,6 +26,9 @@ from penstock.runtime.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
+ENDING_SECONDS = 1.0
+"""How long the end of a loop's thread is waited for."""
+
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
@@ -102,6 +105,7 @@ class LoopThread:
         self.chance: random.Random | None = None
         self.loop = new_event_loop()
         self._process = _process_id
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -169,11 +173,20 @@ class LoopThread:
         return LoopThread(name)
 
     def close(self) -> None:
-        if self._process != _process_id or self.loop.is_closed():
+        if self._process != _process_id or self._is_closing:
             return
+        self._is_closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(ENDING_SECONDS)
+            if self._thread.is_alive():
+                # A user's code that blocks the loop, or a thread it started there. It ends with
+                # the process, which does not wait for daemons.
+                log.warning(
+                    "a thread does not end and is left behind thread=%s waited=%.1f",
+                    self.name,
+                    ENDING_SECONDS,
+                )
 
     def check(self) -> None:
         if self._process != _process_id:
@@ -186,7 +199,7 @@ class LoopThread:
             raise LifecycleError(
                 f"a blocking call on the thread of {self.name} would wait for itself"
             )
-        if self.loop.is_closed():
+        if self._is_closing:
             raise LifecycleError(f"{self.name} was stopped", hint="make a new client")
 
     def _run(self) -> None:
