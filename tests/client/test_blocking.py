@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,7 @@ from penstock import (
     PushConsumer,
     StoredMessage,
 )
+from penstock.client import hosts
 from penstock.client.outcomes import RetryLater
 from penstock.errors import (
     ConfigError,
@@ -168,6 +171,62 @@ def test_clients_of_one_instance_share_a_session(cluster: ThreadedCluster) -> No
         assert len(cluster.broker.peers) == 1
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("keyword", "options"),
+    [
+        ("access_key", {"access_key": "else", "secret_key": "s3cret"}),
+        ("secret_key", {"access_key": "key", "secret_key": "other"}),
+        ("access_key", {}),
+        ("tls", {"access_key": "key", "secret_key": "s3cret", "tls": True}),
+        ("profile", {"access_key": "key", "secret_key": "s3cret", "profile": "documents"}),
+        (
+            "heartbeat_interval",
+            {"access_key": "key", "secret_key": "s3cret", "heartbeat_interval": 7},
+        ),
+    ],
+)
+def test_a_client_that_would_share_a_session_of_other_settings_is_refused(
+    cluster: ThreadedCluster, keyword: str, options: dict[str, Any]
+) -> None:
+    with Producer(
+        group="shop",
+        namesrv=cluster.namesrv,
+        instance="one",
+        access_key="key",
+        secret_key="s3cret",
+    ) as producer:
+        stranger = Producer(group="stall", namesrv=cluster.namesrv, instance="one", **options)
+        with pytest.raises(ConfigError, match=f"{keyword} is not what other clients") as refused:
+            stranger.start()
+        assert "instance=" in str(refused.value)
+        assert "s3cret" not in str(refused.value)
+        # It leaves no trace: the first one goes on, and so does one of its own instance.
+        producer.send(Message("T", b"x"))
+        own = Producer(group="stall", namesrv=cluster.namesrv, instance="two", **options)
+        assert own.client_id != producer.client_id
+    assert not hosts._sessions._entries
+
+
+def test_broadcasting_consumers_share_a_session_of_equal_settings(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    def make(group: str, **options: Any) -> PushConsumer:
+        consumer = PushConsumer(
+            group=group,
+            namesrv=cluster.namesrv,
+            model="broadcasting",
+            offsets_dir=tmp_path,
+            **options,
+        )
+        consumer.on("T")(lambda message: None)
+        return consumer
+
+    with make("billing") as first, make("printing", threads=3) as second:
+        assert first.client_id == second.client_id
+        with pytest.raises(ConfigError, match="tls is not what other clients"):
+            make("shipping", tls=True).start()
 
 
 @pytest.mark.spec("S7")

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 from penstock.client.executors import CoroutineExecutor, Executor, Finished, ThreadExecutor
 from penstock.client.listeners import Caller
 from penstock.client.session import ClientSession
-from penstock.client.settings import SessionSettings
-from penstock.errors import LifecycleError
+from penstock.client.settings import SessionSettings, difference
+from penstock.errors import ConfigError, LifecycleError
 from penstock.remoting.loop import new_event_loop
 from penstock.runtime.clock import Clock, SystemClock
 
@@ -260,6 +260,17 @@ class Lease:
         return _sessions.give_back(self._entry)
 
 
+def _check_shared(theirs: SessionSettings, ours: SessionSettings) -> None:
+    """Refuse a client that would get a session with other settings than it asked for."""
+    keyword = difference(theirs, ours)
+    if keyword is not None:
+        raise ConfigError(
+            f"{keyword} is not what other clients of client id {ours.client_id!r} were given",
+            expected="the same for all, because they share their connections",
+            hint="give this client an instance= of its own",
+        )
+
+
 class _Entry:
     __slots__ = ("clients", "host", "key", "session")
 
@@ -283,6 +294,7 @@ class _Sessions:
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
+                _check_shared(entry.session.settings, settings)
                 entry.clients += 1
                 return Lease(entry)
             host = self._hosts.get(settings.nameservers[0])

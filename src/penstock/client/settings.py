@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -167,6 +167,22 @@ class SessionSettings:
     rebalance_pause: float = 1.0
     """rocketmq.client.rebalance.minInterval"""
     profile: Profile = PROFILES["current"]
+
+
+def difference(one: SessionSettings, other: SessionSettings) -> str | None:
+    """The first keyword in which two clients differ that would share a session."""
+    for field_ in fields(SessionSettings):
+        mine, theirs = getattr(one, field_.name), getattr(other, field_.name)
+        if mine == theirs:
+            continue
+        if isinstance(mine, Credentials) and isinstance(theirs, Credentials):
+            return next(
+                key.name
+                for key in fields(Credentials)
+                if getattr(mine, key.name) != getattr(theirs, key.name)
+            )
+        return "access_key" if field_.name == "credentials" else field_.name
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
