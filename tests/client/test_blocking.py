@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from penstock import (
     StoredMessage,
 )
 from penstock.client import hosts
+from penstock.client.assignment import Average, MachineRoomNearby
 from penstock.client.outcomes import RetryLater
 from penstock.errors import (
     ConfigError,
@@ -301,6 +302,56 @@ def test_a_handler_that_blocks_everything_does_not_stop_heartbeats(
         cluster.broker.forget()
         wait_for(lambda: len(cluster.broker.asked(RequestCode.HEART_BEAT)) >= 3)
         release.set()
+
+
+class Undecided:
+    """Machine rooms that somebody has to be asked for, who takes his time."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+
+    def room_of_queue(self, queue: MessageQueue) -> str:
+        self.asked.set()
+        self.answer.wait(60)
+        return "here"
+
+    def room_of_member(self, client_id: str) -> str:
+        return "here"
+
+
+class Slow(Average):
+    """A strategy of a user's own, though it inherits one of ours."""
+
+    rooms = Undecided()
+
+    def assign(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        self.rooms.room_of_queue(queues[0])
+        return super().assign(group, client_id, queues, members)
+
+
+@pytest.mark.parametrize("kind", ["strategy", "resolver"])
+def test_a_strategy_that_takes_its_time_does_not_stop_heartbeats(
+    cluster: ThreadedCluster, kind: str
+) -> None:
+    rooms = Undecided()
+    Slow.rooms = rooms
+    allocation = Slow() if kind == "strategy" else MachineRoomNearby(Average(), rooms)
+    consumer = PushConsumer(
+        group="billing", namesrv=cluster.namesrv, allocation=allocation, heartbeat_interval=0.05
+    )
+    consumer.on("T")(lambda message: None)
+    with consumer:
+        try:
+            assert rooms.asked.wait(10)
+            cluster.broker.forget()
+            wait_for(lambda: len(cluster.broker.asked(RequestCode.HEART_BEAT)) >= 3)
+            assert consumer.assignment() == set()
+        finally:
+            rooms.answer.set()
+        wait_for(lambda: len(consumer.assignment()) == 4)
 
 
 def test_failures_travel_back_with_their_reason(cluster: ThreadedCluster) -> None:
