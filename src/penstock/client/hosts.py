@@ -108,6 +108,7 @@ class LoopThread:
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        self._thread_id = self._thread.ident
 
     def start(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         try:
@@ -195,12 +196,12 @@ class LoopThread:
                 expected="a client of the forked process's own",
                 hint="make and start clients after the fork",
             )
-        if threading.current_thread() is self._thread:
+        if self._is_closing:
+            raise LifecycleError(f"{self.name} was stopped", hint="make a new client")
+        if threading.get_ident() == self._thread_id:
             raise LifecycleError(
                 f"a blocking call on the thread of {self.name} would wait for itself"
             )
-        if self._is_closing:
-            raise LifecycleError(f"{self.name} was stopped", hint="make a new client")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
