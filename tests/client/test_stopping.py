@@ -251,8 +251,12 @@ def test_a_second_interrupt_gets_past_a_coroutine_handler_that_blocks(
     )
     with child:
         assert child.stdout is not None
-        for line in ("begin\n", "stopping\n"):
-            assert child.stdout.readline() == line
-            child.send_signal(signal.SIGINT)
-        assert child.stdout.read() == "left\n"
+        try:
+            for line in ("begin\n", "stopping\n"):
+                assert child.stdout.readline() == line
+                child.send_signal(signal.SIGINT)
+            assert child.stdout.read() == "left\n"
+        except BaseException:
+            child.kill()  # Else the end of the block waits for it.
+            raise
     assert child.returncode == 0

@@ -45,6 +45,8 @@ from penstock.runtime.durations import Duration, seconds
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
+SIGNAL_SECONDS = 0.5
+"""How late a `run` may notice a signal."""
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -321,7 +323,10 @@ class PushConsumer(_Entered, PushConsumerFacade):
         self.start()
         try:
             with _sigterm_sets(self._stop_asked):
-                self._stop_asked.wait()
+                # The system may hand a signal to any thread, and Python to this one only when it
+                # runs: a wait without an end would not notice.
+                while not self._stop_asked.wait(SIGNAL_SECONDS):
+                    pass
         except KeyboardInterrupt:
             log.info("interrupted, finishing what runs consumer=%s", self._what)
         finally:
