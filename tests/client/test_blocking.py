@@ -11,8 +11,9 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from penstock import (
     PushConsumer,
     StoredMessage,
 )
+from penstock.client import hosts
+from penstock.client.assignment import Average, MachineRoomNearby
 from penstock.client.outcomes import RetryLater
 from penstock.errors import (
     ConfigError,
@@ -95,6 +98,20 @@ def test_lingering_packs_submitted_messages(cluster: ThreadedCluster) -> None:
     assert len(cluster.broker.asked(RequestCode.SEND_BATCH_MESSAGE)) < 100
 
 
+def test_a_message_that_cannot_be_looked_at_fails_alone(cluster: ThreadedCluster) -> None:
+    def keys() -> Iterator[str]:
+        yield "k"
+        raise ZeroDivisionError
+
+    with Producer(group="shop", namesrv=cluster.namesrv) as producer:
+        bad = producer.submit(Message("T", b"bad", keys=keys()))
+        good = producer.submit(Message("T", b"good"))
+        with pytest.raises(PenstockError, match="not sent: ZeroDivisionError"):
+            bad.result(10)
+        assert good.result(10).msg_id
+    assert [body for _, body in cluster.broker.sent] == [b"good"]
+
+
 def test_batches_one_way_and_chosen_queues(cluster: ThreadedCluster) -> None:
     threads: list[int] = []
 
@@ -155,6 +172,62 @@ def test_clients_of_one_instance_share_a_session(cluster: ThreadedCluster) -> No
         assert len(cluster.broker.peers) == 1
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("keyword", "options"),
+    [
+        ("access_key", {"access_key": "else", "secret_key": "s3cret"}),
+        ("secret_key", {"access_key": "key", "secret_key": "other"}),
+        ("access_key", {}),
+        ("tls", {"access_key": "key", "secret_key": "s3cret", "tls": True}),
+        ("profile", {"access_key": "key", "secret_key": "s3cret", "profile": "documents"}),
+        (
+            "heartbeat_interval",
+            {"access_key": "key", "secret_key": "s3cret", "heartbeat_interval": 7},
+        ),
+    ],
+)
+def test_a_client_that_would_share_a_session_of_other_settings_is_refused(
+    cluster: ThreadedCluster, keyword: str, options: dict[str, Any]
+) -> None:
+    with Producer(
+        group="shop",
+        namesrv=cluster.namesrv,
+        instance="one",
+        access_key="key",
+        secret_key="s3cret",
+    ) as producer:
+        stranger = Producer(group="stall", namesrv=cluster.namesrv, instance="one", **options)
+        with pytest.raises(ConfigError, match=f"{keyword} is not what other clients") as refused:
+            stranger.start()
+        assert "instance=" in str(refused.value)
+        assert "s3cret" not in str(refused.value)
+        # It leaves no trace: the first one goes on, and so does one of its own instance.
+        producer.send(Message("T", b"x"))
+        own = Producer(group="stall", namesrv=cluster.namesrv, instance="two", **options)
+        assert own.client_id != producer.client_id
+    assert not hosts._sessions._entries
+
+
+def test_broadcasting_consumers_share_a_session_of_equal_settings(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    def make(group: str, **options: Any) -> PushConsumer:
+        consumer = PushConsumer(
+            group=group,
+            namesrv=cluster.namesrv,
+            model="broadcasting",
+            offsets_dir=tmp_path,
+            **options,
+        )
+        consumer.on("T")(lambda message: None)
+        return consumer
+
+    with make("billing") as first, make("printing", threads=3) as second:
+        assert first.client_id == second.client_id
+        with pytest.raises(ConfigError, match="tls is not what other clients"):
+            make("shipping", tls=True).start()
 
 
 @pytest.mark.spec("S7")
@@ -229,6 +302,56 @@ def test_a_handler_that_blocks_everything_does_not_stop_heartbeats(
         cluster.broker.forget()
         wait_for(lambda: len(cluster.broker.asked(RequestCode.HEART_BEAT)) >= 3)
         release.set()
+
+
+class Undecided:
+    """Machine rooms that somebody has to be asked for, who takes his time."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+
+    def room_of_queue(self, queue: MessageQueue) -> str:
+        self.asked.set()
+        self.answer.wait(60)
+        return "here"
+
+    def room_of_member(self, client_id: str) -> str:
+        return "here"
+
+
+class Slow(Average):
+    """A strategy of a user's own, though it inherits one of ours."""
+
+    rooms = Undecided()
+
+    def assign(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        self.rooms.room_of_queue(queues[0])
+        return super().assign(group, client_id, queues, members)
+
+
+@pytest.mark.parametrize("kind", ["strategy", "resolver"])
+def test_a_strategy_that_takes_its_time_does_not_stop_heartbeats(
+    cluster: ThreadedCluster, kind: str
+) -> None:
+    rooms = Undecided()
+    Slow.rooms = rooms
+    allocation = Slow() if kind == "strategy" else MachineRoomNearby(Average(), rooms)
+    consumer = PushConsumer(
+        group="billing", namesrv=cluster.namesrv, allocation=allocation, heartbeat_interval=0.05
+    )
+    consumer.on("T")(lambda message: None)
+    with consumer:
+        try:
+            assert rooms.asked.wait(10)
+            cluster.broker.forget()
+            wait_for(lambda: len(cluster.broker.asked(RequestCode.HEART_BEAT)) >= 3)
+            assert consumer.assignment() == set()
+        finally:
+            rooms.answer.set()
+        wait_for(lambda: len(consumer.assignment()) == 4)
 
 
 def test_failures_travel_back_with_their_reason(cluster: ThreadedCluster) -> None:
@@ -589,6 +712,86 @@ def test_a_second_interrupt_skips_the_wait(cluster: ThreadedCluster) -> None:
         assert child.stdout.read() == "left\n"
     assert child.returncode == 0
     assert ("billing", "T", 0) not in cluster.broker.offsets
+
+
+def test_every_call_in_a_fork_says_so_and_the_parent_goes_on(cluster: ThreadedCluster) -> None:
+    code = """
+        import os, sys
+        from penstock import Message, Producer
+        from penstock.errors import LifecycleError
+
+        def refused(call, *args):
+            try:
+                call(*args)
+            except LifecycleError as error:
+                assert "used in its fork" in str(error), error
+            else:
+                raise AssertionError(f"{call} came through")
+
+        def in_child(check):
+            child = os.fork()
+            if child == 0:
+                check()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+
+        message = Message("T", b"x")
+        producer = Producer(group="shop", namesrv=sys.argv[1], max_in_flight=1)
+        producer.start()
+        producer.send(message)
+        producer.send(message)  # over a connection of its own
+
+        def before_the_first_submit():
+            for call in (producer.submit, producer.send_oneway, producer.send):
+                refused(call, message)
+            for _ in range(2):
+                refused(producer.stop)
+
+        in_child(before_the_first_submit)
+        producer.send(message)
+        producer.submit(message).result(10)
+
+        def after_it():
+            for _ in range(3):
+                refused(producer.submit, message)
+                refused(producer.send, message)
+            refused(producer.stop)
+
+        # In the middle of a burst, and with no room left: both are the parent's affair.
+        producer._outbox._is_due = True
+        next(producer._submitted)
+        in_child(after_it)
+        producer._outbox._is_due = False
+        producer._answered += 1
+        producer.submit(message).result(10)
+        producer.stop()
+    """
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), cluster.namesrv],
+        check=True,
+        timeout=60,
+    )
+    first, direct, again, *_ = [request.peer for request in cluster.broker.asked(SEND)]
+    assert direct is again
+    assert direct is not first
+
+
+def test_a_submit_on_the_thread_of_the_session_is_refused_and_breaks_nothing(
+    cluster: ThreadedCluster,
+) -> None:
+    refused: list[str] = []
+    with Producer(group="shop", namesrv=cluster.namesrv) as producer:
+
+        def submit() -> None:  # as a callback of a future does
+            try:
+                producer.submit(Message("T", b"1"))
+            except LifecycleError as error:
+                refused.append(str(error))
+
+        producer._host.call_soon(submit)
+        wait_for(lambda: refused)
+        assert producer.submit(Message("T", b"2")).result(10)
+    assert "would wait for itself" in refused[0]
 
 
 def test_a_client_used_in_a_fork_says_so(cluster: ThreadedCluster) -> None:

@@ -11,6 +11,7 @@ from penstock.client.listeners import HookContext
 from penstock.client.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
 from penstock.client.push_consumer import PushConsumerCore
 from penstock.client.settings import StartFrom
+from penstock.errors import PenstockError
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Failure
 from penstock.model.properties import parse_properties
@@ -652,3 +653,31 @@ async def test_seeking_goes_on_at_another_offset_of_a_held_queue(bench: Bench) -
     await asyncio.sleep(2)
     assert seen[10:] == [7, 8, 9]
     assert bench.broker.offsets[GROUP, "T", 0] in (7, 10)
+
+
+@one_queue
+async def test_a_seek_that_the_broker_does_not_take_raises_and_changes_nothing(
+    bench: Bench,
+) -> None:
+    seen: list[int] = []
+    bench.broker.put("T", 0, *[b"x"] * 10)
+    consumer = await bench.consumer(
+        lambda message: seen.append(message.queue_offset), start_from=FIRST
+    )
+    await asyncio.sleep(12)
+    bench.broker.forget()
+    bench.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda peer, request: Command(
+        ResponseCode.SYSTEM_ERROR, remark="not today"
+    )
+    with pytest.raises(PenstockError, match="not today"):
+        await consumer.seek(QUEUE, 7)
+    assert consumer.assignment() == {QUEUE}
+    assert await consumer.committed(QUEUE) == 10
+    del bench.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET]
+    bench.broker.put("T", 0, b"y")
+    await asyncio.sleep(12)
+    assert seen == [*range(11)]
+    assert bench.broker.offsets[GROUP, "T", 0] == 11
+    await consumer.seek(QUEUE, 7)
+    await asyncio.sleep(12)
+    assert seen == [*range(11), *range(7, 11)]

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock import Message, MessageQueue, PenstockError, Producer
+from penstock.client import hosts
 from penstock.client.direct import MAX_LINES
+from penstock.client.hosts import LoopThread
 from penstock.errors import RequestTimeout
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
@@ -77,6 +79,35 @@ def test_what_was_submitted_is_not_overtaken(cluster: ThreadedCluster, producer:
     assert [future.result(10).queue_offset for future in futures] == list(
         range(last.queue_offset - 500, last.queue_offset)
     )
+
+
+class MeetingHost(LoopThread):
+    """The usual host, on which something happens just before a thread may send by itself."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def may_ask_directly(self) -> bool:
+        if self.meanwhile is not None:
+            self.meanwhile()
+        return super().may_ask_directly()
+
+
+def test_a_send_goes_on_when_another_thread_submits_at_that_moment(
+    cluster: ThreadedCluster,
+) -> None:
+    host = MeetingHost("penstock meeting")
+    hosts.use_host(cluster.namesrv, host)
+    try:
+        with (
+            Producer(group="shop", namesrv=cluster.namesrv) as producer,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            producer.send(Message("T", b"first"))
+            host.meanwhile = lambda: threads.submit(producer.submit, Message("T", b"x")).result(10)
+            assert producer.send(Message("T", b"sent")).msg_id
+    finally:
+        hosts.retire_host(cluster.namesrv)
+    assert {body for _, body in cluster.broker.sent} == {b"first", b"x", b"sent"}
 
 
 def test_a_refusal_is_tried_again_elsewhere_as_ever() -> None:

@@ -298,6 +298,51 @@ async def test_a_file_that_cannot_be_written_leaves_offsets_in_memory(
     assert len([r for r in caplog.records if "kept in memory only" in r.message]) == 1
 
 
+@pytest.mark.parametrize("merge", [True, False])
+async def test_what_could_not_be_written_is_read_from_memory_until_it_is(
+    tmp_path: Path, merge: bool
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    store = file_store(blocked, merge=merge)
+    store.freeze(Q[0], 5)
+    await store.persist(Q[0])
+    store.remove(Q[0])
+    assert await store.read(Q[0], ReadFrom.STORE) == 5
+    assert await store.read(Q[0], ReadFrom.MEMORY) == 5
+    store.update(Q[1], 6, increase_only=True)
+    await store.persist_all({Q[1]})
+    blocked.unlink()
+    await store.persist(Q[1])
+    again = file_store(blocked)
+    await again.load()
+    assert again.snapshot() == {Q[0]: 5, Q[1]: 6}
+    # From now on the file is what counts, whoever writes it.
+    again.update(Q[0], 7, increase_only=True)
+    await again.persist(Q[0])
+    assert await store.read(Q[0], ReadFrom.STORE) == 7
+
+
+@on_bench(topics={"T": 1})
+async def test_an_illegal_offset_is_repaired_once_though_no_file_can_be_written(
+    bench: Bench, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+    bench.broker.queue("T", 0).min_offset = 3
+    bench.broker.put("T", 0, b"x", b"y")
+    await bench.consumer(
+        lambda message: seen.append(message.queue_offset),
+        model="broadcasting",
+        offsets_dir=tmp_path / "file",
+        start_from=StartFrom("first"),
+    )
+    (tmp_path / "file").write_text("not a directory")
+    await asyncio.sleep(60)
+    asked = [int(p.ext["queueOffset"]) for p in bench.broker.asked(RequestCode.PULL_MESSAGE)]
+    assert asked.count(0) == 1
+    assert seen == [3, 4]
+
+
 @pytest.mark.spec("S12", "S122")
 @on_bench()
 async def test_broadcasting_writes_a_file_every_five_seconds_and_commits_nothing(

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from penstock.client.envelopes import enclose
 from penstock.client.receipts import Receipt, SendStatus
 from penstock.errors import (
     ConnectionLost,
@@ -370,6 +371,23 @@ async def test_a_one_way_message_is_not_answered(bench: Bench) -> None:
     assert request.is_oneway
 
 
+@on_bench(brokers=TWO_BROKERS)
+async def test_one_way_messages_keep_to_the_queue_of_their_sharding_key(bench: Bench) -> None:
+    producer = bench.producer()
+    message = Message("T", b"x", sharding_key="o-1")
+    queue = (await producer.deliver(message)).queue
+    for _ in range(8):
+        await producer.send_oneway(message)
+    await asyncio.sleep(0.1)
+    sent = [header for broker in TWO_BROKERS for header, _ in bench.cluster.broker(broker).sent]
+    assert {(header.broker_name, header.queue_id) for header in sent} == {
+        (queue.broker_name, queue.queue_id)
+    }
+    assert len(sent) == 9
+    with pytest.raises(InvalidArgument, match="a queue of the message's topic"):
+        await producer.send_oneway(message, MessageQueue("U", "broker-a", 0))
+
+
 @on_bench()
 async def test_lingering_sends_share_requests_and_each_gets_its_receipt(bench: Bench) -> None:
     producer = bench.producer(linger=0.01)
@@ -459,6 +477,10 @@ async def test_lingering_messages_of_all_kinds_share_a_lane_in_their_order(bench
         Message("T", "text"),  # type: ignore[arg-type]
         Message("T", b"x", tag=5),  # type: ignore[arg-type]
         Message("T", b"x", tag="a||b\x01"),
+        Message("T", b"x", flag="1"),  # type: ignore[arg-type]
+        Message("T", b"x", flag=None),  # type: ignore[arg-type]
+        Message("T", b"x", flag=True),
+        Message("T", b"x", flag=2**31),
         Message("bad topic", b"x"),
         Message(["T"], b"x"),  # type: ignore[arg-type]
         "no message",
@@ -496,6 +518,56 @@ async def test_a_wrong_queue_fails_its_lingering_message_and_no_other(bench: Ben
         "Receipt",
         "Receipt",
     ]
+    assert producer.in_flight == 0
+
+
+@on_bench()
+@pytest.mark.parametrize("keys", [(), ("k\N{GREEK SMALL LETTER ALPHA}",)], ids=["plain", "keys"])
+async def test_lingering_messages_never_make_a_batch_above_the_maximum(
+    bench: Bench, keys: tuple[str, ...]
+) -> None:
+    producer = bench.producer(
+        linger=0.05, linger_bytes=10_000, max_message_bytes=1000, compress_over=0
+    )
+    results: list[Receipt | PenstockError] = []
+    bodies = [b"x" * size for size in (300, 300, 900, 10, 1000, 1000, *[1] * 50)]
+    for body in bodies:
+        producer.send(Message("T", body, keys=keys), results.append)
+    await asyncio.sleep(1)
+    assert [type(result) for result in results] == [Receipt] * len(bodies)
+    batches = [request.body for request in bench.broker.asked(BATCH)]
+    assert len(batches) > 2
+    assert max(map(len, batches)) <= 1000
+    assert producer.in_flight == 0
+
+
+@on_bench()
+async def test_a_lingering_message_that_changed_meanwhile_leaves_nobody_waiting(
+    bench: Bench,
+) -> None:
+    """What a message holds may be a list, and lists can be changed after they were checked."""
+    producer = bench.producer(linger=0.05)
+    results: list[Receipt | PenstockError] = []
+    properties: dict[str, str] = {}
+    producer.send(Message("T", b"x", properties=properties), results.append)
+    properties["a\x01"] = "b"
+    await asyncio.sleep(1)
+    assert [type(result) for result in results] == [IllegalMessage]
+    assert producer.in_flight == 0
+
+
+@on_bench()
+async def test_a_batch_that_cannot_be_encoded_fails_each_of_its_messages(bench: Bench) -> None:
+    producer = bench.producer(linger=0.05)
+    lanes = producer.lanes
+    assert lanes is not None
+    results: list[Receipt | PenstockError] = []
+    message = Message("T", b"x")
+    producer.send(message, results.append)
+    envelope = enclose(message, producer.new_id(), producer.settings)
+    lanes.add(message, envelope._replace(flag=2**31), None, results.append)
+    await asyncio.sleep(1)
+    assert [type(result) for result in results] == [IllegalMessage] * 2
     assert producer.in_flight == 0
 
 

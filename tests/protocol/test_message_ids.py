@@ -108,7 +108,9 @@ def test_pid_and_constant_are_cut_to_their_room() -> None:
     st.binary(min_size=4, max_size=4), st.integers(0, 1 << 40), st.integers(0, 4_000_000_000_000)
 )
 def test_unique_ids_are_read_back(ip: bytes, number: int, now_ms: int) -> None:
-    made = UniqueIds(ip, number, number).next(now_ms)
+    ids = UniqueIds(ip, number, number)
+    made = ids.next(now_ms)
+    assert len(made) == ids.length
     assert len(made) == 32
     assert made == made.upper()
     parsed = parse_unique_id(made)

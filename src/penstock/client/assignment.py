@@ -230,6 +230,14 @@ def _by_room(things: Sequence[_T], room_of: Callable[[_T], str]) -> dict[str, li
     return rooms
 
 
+_OURS = (Average, Circle, ConsistentHash, Configured, MachineRoom)
+
+
+def runs_user_code(strategy: AssignmentStrategy) -> bool:
+    """Whether assigning may take any time: `MachineRoomNearby` asks a user's resolver."""
+    return type(strategy) not in _OURS
+
+
 _NAMED: dict[str, type[Average | Circle | ConsistentHash]] = {
     "average": Average,
     "circle": Circle,

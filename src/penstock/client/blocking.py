@@ -26,6 +26,7 @@ from penstock.client.facade import (
     PushConsumerFacade,
     decision_of,
     maybe_queue_set,
+    refuse_coroutine_function,
     seek_to,
 )
 from penstock.client.handover import Outbox
@@ -36,6 +37,7 @@ from penstock.client.receipts import Receipt
 from penstock.client.reports import ConsumerStats, consumer_stats
 from penstock.client.selection import QueueSelector
 from penstock.client.sending import SendDone
+from penstock.client.stopping import ConsumerStop
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
@@ -43,6 +45,8 @@ from penstock.runtime.durations import Duration, seconds
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
+SIGNAL_SECONDS = 0.5
+"""How late a `run` may notice a signal."""
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -121,12 +125,16 @@ class Producer(_Entered, ProducerFacade):
 
     def stop(self) -> None:
         """Let what was sent be answered, then leave; idempotent."""
+        if self._lease is not None:
+            # The connections of a process are not for its forks to end.
+            self._lease.host.check()
         lease = self._close()
         if lease is None:
             return
         try:
-            if self._direct is not None:
-                self._direct.close(STOP_SECONDS)
+            direct = self._direct
+            if direct is not None:
+                direct.close(STOP_SECONDS)
             lease.host.run(self._core.stop())
         finally:
             lease.release()
@@ -148,8 +156,10 @@ class Producer(_Entered, ProducerFacade):
         host = self._host
         message, wish = self._addressed(message, queue)
         limit = None if timeout is None else seconds(timeout)
-        if self._direct is not None and host.may_ask_directly():
-            result = self._direct.send(message, wish, limit)
+        # Another thread may end direct sends at any moment (`_keep_to_one_connection`).
+        direct = self._direct
+        if direct is not None and host.may_ask_directly():
+            result = direct.send(message, wish, limit)
             if isinstance(result, Receipt):
                 return result
             if result is not None:
@@ -182,8 +192,10 @@ class Producer(_Entered, ProducerFacade):
 
     def _keep_to_one_connection(self) -> None:
         """From now on a send is not waited for, and those after it must not overtake it."""
-        direct, self._direct = self._direct, None
+        direct = self._direct
         if direct is not None:
+            self._host.check()
+            self._direct = None
             direct.retire()
 
     def _put(
@@ -194,6 +206,9 @@ class Producer(_Entered, ProducerFacade):
         *,
         retry_refusals: bool,
     ) -> Future[Receipt]:
+        host = self._host
+        # Before it is counted, and before room is waited for that nobody makes in a fork.
+        host.check()
         self._wait_for_room(next(self._submitted))
         future, settle = _settled_elsewhere()
 
@@ -203,7 +218,7 @@ class Producer(_Entered, ProducerFacade):
                 self._room.set()
             settle(result)
 
-        self._outbox.put(message, self._host.expect(done), queue, timeout, retry_refusals)
+        self._outbox.put(message, host.expect(done), queue, timeout, retry_refusals)
         return future
 
     def _wait_for_room(self, number: int) -> None:
@@ -238,17 +253,19 @@ class Producer(_Entered, ProducerFacade):
     ) -> Receipt:
         """Send a message that becomes visible only if ``execute`` says so.
 
-        ``execute`` runs the local transaction: True commits, False rolls back; None, or an
-        exception, leaves it to ``check_transaction``.
+        ``execute`` runs the local transaction: True commits, False rolls back; None or anything
+        else, or an exception, leaves it to ``check_transaction``.
         """
+        refuse_coroutine_function(execute, "execute")
         host = self._host
         half = host.run(self._core.prepare(self._named(message)))
+        msg_id = half.receipt.msg_id
         decision: bool | None = None
         try:
             decision = execute(message)
         except Exception:
-            log.exception("local transaction failed msg_id=%s", half.receipt.msg_id)
-        host.run(self._core.end_transaction(half, decision_of(decision)))
+            log.exception("local transaction failed msg_id=%s", msg_id)
+        host.run(self._core.end_transaction(half, decision_of(decision, msg_id)))
         return half.receipt
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -268,12 +285,14 @@ class PushConsumer(_Entered, PushConsumerFacade):
     """
 
     _handler_host: Host | None = None
+    _stop: ConsumerStop | None = None
 
     def start(self) -> None:
         """Join the group and begin to consume."""
         lease = self._open()
         try:
-            self._stopped = threading.Event()
+            self._stopping = threading.Lock()
+            self._stop_asked = threading.Event()
             lease.host.run(self._start(lease))
         except BaseException:
             self._close()
@@ -296,14 +315,18 @@ class PushConsumer(_Entered, PushConsumerFacade):
             host.close()
 
     def run(self) -> None:
-        """Consume until Ctrl-C or SIGTERM; then finish what runs and leave.
+        """Consume until Ctrl-C, SIGTERM or `stop`; then finish what runs and leave.
 
-        A second Ctrl-C does not wait for running handlers.
+        It returns when everything is committed and the group left. A second Ctrl-C does not wait
+        for running handlers.
         """
         self.start()
         try:
-            with _sigterm_sets(self._stopped):
-                self._stopped.wait()
+            with _sigterm_sets(self._stop_asked):
+                # The system may hand a signal to any thread, and Python to this one only when it
+                # runs: a wait without an end would not notice.
+                while not self._stop_asked.wait(SIGNAL_SECONDS):
+                    pass
         except KeyboardInterrupt:
             log.info("interrupted, finishing what runs consumer=%s", self._what)
         finally:
@@ -313,24 +336,31 @@ class PushConsumer(_Entered, PushConsumerFacade):
         """Take no new work, wait for running handlers, commit, leave; idempotent.
 
         What ends within ``timeout`` is committed and seen by nobody again. Handlers that run on
-        are named in the log and their messages delivered again. Ctrl-C skips the wait.
+        are named in the log and their messages delivered again. Ctrl-C skips the wait. A second
+        call waits for the first. Called by a handler of this consumer it only begins the stop and
+        returns at once: the handler is among what is waited for, and its message is committed.
         """
-        lease = self._close()
-        if lease is None:
-            return
-        self._stopped.set()
-        core, host = self._core, lease.host
-        try:
-            stopping = host.start(core.stop(seconds(timeout)))
-            try:
-                host.wait(stopping)
-            except KeyboardInterrupt:
-                log.warning("interrupted again, not waiting for handlers consumer=%s", self._what)
-                host.call_soon(core.hurry)
-                host.wait(stopping)
-        finally:
-            lease.release()
-            self._end_handler_host()
+        stop = self._begin_stop(seconds(timeout))
+        if stop is not None and not self._core.is_calling:
+            stop.wait()
+
+    def _begin_stop(self, timeout: float) -> ConsumerStop | None:
+        """The stop that is under way, begun if nobody did; None: there is nothing to stop."""
+        if self._lease is None and not self._was_stopped:
+            return None
+        with self._stopping:
+            if self._lease is None:
+                return self._stop
+            self._lease.host.check()
+            lease = self._close()
+            assert lease is not None
+            self._stop = ConsumerStop(
+                self._what, self._core, lease, timeout, self._end_handler_host
+            )
+            if self._core.is_calling:
+                self._stop.go_on_alone()
+            self._stop_asked.set()
+            return self._stop
 
     def pause(self) -> None:
         """Pull nothing more until `resume`; what is cached is still consumed."""

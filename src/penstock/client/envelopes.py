@@ -151,6 +151,14 @@ def _property_text(
     return format_properties(properties)
 
 
+def _check_flag(flag: int) -> None:
+    if not isinstance(flag, int) or isinstance(flag, bool) or not -(2**31) <= flag < 2**31:
+        raise IllegalMessage(
+            f"message flag {flag!r} of type {type(flag).__name__}",
+            expected="a whole number of 32 bits",
+        )
+
+
 def enclose(
     message: Message,
     msg_id: str,
@@ -173,11 +181,14 @@ def enclose(
         kind = Compression.named(settings.compression)
         body = compress(body, kind, settings.compression_level)
         sys_flag = kind.sys_flag
+    flag = message.flag
+    if flag or type(flag) is not int:
+        _check_flag(flag)
     may_batch = not sys_flag and message.delay is None and not extra
     # What Envelope(...) does, without its detour through a function: once per message.
     return tuple.__new__(
         Envelope,
-        (topic, body, properties, sys_flag, message.flag, msg_id, may_batch, 0, None),
+        (topic, body, properties, sys_flag, flag, msg_id, may_batch, 0, None),
     )
 
 

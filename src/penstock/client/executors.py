@@ -11,6 +11,7 @@ session and the others ride along.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections import deque
@@ -41,8 +42,16 @@ class Executor(Protocol):
     def is_settling(self) -> bool:
         """Whether finished jobs are still on their way back."""
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether it is one of its handlers that asks, or what a handler started; anywhere."""
+
     async def close(self) -> None:
         """Take no more; threads end when their handler does, coroutines are cancelled."""
+
+
+_calling: contextvars.ContextVar[object] = contextvars.ContextVar("calling", default=None)
+"""Whose handler runs here. Set once for each worker, and taken over by tasks a handler starts."""
 
 
 class _Homecoming:
@@ -91,6 +100,10 @@ class _Backlog:
         self._task_limit = task_limit
         self._waiting: deque[Job] = deque()
         self._is_closed = False
+
+    @property
+    def is_calling(self) -> bool:
+        return _calling.get() is self
 
     def _take(self, jobs: Sequence[Job]) -> int:
         """Let jobs from the front wait, as many as there is room for; return how many."""
@@ -195,6 +208,7 @@ class ThreadExecutor(_AwayBacklog):
     def _work(self) -> None:
         waiting, running, call, home = self._waiting, self._running, self._call, self._home
         me = threading.get_ident()
+        _calling.set(self)
         # Whoever relied on this one coming did so before it looks.
         self._is_worker_coming = False
         while True:
@@ -303,6 +317,7 @@ class CoroutineExecutor(_AwayBacklog):
     async def _work(self) -> None:
         waiting, running, home, call = self._waiting, self._running, self._home, self._call
         me = id(asyncio.current_task())
+        _calling.set(self)
         self._is_worker_coming = False
         while waiting:
             job = waiting.popleft()
@@ -357,8 +372,16 @@ class InlineExecutor(_Backlog):
         while self._waiting and len(self._running) < self._threads:
             job = self._waiting.popleft()
             self._running.append(job)
-            future = self._loop.run_in_executor(None, self._call, job)
+            future = self._loop.run_in_executor(None, self._call_one, job)
             future.add_done_callback(lambda _, job=job: self._ended(job))  # type: ignore[misc]
+
+    def _call_one(self, job: Job) -> None:
+        # Not for good, as in a thread of one's own: others run here, too.
+        token = _calling.set(self)
+        try:
+            self._call(job)
+        finally:
+            _calling.reset(token)
 
     def _ended(self, job: Job) -> None:
         self._running.remove(job)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import logging
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, Unpack
 
@@ -37,7 +38,12 @@ from penstock.client.arguments import (
 from penstock.client.assignment import AssignmentStrategy
 from penstock.client.executors import Executor, Finished
 from penstock.client.hosts import Host, Lease
-from penstock.client.listeners import Caller, ConsumeHook, HandlerFunction
+from penstock.client.listeners import (
+    Caller,
+    ConsumeHook,
+    HandlerFunction,
+    is_coroutine_function,
+)
 from penstock.client.members import TransactionAnswer
 from penstock.client.naming import wrap
 from penstock.client.producer import ProducerCore
@@ -64,8 +70,10 @@ from penstock.runtime.durations import Duration
 
 log = logging.getLogger(__name__)
 
-CheckTransaction = Callable[[StoredMessage], bool | None]
-"""Tells what became of a transaction: True committed, False rolled back, None still unknown."""
+CheckTransaction = Callable[[StoredMessage], bool | Awaitable[bool | None] | None]
+"""Tells what became of a transaction: True committed, False rolled back, None still unknown.
+
+A coroutine function in `penstock.aio` only."""
 
 QueueListener = Callable[[str, frozenset[MessageQueue]], None]
 """Told when the queues of a topic change: the topic and what is held of it now."""
@@ -73,11 +81,33 @@ QueueListener = Callable[[str, frozenset[MessageQueue]], None]
 _Function = TypeVar("_Function", bound=HandlerFunction)
 
 
-def decision_of(answer: bool | None) -> int:
+def decision_of(answer: object, msg_id: str) -> int:
     """What END_TRANSACTION is told."""
-    if answer is None:
-        return TransactionDecision.UNKNOWN
-    return TransactionDecision.COMMIT if answer else TransactionDecision.ROLLBACK
+    if answer is True:
+        return TransactionDecision.COMMIT
+    if answer is False:
+        return TransactionDecision.ROLLBACK
+    if answer is not None:
+        # Many things are true that nobody meant as a yes, and a commit cannot be taken back.
+        log.error(
+            "no decision about a transaction, it stays open msg_id=%s answer=%.100r"
+            " expected=True, False or None",
+            msg_id,
+            answer,
+        )
+        if inspect.iscoroutine(answer):
+            answer.close()
+    return TransactionDecision.UNKNOWN
+
+
+def refuse_coroutine_function(function: Callable[..., object] | None, what: str) -> None:
+    """Refuse what a blocking client has no loop for."""
+    if function is not None and is_coroutine_function(function):
+        raise InvalidArgument(
+            f"{what} is a coroutine function",
+            expected="a plain function that returns True, False or None",
+            hint="penstock.aio.Producer awaits it",
+        )
 
 
 class Facade:
@@ -141,6 +171,7 @@ class ProducerFacade(Facade):
     """The settings and the core of a producer."""
 
     _core: ProducerCore
+    _awaits_checks = False
 
     def __init__(
         self,
@@ -171,6 +202,8 @@ class ProducerFacade(Facade):
             },
         )
         self._trace_topic = trace_topic(trace)
+        if not self._awaits_checks:
+            refuse_coroutine_function(check_transaction, "check_transaction")
         self._check = check_transaction
         self._checkers: concurrent.futures.ThreadPoolExecutor | None = None
         super().__init__(
@@ -193,7 +226,7 @@ class ProducerFacade(Facade):
 
         def run() -> None:
             try:
-                decision = decision_of(check(message))
+                decision = decision_of(check(message), message.msg_id)
             except Exception:
                 log.exception("transaction check failed msg_id=%s", message.msg_id)
                 decision = TransactionDecision.UNKNOWN

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from penstock.client.hosts import Host
 from penstock.client.producer import ProducerCore
-from penstock.client.sending import SendDone
+from penstock.client.sending import SendDone, unforeseen
 from penstock.model import Message, MessageQueue
 
 _Waiting: TypeAlias = tuple[Message, SendDone, MessageQueue | None, float | None, bool]
@@ -44,24 +44,35 @@ class Outbox:
         retry_refusals: bool = True,
     ) -> None:
         """Send a message; ``done`` is called on the session's loop."""
-        self._waiting.append((message, done, queue, timeout, retry_refusals))
+        item = (message, done, queue, timeout, retry_refusals)
+        self._waiting.append(item)
         if not self._is_due:
             self._is_due = True
-            self._host.call_soon(self._drain)
+            try:
+                self._host.call_soon(self._drain)
+            except BaseException:
+                # Nobody is on the way: the next one must not rely on it.
+                self._is_due = False
+                self._waiting.remove(item)
+                raise
 
     def _drain(self) -> None:
         self._is_due = False
         waiting, send, lanes = self._waiting, self._core.send, self._core.lanes
         for _ in range(min(BURST, len(waiting))):
             message, done, queue, timeout, retry_refusals = waiting.popleft()
-            if (
-                lanes is not None
-                and queue is None
-                and timeout is None
-                and lanes.take(message, done)
-            ):
-                continue
-            send(message, done, queue=queue, timeout=timeout, retry_refusals=retry_refusals)
+            try:
+                if (
+                    lanes is not None
+                    and queue is None
+                    and timeout is None
+                    and lanes.take(message, done)
+                ):
+                    continue
+                send(message, done, queue=queue, timeout=timeout, retry_refusals=retry_refusals)
+            except Exception as error:
+                # A message may hold what a user made, and that may raise anything when looked at.
+                done(unforeseen(error, "a message"))
         if waiting and not self._is_due:
             self._is_due = True
             self._host.loop.call_soon(self._drain)

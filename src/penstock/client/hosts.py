@@ -19,15 +19,22 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 from penstock.client.executors import CoroutineExecutor, Executor, Finished, ThreadExecutor
 from penstock.client.listeners import Caller
 from penstock.client.session import ClientSession
-from penstock.client.settings import SessionSettings
-from penstock.errors import LifecycleError
+from penstock.client.settings import SessionSettings, difference
+from penstock.errors import ConfigError, LifecycleError
 from penstock.remoting.loop import new_event_loop
 from penstock.runtime.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
+ENDING_SECONDS = 1.0
+"""How long the end of a loop's thread is waited for."""
+
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
+
+
+_process_id = os.getpid()
+"""Kept, because it is compared with for every send and the system is slow to tell it."""
 
 
 class Host(Protocol):
@@ -57,6 +64,9 @@ class Host(Protocol):
 
         Where time is virtual, it passes meanwhile.
         """
+
+    def check(self) -> None:
+        """Raise where `run` would: in a fork, on the loop's own thread, after its end."""
 
     def may_ask_directly(self) -> bool:
         """Whether the calling thread may speak to brokers itself; raises where `run` would."""
@@ -94,13 +104,15 @@ class LoopThread:
         self.clock: Clock = SystemClock()
         self.chance: random.Random | None = None
         self.loop = new_event_loop()
-        self._process = os.getpid()
+        self._process = _process_id
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        self._thread_id = self._thread.ident
 
     def start(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         try:
-            self._check()
+            self.check()
             return asyncio.run_coroutine_threadsafe(work, self.loop)
         except BaseException:
             work.close()
@@ -122,7 +134,7 @@ class LoopThread:
         return done  # Real time passes by itself.
 
     def may_ask_directly(self) -> bool:
-        self._check()
+        self.check()
         return True
 
     async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -131,7 +143,7 @@ class LoopThread:
         return await asyncio.wrap_future(self.start(work))
 
     def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
-        self._check()
+        self.check()
         self.loop.call_soon_threadsafe(callback, *args)
 
     def executor(
@@ -162,25 +174,34 @@ class LoopThread:
         return LoopThread(name)
 
     def close(self) -> None:
-        if self._process != os.getpid() or self.loop.is_closed():
+        if self._process != _process_id or self._is_closing:
             return
+        self._is_closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(ENDING_SECONDS)
+            if self._thread.is_alive():
+                # A user's code that blocks the loop, or a thread it started there. It ends with
+                # the process, which does not wait for daemons.
+                log.warning(
+                    "a thread does not end and is left behind thread=%s waited=%.1f",
+                    self.name,
+                    ENDING_SECONDS,
+                )
 
-    def _check(self) -> None:
-        if self._process != os.getpid():
+    def check(self) -> None:
+        if self._process != _process_id:
             raise LifecycleError(
                 f"{self.name} was started in process {self._process} and used in its fork",
                 expected="a client of the forked process's own",
                 hint="make and start clients after the fork",
             )
-        if threading.current_thread() is self._thread:
+        if self._is_closing:
+            raise LifecycleError(f"{self.name} was stopped", hint="make a new client")
+        if threading.get_ident() == self._thread_id:
             raise LifecycleError(
                 f"a blocking call on the thread of {self.name} would wait for itself"
             )
-        if self.loop.is_closed():
-            raise LifecycleError(f"{self.name} was stopped", hint="make a new client")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -220,6 +241,13 @@ class Lease:
             self.host.run(self.session.stop())
             self.host.close()
 
+    async def end(self) -> bool:
+        """The same on the session's loop; true: close the host, from another thread."""
+        if not self._give_back():
+            return False
+        await self.session.stop()
+        return True
+
     async def release_async(self) -> None:
         """The same, without blocking the caller's loop."""
         if self._give_back():
@@ -231,6 +259,17 @@ class Lease:
             return False
         self._is_released = True
         return _sessions.give_back(self._entry)
+
+
+def _check_shared(theirs: SessionSettings, ours: SessionSettings) -> None:
+    """Refuse a client that would get a session with other settings than it asked for."""
+    keyword = difference(theirs, ours)
+    if keyword is not None:
+        raise ConfigError(
+            f"{keyword} is not what other clients of client id {ours.client_id!r} were given",
+            expected="the same for all, because they share their connections",
+            hint="give this client an instance= of its own",
+        )
 
 
 class _Entry:
@@ -256,6 +295,7 @@ class _Sessions:
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
+                _check_shared(entry.session.settings, settings)
                 entry.clients += 1
                 return Lease(entry)
             host = self._hosts.get(settings.nameservers[0])
@@ -292,8 +332,16 @@ class _Sessions:
 
 
 _sessions = _Sessions()
+
+
+def _after_fork() -> None:
+    global _process_id
+    _process_id = os.getpid()
+    _sessions.forget_after_fork()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_sessions.forget_after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
 
 lease = _sessions.lease
 """Share the session of these settings, made if it is the first time."""

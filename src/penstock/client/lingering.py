@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.client.envelopes import REMEMBERED_TAG, Envelope, before_id, checked_topic, enclose
 from penstock.client.inbox import tell
 from penstock.client.receipts import Receipt, receipts_of_batch
+from penstock.client.sending import unforeseen
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue
 from penstock.protocol.batches import MIN_ITEM_BYTES, encode_batch
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from penstock.client.sending import SendDone
 
 _MAX_KINDS: Final = 1024
-_ID_LENGTH: Final = 32
-"""Characters of a unique id of a client with an IPv4 address; others are a little longer."""
 
 
 class _Kind:
@@ -35,11 +34,11 @@ class _Kind:
 
     __slots__ = ("before_id", "size", "tag")
 
-    def __init__(self, topic: str, tag: str | None) -> None:
+    def __init__(self, topic: str, tag: str | None, id_length: int) -> None:
         checked_topic(topic)
         self.tag = tag
         self.before_id = before_id(tag).encode()
-        self.size = MIN_ITEM_BYTES + len(self.before_id) + _ID_LENGTH + 1
+        self.size = MIN_ITEM_BYTES + len(self.before_id) + id_length + 1
         """Bytes of such a message in a batch, but for its body."""
 
 
@@ -64,6 +63,7 @@ class Lingering:
         "_full",
         "_kinds",
         "_lanes",
+        "_max_bytes",
         "_max_pending",
         "_plain_bytes",
         "_producer",
@@ -76,6 +76,7 @@ class Lingering:
         self._lanes: dict[str | MessageQueue, _Lane] = {}
         self._kinds: dict[tuple[str, str | None], _Kind] = {}
         self._full = settings.linger_bytes
+        self._max_bytes = settings.max_message_bytes
         self._max_pending = settings.linger_pending
         # Longer bodies are compressed, or too long; a namespace is a property more.
         limit = settings.max_message_bytes
@@ -100,7 +101,7 @@ class Lingering:
                 or message.keys
                 or message.sharding_key is not None
                 or message.delay is not None
-                or message.flag
+                or message.flag != 0
             ):
                 return False
             lane = self._lanes.get(topic)
@@ -109,13 +110,13 @@ class Lingering:
                 kind = self._kinds.get((topic, tag)) or self._new_kind(topic, tag)
         except (AttributeError, TypeError, PenstockError):
             return False
-        if lane is None:
+        size = kind.size + len(body)
+        if lane is None or lane.size + size > self._max_bytes:
             lane = self._open(topic, None)
         lane.kind = kind
         lane.messages.append(message)
         lane.envelopes.append(kind)
         lane.dones.append(done)
-        size = kind.size + len(body)
         lane.size += size
         self.pending_bytes += size
         if lane.size >= self._full or self.pending_bytes > self._max_pending:
@@ -125,7 +126,7 @@ class Lingering:
     def _new_kind(self, topic: str, tag: str | None) -> _Kind:
         if tag is not None and type(tag) is not str:
             raise TypeError("a tag that is no text has to be refused by name")
-        kind = _Kind(topic, tag)
+        kind = _Kind(topic, tag, self._producer.id_length)
         if tag is None or len(tag) <= REMEMBERED_TAG:
             if len(self._kinds) >= _MAX_KINDS:
                 self._kinds.clear()
@@ -137,10 +138,10 @@ class Lingering:
     ) -> None:
         """Let a message that was checked wait for others to the same queue."""
         key: str | MessageQueue = wish or envelope.topic
+        size = MIN_ITEM_BYTES + len(envelope.body) + len(envelope.properties.encode())
         lane = self._lanes.get(key)
-        if lane is None:
+        if lane is None or lane.size + size > self._max_bytes:
             lane = self._open(key, wish)
-        size = MIN_ITEM_BYTES + len(envelope.body) + len(envelope.properties)
         lane.messages.append(message)
         lane.envelopes.append(envelope)
         lane.dones.append(done)
@@ -155,6 +156,8 @@ class Lingering:
             self._depart(key)
 
     def _open(self, key: str | MessageQueue, wish: MessageQueue | None) -> _Lane:
+        # Brokers refuse a batch above the maximum, so what would make it one waits for the next.
+        self._depart(key)
         producer = self._producer
         # A lane counts as one send from here on, and as all its messages when it leaves.
         producer.begin()
@@ -168,17 +171,25 @@ class Lingering:
             return
         lane.timer.cancel()
         self.pending_bytes -= lane.size
-        producer = self._producer
+        producer, dones = self._producer, lane.dones
         msg_ids = producer.new_ids(len(lane.messages))
-        if len(lane.messages) == 1:
-            [message], [envelope], [done] = lane.messages, lane.envelopes, lane.dones
-            if isinstance(envelope, _Kind):
-                envelope = enclose(message, msg_ids[0], producer.settings)
-            producer.send_envelope(message, envelope, lane.wish, done, retry_refusals=True)
+        alone, body = None, b""
+        try:
+            if len(lane.messages) == 1:
+                alone = self._single(lane, msg_ids[0])
+            else:
+                body = _encoded(lane, msg_ids)
+        except Exception as error:
+            # Nobody above could tell those who wait: this is called by a timer.
+            producer.finished()
+            failure = unforeseen(error, f"{len(dones)} messages to {lane.messages[0].topic!r}")
+            tell(dones, [failure] * len(dones))
             return
-        dones = lane.dones
+        if alone is not None:
+            [message], [done] = lane.messages, dones
+            producer.send_envelope(message, alone, lane.wish, done, retry_refusals=True)
+            return
         producer.begin(len(dones) - 1)
-        body = _encoded(lane, msg_ids)
 
         def done_all(result: Receipt | PenstockError) -> None:
             # The batch counted as one send; the others end here.
@@ -190,6 +201,13 @@ class Lingering:
 
         first = Message(lane.messages[0].topic, b"")  # The wish already says what its key meant.
         producer.send_batch_body(first, msg_ids, body, lane.wish, done_all, retry_refusals=True)
+
+    def _single(self, lane: _Lane, msg_id: str) -> Envelope:
+        """The only message of a lane as an ordinary send."""
+        [message], [envelope] = lane.messages, lane.envelopes
+        if isinstance(envelope, Envelope):
+            return envelope
+        return enclose(message, msg_id, self._producer.settings)
 
 
 def _encoded(lane: _Lane, msg_ids: list[str]) -> bytes:

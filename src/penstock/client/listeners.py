@@ -84,10 +84,7 @@ class Listener:
         self.topic = topic
         self.function = function
         self.takes_batch = takes_batch
-        # An object may be called through a coroutine method of its class.
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            type(function).__call__
-        )
+        self.is_async = is_coroutine_function(function)
         self.wants_context = _positional_parameters(function) >= 2
         _check_call(owner, function, 2 if self.wants_context else 1)
 
@@ -99,6 +96,14 @@ class Listener:
         """What the handler is called with."""
         messages: object = list(job.messages) if self.takes_batch else job.messages[0]
         return (messages, job.context) if self.wants_context else (messages,)
+
+
+def is_coroutine_function(function: Callable[..., object]) -> bool:
+    """Whether what a call returns has to be awaited."""
+    # An object may be called through a coroutine method of its class.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    )
 
 
 def _positional_parameters(function: HandlerFunction) -> int:

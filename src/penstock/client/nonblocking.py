@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Self, TypeVar, TypeVarTuple
+from typing import Self, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from penstock.client.arguments import Time
 from penstock.client.facade import (
@@ -26,17 +26,23 @@ from penstock.client.facade import (
 from penstock.client.handover import Outbox
 from penstock.client.hosts import Lease
 from penstock.client.inbox import Inbox
+from penstock.client.listeners import is_coroutine_function
+from penstock.client.members import TransactionAnswer
 from penstock.client.naming import wrap
 from penstock.client.receipts import Receipt
 from penstock.client.reports import ConsumerStats, consumer_stats
 from penstock.client.selection import QueueSelector
 from penstock.client.sending import SendDone
+from penstock.client.tasks import Tasks
 from penstock.model import Message, MessageQueue, StoredMessage
+from penstock.protocol.headers.transactions import TransactionDecision
 from penstock.runtime.durations import Duration, seconds
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
+
+AwaitedCheck: TypeAlias = Callable[[StoredMessage], Awaitable[bool | None]]
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -67,10 +73,16 @@ class _Entered(ABC):
 
 
 class Producer(_Entered, ProducerFacade):
-    """Sends messages; the keywords are those of `penstock.Producer`."""
+    """Sends messages; the keywords are those of `penstock.Producer`.
+
+    ``check_transaction`` may be a coroutine function, which then runs on the loop of ``start``.
+    """
 
     _outbox: Outbox
     _inbox: Inbox
+    _awaits_checks = True
+    _loop: asyncio.AbstractEventLoop
+    _checks: Tasks
 
     async def start(self) -> None:
         """Join the cluster; the first send finds the brokers."""
@@ -78,7 +90,9 @@ class Producer(_Entered, ProducerFacade):
         try:
             self._core = self._make_core(lease)
             self._outbox = Outbox(self._core, lease.host)
-            self._inbox = Inbox(asyncio.get_running_loop())
+            self._loop = asyncio.get_running_loop()
+            self._inbox = Inbox(self._loop)
+            self._checks = Tasks(self._what)
             await lease.host.await_(_soon(self._core.start))
         except BaseException:
             self._close()
@@ -93,9 +107,28 @@ class Producer(_Entered, ProducerFacade):
         try:
             await lease.host.await_(self._core.stop())
         finally:
+            await self._checks.close()
             await lease.release_async()
             if self._checkers is not None:
                 self._checkers.shutdown(wait=False)
+
+    def _check_elsewhere(self, message: StoredMessage, answer: TransactionAnswer) -> None:
+        if self._check is not None and is_coroutine_function(self._check):
+            self._loop.call_soon_threadsafe(self._begin_check, message, answer)
+        else:
+            super()._check_elsewhere(message, answer)
+
+    def _begin_check(self, message: StoredMessage, answer: TransactionAnswer) -> None:
+        self._checks.spawn(self._await_check(message, answer), "transaction check")
+
+    async def _await_check(self, message: StoredMessage, answer: TransactionAnswer) -> None:
+        check, host = cast(AwaitedCheck, self._check), self._host
+        try:
+            decision = decision_of(await check(message), message.msg_id)
+        except Exception:
+            log.exception("transaction check failed msg_id=%s", message.msg_id)
+            decision = TransactionDecision.UNKNOWN
+        host.call_soon(answer, decision)
 
     async def send(
         self,
@@ -169,12 +202,13 @@ class Producer(_Entered, ProducerFacade):
         """Send a message that becomes visible only if ``execute`` says so."""
         host = self._host
         half = await host.await_(self._core.prepare(self._named(message)))
+        msg_id = half.receipt.msg_id
         decision: bool | None = None
         try:
             decision = await execute(message)
         except Exception:
-            log.exception("local transaction failed msg_id=%s", half.receipt.msg_id)
-        await host.await_(self._core.end_transaction(half, decision_of(decision)))
+            log.exception("local transaction failed msg_id=%s", msg_id)
+        await host.await_(self._core.end_transaction(half, decision_of(decision, msg_id)))
         return half.receipt
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -185,11 +219,13 @@ class Producer(_Entered, ProducerFacade):
 class PushConsumer(_Entered, PushConsumerFacade):
     """Calls handlers with the messages of its topics; keywords as in `penstock.PushConsumer`."""
 
+    _stopping: asyncio.Task[None] | None = None
+
     async def start(self) -> None:
         """Join the group and begin to consume; coroutine handlers run on this loop."""
         lease = self._open()
         loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
+        self._stop_asked = asyncio.Event()
         try:
             await lease.host.await_(self._start(lease, loop))
         except BaseException:
@@ -202,28 +238,44 @@ class PushConsumer(_Entered, PushConsumerFacade):
         await self._core.start()
 
     async def run(self) -> None:
-        """Consume until cancelled; then finish what runs and leave."""
+        """Consume until cancelled, or until `stop`; then finish what runs and leave.
+
+        It returns when everything is committed and the group left.
+        """
         await self.start()
         try:
-            await self._stopped.wait()
+            await self._stop_asked.wait()
         finally:
             await self.stop()
 
     async def stop(self, timeout: Duration = 30) -> None:  # noqa: ASYNC109  how long to drain
         """Take no new work, wait for running handlers, commit, leave; idempotent.
 
-        Cancelling it skips the wait.
+        Cancelling it skips the wait. A second call waits for the first. Called by a handler of
+        this consumer it only begins the stop and returns at once: the handler is among what is
+        waited for, and its message is committed.
         """
         lease = self._close()
-        if lease is None:
+        if lease is not None:
+            self._stopping = asyncio.ensure_future(self._stop_now(lease, seconds(timeout)))
+            self._stop_asked.set()
+        stopping = self._stopping
+        if stopping is None or self._core.is_calling:
             return
-        self._stopped.set()
-        stopping = asyncio.ensure_future(lease.host.await_(self._core.stop(seconds(timeout))))
         try:
             await asyncio.shield(stopping)
         except asyncio.CancelledError:
+            stopping.cancel()
+            await asyncio.wait([stopping])
+            raise
+
+    async def _stop_now(self, lease: Lease, timeout: float) -> None:  # noqa: ASYNC109
+        leaving = asyncio.ensure_future(lease.host.await_(self._core.stop(timeout)))
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
             lease.host.call_soon(self._core.hurry)
-            await stopping
+            await leaving
             raise
         finally:
             await lease.release_async()

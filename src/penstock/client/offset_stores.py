@@ -214,7 +214,8 @@ class FileOffsetStore:
     """Offsets of a broadcasting client: a file of its own.
 
     With ``merge`` the file keeps queues that are not held at the moment; releases before 5.2 wrote
-    the held ones only. Where the file cannot be written offsets stay in memory, with a warning.
+    the held ones only. Where the file cannot be written, what should be in it stays in memory, with
+    a warning, and is read from there until it could be written.
     """
 
     def __init__(self, directory: Path, client_id: str, group: str, *, merge: bool) -> None:
@@ -223,6 +224,9 @@ class FileOffsetStore:
         self._merge = merge
         self._table = OffsetTable()
         self._is_writable = True
+        self._unwritten: dict[MessageQueue, int] = {}
+        """What the file should hold and does not. It outlives `remove`: a queue that is taken anew
+        begins where the file says, and would begin at the wrong place for ever."""
         self._saving = asyncio.Lock()
         self.update = self._table.update
         self.freeze = self._table.freeze
@@ -240,11 +244,15 @@ class FileOffsetStore:
             offset = self._table[queue]
             if offset >= 0 or source is ReadFrom.MEMORY:
                 return offset
-        try:
-            offset = (await self._load()).get(queue, NONE_STORED)
-        except StoreError as error:
-            log.warning("offset file not read path=%s error=%s", self.path, error)
-            return NONE_STORED
+        unwritten = self._unwritten.get(queue)
+        if unwritten is not None:
+            offset = unwritten
+        else:
+            try:
+                offset = (await self._load()).get(queue, NONE_STORED)
+            except StoreError as error:
+                log.warning("offset file not read path=%s error=%s", self.path, error)
+                return NONE_STORED
         if offset >= 0:
             self._table.update(queue, offset, increase_only=False)
         return offset
@@ -271,10 +279,14 @@ class FileOffsetStore:
 
     async def _save(self, offsets: Mapping[MessageQueue, int], *, merge: bool) -> None:
         async with self._saving:
+            due = {**self._unwritten, **offsets}
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, self._save_now, offsets, merge)
+            is_written = await loop.run_in_executor(
+                None, self._save_now, due if merge else offsets, merge
+            )
+            self._unwritten = {} if is_written else due
 
-    def _save_now(self, offsets: Mapping[MessageQueue, int], merge: bool) -> None:
+    def _save_now(self, offsets: Mapping[MessageQueue, int], merge: bool) -> bool:
         try:
             content = {**self._load_now(), **offsets} if merge else dict(offsets)
             self._file.save(encode_body(ResetOffsets(content)))
@@ -288,6 +300,7 @@ class FileOffsetStore:
             self._is_writable = False
         else:
             self._is_writable = True
+        return self._is_writable
 
 
 def _parse(data: bytes) -> dict[MessageQueue, int]:

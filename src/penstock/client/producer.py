@@ -74,6 +74,7 @@ class ProducerCore:
         self._check = check
         self._turns: dict[str, RoundRobin] = {}
         self._ids = unique_ids(session.client_id, session.chance.getrandbits(32))
+        self.id_length = self._ids.length
         self._lingering = Lingering(self) if settings.linger > 0 else None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -309,6 +310,7 @@ class ProducerCore:
             raise self._not_running()
         envelope = enclose(message, self.new_id(), self.settings)
         queues = await self.queues(message.topic)
+        queue = chosen(queue, queues, message)
         if queue is None:
             queue = select(self.turns(message.topic), queues)
         address = (await self.session.find_broker(queue, only_this=True)).address

@@ -267,6 +267,11 @@ class PushConsumerCore:
                 return running
             await clock.sleep(DRAIN_STEP)
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether it is one of its handlers that asks; from any thread."""
+        return any(executor.is_calling for executor in list(self._executors.values()))
+
     def hurry(self) -> None:
         """Stop waiting for handlers: a stop that is under way goes on at once."""
         self._is_hurried = True
@@ -392,7 +397,10 @@ class PushConsumerCore:
             await self.rebalancer.run()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset of a queue that is held."""
+        """Go on at another offset of a queue that is held.
+
+        When its broker does not take the offset this raises, and the queue goes on where it is.
+        """
         state = self.state
         held = state.queues.get(queue)
         if held is None:
@@ -400,6 +408,16 @@ class PushConsumerCore:
                 f"consumer {self.group!r} does not hold {queue}",
                 expected="one of the queues of assignment()",
             )
+        before = await state.offsets.read(queue, ReadFrom.MEMORY)
+        # Handlers that still run must not overwrite it, neither here nor at the broker.
+        state.offsets.freeze(queue, offset)
+        try:
+            await state.offsets.commit_to_broker(queue, offset, oneway=False)
+        except BaseException:
+            state.offsets.remove(queue)
+            if before >= 0 and state.queues.get(queue) is held:
+                state.offsets.update(queue, before, increase_only=False)
+            raise
         held.is_dropped = True
         await self.rebalancer.repair_now(held, offset)
         await self.rebalancer.run()

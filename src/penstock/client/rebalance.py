@@ -13,13 +13,12 @@ would have to give everything up. It says hello first and keeps what it has for 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.client.assignment import (
-    share,
-)
+from penstock.client.assignment import runs_user_code, share
 from penstock.client.consumer_state import ConsumerState
 from penstock.client.offset_stores import NONE_STORED, ReadFrom
 from penstock.client.process_queue import ProcessQueue
@@ -122,10 +121,14 @@ class Rebalancer:
             return None
         if state.session.client_id in members:
             self._unlisted.discard(topic)
+        allocation = state.settings.allocation
+        work = functools.partial(
+            share, allocation, state.group, state.session.client_id, queues, members
+        )
         try:
-            return share(
-                state.settings.allocation, state.group, state.session.client_id, queues, members
-            )
+            if runs_user_code(allocation):
+                return await asyncio.get_running_loop().run_in_executor(None, work)
+            return work()
         except Exception as error:
             log.exception("assignment failed group=%s topic=%s", state.group, topic)
             raise ServiceNotAvailable(

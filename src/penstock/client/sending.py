@@ -11,6 +11,7 @@ route, a connection) gets a task.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -33,6 +34,8 @@ from penstock.remoting.peer import Peer
 if TYPE_CHECKING:
     from penstock.client.producer import ProducerCore
 
+log = logging.getLogger(__name__)
+
 SendDone: TypeAlias = Callable[[Receipt | PenstockError], None]
 
 # The broker could not, another one may.
@@ -48,6 +51,16 @@ RETRIED_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+
+
+def unforeseen(error: Exception, what: str) -> PenstockError:
+    """What a send ends with that failed as nobody foresaw: somebody waits for it all the same."""
+    if isinstance(error, PenstockError):
+        return error
+    log.error("send failed what=%s", what, exc_info=error)
+    failure = PenstockError(f"{what} not sent: {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 class Attempt(NamedTuple):
@@ -194,6 +207,8 @@ class Send:
             peer.start_request(self._make_command(queue), left, self._answered)
         except PenstockError as error:
             self._failed(error)
+        except Exception as error:
+            self._finish(unforeseen(error, f"message {self._msg_id}"))
 
     def _answered(self, answer: Command | RemotingError) -> None:
         queue = self._queue

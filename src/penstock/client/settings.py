@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -187,6 +187,22 @@ class SessionSettings:
     def __post_init__(self) -> None:
         for key in ("route_interval", "heartbeat_interval", "persist_interval"):
             check_range(key, getattr(self, key), 0.001, 86_400)
+
+
+def difference(one: SessionSettings, other: SessionSettings) -> str | None:
+    """The first keyword in which two clients differ that would share a session."""
+    for field_ in fields(SessionSettings):
+        mine, theirs = getattr(one, field_.name), getattr(other, field_.name)
+        if mine == theirs:
+            continue
+        if isinstance(mine, Credentials) and isinstance(theirs, Credentials):
+            return next(
+                key.name
+                for key in fields(Credentials)
+                if getattr(mine, key.name) != getattr(theirs, key.name)
+            )
+        return "access_key" if field_.name == "credentials" else field_.name
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

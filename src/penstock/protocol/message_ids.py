@@ -90,6 +90,8 @@ class UniqueIds:
                 f"ip {ip.hex()!r} of {len(ip)} bytes", expected="4 (IPv4) or 16 (IPv6)"
             )
         self._prefix = f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{constant & 0xFFFF_FFFF:08X}"
+        self.length = len(self._prefix) + 12
+        """Characters of each id."""
         self._utc_offset_seconds = utc_offset_seconds
         self._month = (0, 0)
         self._counter = itertools.count()

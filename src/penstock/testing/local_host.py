@@ -54,6 +54,9 @@ class LocalHost:
     def expect(self, done: Callable[[_T], None]) -> Callable[[_T], None]:
         return done
 
+    def check(self) -> None:
+        """Whoever is on the loop may use it."""
+
     def may_ask_directly(self) -> bool:
         return False  # The network is virtual, too.
 

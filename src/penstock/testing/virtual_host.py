@@ -78,7 +78,7 @@ class VirtualHost(LocalHost):
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         try:
-            self._check()
+            self.check()
             self.loop.call_soon_threadsafe(self._begin, work, future)
         except BaseException:
             work.close()
@@ -114,7 +114,7 @@ class VirtualHost(LocalHost):
             raise
 
     def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
-        self._check()
+        self.check()
         self.loop.call_soon_threadsafe(callback, *args)
 
     def executor(
@@ -182,7 +182,7 @@ class VirtualHost(LocalHost):
                 self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self._process != os.getpid():
             raise LifecycleError(
                 f"{self.name} was started in process {self._process} and used in its fork",
