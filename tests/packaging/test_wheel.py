@@ -183,7 +183,7 @@ def test_without_spark_its_extra_is_named(installed: Environment) -> None:
     )
     said = installed.run("-c", code)
     assert said.startswith("MissingPackage penstock.spark.session needs ")
-    assert "pip install 'penstock[spark,java]'" in said
+    assert "pip install 'penstock[spark,java,report]'" in said
 
 
 def test_the_extra_for_spark_brings_what_spark_asks_for(
@@ -223,7 +223,9 @@ def test_the_demo_without_spark_is_one_sentence(installed: Environment) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("penstock: ")
     assert len(done.stderr.splitlines()) == 1
-    assert "penstock[spark,java]" in done.stderr
+    assert "needs pyspark and pyarrow and numpy and matplotlib" in done.stderr
+    assert "penstock[spark,java,report]" in done.stderr
+    assert not (installed.directory / "demo-report.html").exists()
 
 
 def test_pip_installs_the_source_tree(

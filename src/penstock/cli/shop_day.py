@@ -8,6 +8,7 @@ end the sums must agree.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from penstock import Admin, Producer, PushConsumer, embedded
 from penstock.cli import output
 from penstock.cli.output import Column, Table
 from penstock.cli.shop import TOPIC, Shop, check_for_fraud, order_message, renew_card
-from penstock.errors import PenstockError
+from penstock.errors import MissingPackage, PenstockError
 from penstock.runtime.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _OPEN_SECONDS = 4.0
 """How long customers come."""
 _WATCH_SECONDS = 0.2
 _LOG_LINES_SHOWN = 20
+_NEEDED = ("pyspark", "pyarrow", "numpy", "matplotlib")
 
 Tell = Callable[[str], None]
 
@@ -89,6 +91,7 @@ class Day:
 
 def run_day(orders: int, report: Path, *, as_json: bool = False) -> bool:
     """Run the whole demo; whether the sums agree."""
+    _require_packages()
     # Orders fail on purpose here; the table tells, so the log need not.
     set_up_logging("CRITICAL")
     started = time.monotonic()
@@ -113,6 +116,16 @@ def run_day(orders: int, report: Path, *, as_json: bool = False) -> bool:
     output.say(f"{day.seconds:.0f} s in all; plots are in {day.report}")
     output.say("Try next: penstock up, then in another terminal: penstock send orders hello")
     return day.agrees
+
+
+def _require_packages() -> None:
+    """Refuse at once what would fail only after a minute, at the step that needs the package."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingPackage(
+            f"the demo needs {' and '.join(missing)}, not installed here",
+            hint="pip install 'penstock[spark,java,report]'",
+        )
 
 
 def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:

@@ -54,7 +54,7 @@ def __getattr__(name: str) -> object:
             raise
         raise MissingPackage(
             f"penstock.spark.{name} needs {package}, which is not installed",
-            hint="pip install 'penstock[spark,java]'",
+            hint="pip install 'penstock[spark,java,report]'",
         ) from error
 
 

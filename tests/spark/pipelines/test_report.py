@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.errors import InvalidArgument, TopicNotFound
+from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
 from penstock.spark.pipelines.report import report
 from penstock.spark.pipelines.report_data import ReasonCount
 from penstock.spark.pipelines.watching import GroupWatch
@@ -62,6 +63,16 @@ def test_a_page_that_cannot_be_written_is_told_before_any_work(
 ) -> None:
     with pytest.raises(InvalidArgument, match="cannot be written: No such file or directory"):
         report(spark, tmp_path / "no" / "report.html", namesrv="127.0.0.1:1")
+
+
+def test_without_matplotlib_no_page_is_begun(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = tmp_path / "report.html"
+    with pytest.raises(PenstockError, match="needs matplotlib"):
+        report(spark, page, namesrv="127.0.0.1:1")
+    assert not page.exists()
 
 
 def test_a_topic_that_nobody_knows_is_an_error(

@@ -55,8 +55,9 @@ def report(
     how long messages took to be consumed is known only if somebody watched. ``watch`` does so for
     a while before the page is made; ``samples`` are those of a `GroupWatch` that ran meanwhile.
     """
-    target = _writable(output)
+    # Before the file is made: a page that cannot be drawn leaves no empty one behind.
     require_matplotlib()
+    target = _writable(output)
     cluster = Cluster.of(namesrv, access)
     if watch is not None:
         samples = [*samples, *_watched(cluster, groups, seconds(watch), progress)]
