@@ -148,6 +148,36 @@ def test_a_command_that_is_not_understood_says_where_to_look(
     assert "--help" in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "way_out"),
+    [
+        (["--json", "topic", "list"], "penstock topic list --json"),
+        (["topic", "--json", "list"], "penstock topic list --json"),
+        (["--context", "staging", "topic", "list"], "penstock topic list --context NAME"),
+        (["--namesrv", "one:1", "topic", "list"], "penstock topic list --namesrv HOST:PORT"),
+        (["-n", "one:1", "topic", "list"], "penstock topic list --namesrv HOST:PORT"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_an_option_before_its_command_is_told_where_it_goes(
+    arguments: list[str], way_out: str
+) -> None:
+    said = fail(*arguments, code=2)
+    assert f"goes after the command; try: {way_out}\n" in said
+
+
+@pytest.mark.parametrize("package", ["pyspark", "matplotlib"])
+def test_a_demo_that_could_not_end_does_not_begin(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.chdir(tmp_path)
+    said = fail("demo")
+    assert f"the demo needs {package}" in said
+    assert "pip install 'penstock[spark,java,report]'" in said
+    assert list(tmp_path.glob("*.html")) == []
+
+
 @pytest.mark.parametrize("flag", [["--queues", "many"], ["--queues=many"], ["-q", "many"]])
 def test_a_refused_value_is_named(flag: list[str]) -> None:
     assert "Invalid value 'many' for '--queues'" in fail("topic", "create", "a", *flag, code=2)

@@ -54,6 +54,13 @@ _ELSEWHERE = {
     "--bootstrap-server": ("--namesrv",),
     "--port": ("--nameserver-port", "--broker-port"),
 }
+_AFTER_THE_COMMAND = {
+    "--json": "--json",
+    "--namesrv": "--namesrv HOST:PORT",
+    "-n": "--namesrv HOST:PORT",
+    "--context": "--context NAME",
+    "--namespace": "--namespace NAME",
+}
 _KINDS = {"integer": "a whole number is expected", "number": "a number is expected"}
 _HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
@@ -119,11 +126,24 @@ def _report_usage(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
-        text = _naming_value(error, _plainly(error.format_message().strip().rstrip(".")))
-        text = _suggested(error, text)
-        join = " Try:" if text.endswith("?") else "; try:"
-        _say(f"{text}{join} {_command(error)} --help")
+        _say(_too_early(error) or _not_understood(error))
     return int(error.exit_code)
+
+
+def _too_early(error: Any) -> str | None:
+    """An option that every command has, given before the command."""
+    name = getattr(error, "option_name", None)
+    is_group = hasattr(getattr(getattr(error, "ctx", None), "command", None), "commands")
+    if not is_group or name not in _AFTER_THE_COMMAND:
+        return None
+    return f"{name} goes after the command; try: penstock topic list {_AFTER_THE_COMMAND[name]}"
+
+
+def _not_understood(error: Any) -> str:
+    text = _naming_value(error, _plainly(error.format_message().strip().rstrip(".")))
+    text = _suggested(error, text)
+    join = " Try:" if text.endswith("?") else "; try:"
+    return f"{text}{join} {_command(error)} --help"
 
 
 def _plainly(message: str) -> str:
