@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tests.cli.running import succeed, wait_for
+from tests.cli.running import run, succeed, wait_for
 
 from penstock import Message, Producer, PushConsumer, StoredMessage
 from penstock.testing.embedded import Embedded
@@ -31,3 +31,10 @@ def test_a_group_with_work_left_is_told_how_to_find_a_slow_handler(cluster: Embe
     assert "Nothing was found that keeps messages from it." in early
     assert "It has 1 to go." in early
     assert "penstock doctor slow-billing --stuck-after 5s --namesrv" in early
+
+
+def test_where_nobody_answers_nothing_is_said_of_groups() -> None:
+    done = run("doctor", "--namesrv", "127.0.0.1:1")
+    assert done.code == 1
+    assert "name servers 0 of 1 answer" in done.out
+    assert "consumer groups" not in done.out + done.err

@@ -154,6 +154,9 @@ def _print_cluster(report: ClusterReport, flags: str) -> None:
         f"name servers {answering} of {len(servers)} answer, brokers {alive} of {len(brokers)}"
     )
     _print_findings(report.findings, flags)
+    if not alive and not report.groups:
+        # Nobody was there to be asked for groups; that there are none would be a guess.
+        return
     output.show(
         Table(
             _GROUP_COLUMNS,
