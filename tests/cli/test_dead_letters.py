@@ -333,6 +333,6 @@ def test_letters_that_may_not_be_read_are_one_sentence_with_a_way_out(cluster: E
     give_up(cluster, "g-unreadable", 1)
     cluster.admin.create_topic("%DLQ%g-unreadable", 1, permission=WRITE)
     said = fail("dlq", "list", "g-unreadable")
-    assert "penstock topic create '%DLQ%g-unreadable' --queues 1" in said
-    succeed("topic", "create", "%DLQ%g-unreadable", "--queues", "1")
+    assert "penstock topic create '%DLQ%g-unreadable' --permission rw" in said
+    succeed("topic", "create", "%DLQ%g-unreadable", "--permission", "rw")
     assert len(succeed("dlq", "list", "g-unreadable", "--json").json) == 1

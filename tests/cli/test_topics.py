@@ -127,3 +127,44 @@ def test_a_namespace_is_the_users_own_view(cluster: Embedded) -> None:
     succeed("topic", "create", "mine", "--namespace", "tenant", "--queues", "1")
     assert succeed("topic", "list", "--names", "--namespace", "tenant").out == "mine\n"
     assert "tenant%mine" in cluster.admin.topics()
+
+
+def test_a_topic_that_exists_is_left_as_it_is(cluster: Embedded) -> None:
+    cluster.admin.create_topic("made-before", 3, permission=4, order=True)
+    done = succeed("topic", "create", "made-before")
+    assert "topic made-before existed: nothing was changed" in done.err
+    assert done.lines[1] == ["made-before", "broker-a", "3", "3", "r"]
+    config = cluster.admin.topic_config("made-before")["broker-a"]
+    assert (config.write_queue_nums, config.perm, config.order) == (3, 4, True)
+    rows = succeed("topic", "create", "made-before", "made-now", "--json").json
+    assert [(row["write_queues"], row["existed"]) for row in rows] == [(3, True), (8, False)]
+
+
+def test_what_changes_of_a_topic_is_said(cluster: Embedded) -> None:
+    cluster.admin.create_topic("made-to-change", 2)
+    done = succeed("topic", "create", "made-to-change", "--queues", "4")
+    assert "topic made-to-change existed: 2 -> 4 queues\n" in done.err
+    # Nothing is in them, so nothing is lost.
+    done = succeed("topic", "create", "made-to-change", "--queues", "1", "--read-queues", "3")
+    assert "existed: 4 -> 1 queues to write, 4 -> 3 queues to read\n" in done.err
+    flags = ["--permission", "w", "--order", "--attribute", "message.type=FIFO"]
+    done = succeed("topic", "create", "made-to-change", *flags)
+    assert "existed: permission rw -> w, ordered, message.type=FIFO\n" in done.err
+    config = cluster.admin.topic_config("made-to-change")["broker-a"]
+    assert (config.write_queue_nums, config.read_queue_nums) == (1, 3)
+
+
+def test_messages_that_nobody_could_read_any_more_are_asked_about(cluster: Embedded) -> None:
+    cluster.admin.create_topic("made-full", 4)
+    with Producer("shop", namesrv=cluster.namesrv) as producer:
+        for number in range(8):
+            producer.send(Message("made-full", str(number).encode()))
+    said = fail("topic", "create", "made-unmade", "made-full", "--queues", "1")
+    assert "4 -> 1 queues" in said
+    assert "6 messages in the queues that go would no longer be read" in said
+    assert "--yes" in said
+    assert cluster.admin.topic_config("made-full")["broker-a"].read_queue_nums == 4
+    assert "made-unmade" not in cluster.admin.topics()
+    succeed("topic", "create", "made-full", "--queues", "1", "--read-queues", "4")
+    succeed("topic", "create", "made-full", "--queues", "1", "--yes")
+    assert cluster.admin.topic_config("made-full")["broker-a"].read_queue_nums == 1

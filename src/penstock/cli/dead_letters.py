@@ -58,7 +58,7 @@ def _letters_of(target: Target, group: str) -> Iterator[Admin]:
             raise NoPermission(
                 f"the dead letters of {group!r} may not be read: {error.what}",
                 code=error.code,
-                hint=f"allow it: penstock topic create '%DLQ%{group}' --queues 1",
+                hint=f"allow it: penstock topic create '%DLQ%{group}' --permission rw",
             ) from error
 
 

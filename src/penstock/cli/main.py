@@ -80,7 +80,9 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="\b\nExample: penstock up  # then, in another terminal: penstock topic create orders")
+@app.callback(
+    epilog="\b\nExample: penstock up  # then, in another terminal: penstock topic create orders"
+)
 def root(
     version: Annotated[
         bool,

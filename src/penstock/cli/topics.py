@@ -11,11 +11,13 @@ from penstock.cli import output
 from penstock.cli.connecting import Target, on_cluster
 from penstock.cli.guessing import TopicArgument, complete_topics, guessing_topic
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.cli.topic_changes import DEFAULT_QUEUES, Plan, Settings, Wish, permission_text, plan
+from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
 
 if TYPE_CHECKING:
     from penstock import Admin
     from penstock.admin.reports import QueueRange
+    from penstock.model import TopicRoute
     from penstock.protocol.bodies.topics import TopicConfig
 
 app = typer.Typer(
@@ -38,15 +40,6 @@ _PERMISSIONS = {
     Permission.READ: _READ,
     Permission.WRITE: _WRITE,
 }
-
-
-def permission_text(permission: object) -> str:
-    """``rw``, ``r`` or ``w``; ``-`` for a topic that nobody may use."""
-    if not isinstance(permission, int):
-        return str(permission)
-    return (
-        "".join(letter for letter, bit in (("r", _READ), ("w", _WRITE)) if permission & bit) or "-"
-    )
 
 
 _LIST_COLUMNS = (
@@ -124,8 +117,15 @@ def create_topic(
     target: Target,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")],
     queues: Annotated[
-        int, typer.Option("--queues", "-q", min=1, help="Queues on each broker.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--queues",
+            "-q",
+            min=1,
+            help="Queues on each broker.",
+            show_default=f"{DEFAULT_QUEUES} if it is new",
+        ),
+    ] = None,
     read_queues: Annotated[
         int | None,
         typer.Option(
@@ -136,12 +136,19 @@ def create_topic(
         ),
     ] = None,
     permission: Annotated[
-        Permission, typer.Option("--permission", help="What clients may do with it.")
-    ] = Permission.READ_WRITE,
+        Permission | None,
+        typer.Option(
+            "--permission", help="What clients may do with it.", show_default="rw if it is new"
+        ),
+    ] = None,
     order: Annotated[
-        bool,
-        typer.Option("--order", help="Producers keep to a queue even while its broker is away."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--order/--no-order",
+            help="Producers keep to a queue even while its broker is away.",
+            show_default=False,
+        ),
+    ] = None,
     attributes: Annotated[
         list[str] | None,
         typer.Option(
@@ -154,34 +161,40 @@ def create_topic(
         list[str] | None,
         typer.Option("--broker", help="Only on this broker; may be repeated.", show_default="all"),
     ] = None,
+    yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Make topics, or change them; done when the name servers show them.
 
+    A topic that exists keeps what no option names. Messages in queues that would no longer be
+    read are counted, and you are asked first.
+
     Example: penstock topic create orders payments --queues 16
     """
-    settings = dict(_attribute(text) for text in attributes or ())
+    wish = Wish(
+        queues=queues,
+        read_queues=read_queues,
+        permission=None if permission is None else _PERMISSIONS[permission],
+        order=order,
+        attributes=dict(_attribute(text) for text in attributes or ()),
+    )
     rows: list[dict[str, object]] = []
     with target.admin() as admin:
-        for topic in topics:
-            route = admin.create_topic(
-                topic,
-                queues,
-                read_queues=read_queues,
-                permission=_PERMISSIONS[permission],
-                order=order,
-                attributes=settings,
-                brokers=brokers,
-            )
+        # Asked before the first change: a no to the last topic leaves all as they are.
+        plans = [_plan(admin, topic, wish, brokers) for topic in topics]
+        for planned in plans:
+            _confirm_what_is_hidden(admin, planned, yes=yes)
+        for planned in plans:
             rows += [
                 {
-                    "topic": topic,
+                    "topic": planned.topic,
                     "broker": part.broker_name,
                     "read_queues": part.read_queues,
                     "write_queues": part.write_queues,
                     "permission": permission_text(part.permission),
+                    "existed": part.broker_name in planned.before,
                 }
-                for part in route.queues
+                for part in _carry_out(admin, planned, wish, brokers).queues
             ]
     columns = (
         Column("topic"),
@@ -191,6 +204,75 @@ def create_topic(
         Column("permission"),
     )
     output.show(Table(columns, rows), as_json=as_json)
+    for planned in plans:
+        if planned.existed:
+            said = ", ".join(planned.changes()) or "nothing was changed"
+            output.note(output.plain(f"topic {planned.topic} existed: {said}"))
+
+
+def _plan(admin: Admin, topic: str, wish: Wish, brokers: list[str] | None) -> Plan:
+    try:
+        route = admin.route(topic)
+    except TopicNotFound:
+        return plan(topic, wish, {}, brokers or ())
+    masters = [broker.broker_name for broker in admin.cluster() if broker.broker_id == 0]
+    try:
+        found = admin.topic_config(topic)
+    except PenstockError:
+        # A broker lost it, or is away: what the name servers say is all there is to go by.
+        before = {
+            part.broker_name: Settings(
+                part.read_queues, part.write_queues, part.permission, bool(route.order_conf)
+            )
+            for part in route.queues
+        }
+        return plan(topic, wish, before, brokers or masters, doubtful=True)
+    before = {
+        broker: Settings(
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.order,
+            tuple((config.attributes or {}).items()),
+        )
+        for broker, config in found.items()
+    }
+    return plan(topic, wish, before, brokers or masters)
+
+
+def _confirm_what_is_hidden(admin: Admin, planned: Plan, *, yes: bool) -> None:
+    if not planned.shrinks:
+        return
+    held = [
+        (queue.broker_name, queue.queue_id, queue.count)
+        for queue in admin.topic_stats(planned.topic)
+    ]
+    hidden = planned.hides(held)
+    if hidden:
+        output.confirm(
+            f"Topic {planned.topic}: {', '.join(planned.changes())}? "
+            f"{output.counted(hidden, 'message')} in the queues that go would no longer be read; "
+            "--read-queues keeps them readable.",
+            yes=yes,
+        )
+
+
+def _carry_out(admin: Admin, planned: Plan, wish: Wish, brokers: list[str] | None) -> TopicRoute:
+    if planned.existed:
+        groups: list[tuple[Settings, list[str] | None]] = [*planned.groups()]
+    else:
+        groups = [(wish.over(Settings()), brokers)]
+    for settings, told in groups:
+        admin.create_topic(
+            planned.topic,
+            settings.write_queues,
+            read_queues=settings.read_queues,
+            permission=settings.permission,
+            order=settings.order,
+            attributes=wish.attributes,
+            brokers=told,
+        )
+    return admin.route(planned.topic)
 
 
 def _attribute(text: str) -> tuple[str, str]:

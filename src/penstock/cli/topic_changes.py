@@ -1,0 +1,162 @@
+"""What ``penstock topic create`` does to each broker: decided here, carried out in ``topics``.
+
+A topic that exists keeps what no option names. So a second ``topic create`` changes nothing by
+itself, and what it does change can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.errors import InvalidArgument
+
+DEFAULT_QUEUES = 8
+_READ, _WRITE = 4, 2
+
+
+def permission_text(permission: object) -> str:
+    """``rw``, ``r`` or ``w``; ``-`` for a topic that nobody may use."""
+    if not isinstance(permission, int):
+        return str(permission)
+    return (
+        "".join(letter for letter, bit in (("r", _READ), ("w", _WRITE)) if permission & bit) or "-"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A topic on one broker."""
+
+    read_queues: int = DEFAULT_QUEUES
+    write_queues: int = DEFAULT_QUEUES
+    permission: int = _READ | _WRITE
+    order: bool = False
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The options that were given; None is one that was not."""
+
+    queues: int | None = None
+    read_queues: int | None = None
+    permission: int | None = None
+    order: bool | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, found: Settings) -> Settings:
+        """Those settings with these options."""
+        return Settings(
+            # To write fewer and read as many as before is asked for by name.
+            read_queues=self.read_queues or self.queues or found.read_queues,
+            write_queues=self.queues or found.write_queues,
+            permission=found.permission if self.permission is None else self.permission,
+            order=found.order if self.order is None else self.order,
+            attributes=tuple({**dict(found.attributes), **self.attributes}.items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with one topic, by broker."""
+
+    topic: str
+    before: Mapping[str, Settings]
+    after: Mapping[str, Settings]
+    """Only of brokers that are to be told."""
+
+    @property
+    def existed(self) -> bool:
+        return bool(self.before)
+
+    def groups(self) -> list[tuple[Settings, list[str]]]:
+        """Brokers that are told the same."""
+        found: dict[Settings, list[str]] = {}
+        for broker, settings in sorted(self.after.items()):
+            found.setdefault(settings, []).append(broker)
+        return list(found.items())
+
+    def changes(self) -> list[str]:
+        """What becomes different, in words; brokers are named where it is not the same on all."""
+        told: dict[str, list[str]] = {}
+        for broker, settings in sorted(self.after.items()):
+            found = self.before.get(broker)
+            for text in ["new"] if found is None else differences(found, settings):
+                told.setdefault(text, []).append(broker)
+        everywhere = sorted(self.before)
+        return [
+            text if brokers == everywhere else f"{text} on {', '.join(brokers)}"
+            for text, brokers in told.items()
+        ]
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether some broker gives fewer queues to read."""
+        return any(
+            settings.read_queues < self.before[broker].read_queues
+            for broker, settings in self.after.items()
+            if broker in self.before
+        )
+
+    def hides(self, queues: Iterable[tuple[str, int, int]]) -> int:
+        """How many messages of (broker, queue, messages) nobody could read any more."""
+        return sum(
+            count
+            for broker, queue, count in queues
+            if broker in self.after
+            and broker in self.before
+            and self.after[broker].read_queues <= queue < self.before[broker].read_queues
+        )
+
+
+def plan(
+    topic: str,
+    wish: Wish,
+    before: Mapping[str, Settings],
+    brokers: Sequence[str],
+    *,
+    doubtful: bool = False,
+) -> Plan:
+    """Decide what each of ``brokers`` is told of a topic, which has the settings ``before``.
+
+    ``doubtful`` are settings that not every broker could confirm: it is told them again.
+    """
+    # A broker that lacks the topic gets it as the others have it.
+    model = next(iter(before.values()), Settings())
+    wanted = {broker: wish.over(before.get(broker, model)) for broker in brokers}
+    changed = {
+        broker: settings
+        for broker, settings in wanted.items()
+        if doubtful or before.get(broker) != settings
+    }
+    if changed and any(settings.order for settings in wanted.values()):
+        # The name servers keep one list of an ordered topic's brokers, written as a whole.
+        if len(set(wanted.values())) > 1:
+            raise InvalidArgument(
+                f"topic {topic!r} is ordered and differs from broker to broker",
+                hint="say all of it: --queues, --permission, --order",
+            )
+        changed = wanted
+    return Plan(topic, before, changed)
+
+
+def differences(before: Settings, after: Settings) -> list[str]:
+    """Each setting that becomes another."""
+    said = []
+    if before.read_queues == before.write_queues and after.read_queues == after.write_queues:
+        pairs = [(before.write_queues, after.write_queues, "queues")]
+    else:
+        pairs = [
+            (before.write_queues, after.write_queues, "queues to write"),
+            (before.read_queues, after.read_queues, "queues to read"),
+        ]
+    said += [f"{old} -> {new} {what}" for old, new, what in pairs if old != new]
+    if before.permission != after.permission:
+        old, new = permission_text(before.permission), permission_text(after.permission)
+        said.append(f"permission {old} -> {new}")
+    if before.order != after.order:
+        said.append("ordered" if after.order else "no longer ordered")
+    known = dict(before.attributes)
+    said += [f"{key}={value}" for key, value in after.attributes if known.get(key) != value]
+    return said
