@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.cli.running import fail, run, succeed
+from tests.cli.running import fail, succeed
 
 from penstock.cli import contexts
 from penstock.cli.connecting import DEFAULT_NAMESRV, Target
@@ -65,9 +65,14 @@ def test_no_secret_is_in_the_text_of_a_target() -> None:
     assert "pass" not in repr(target)
 
 
-def test_the_first_context_is_used_at_once_and_another_when_asked(home: Path) -> None:
+def test_a_context_is_used_when_asked_and_not_before(home: Path) -> None:
     assert succeed("context", "list").out == ""
-    succeed("context", "add", "one", "--namesrv", "one:9876")
+    added = succeed("context", "add", "one", "--namesrv", "one:9876").out
+    assert "Commands do not go there yet" in added
+    assert "penstock context use one" in added
+    assert Target.of().namesrv == DEFAULT_NAMESRV
+    added = succeed("context", "add", "one", "--namesrv", "one:9876", "--use").out
+    assert added == "Changed one: one:9876.\n"
     succeed("context", "add", "two", "--namesrv", "two:9876; three:9876", "--tls")
     rows = succeed("context", "list", "--json").json
     assert [(row["name"], row["current"], row["namesrv"]) for row in rows] == [
@@ -178,10 +183,11 @@ def test_a_user_without_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_command_goes_to_the_cluster_of_a_context(running_cluster: Embedded) -> None:
     running_cluster.admin.create_topic("contexts-lead-here", 1)
-    succeed("context", "add", "here", "--namesrv", running_cluster.namesrv)
+    succeed("context", "add", "here", "--namesrv", running_cluster.namesrv, "--use")
     assert "contexts-lead-here" in succeed("topic", "list", "--names").out
     succeed("context", "add", "nowhere", "--namesrv", "127.0.0.1:1", "--use")
-    assert run("topic", "list", "--names").code == 1
+    assert "context nowhere: none of the name servers" in fail("topic", "list", "--names")
+    assert "context" not in fail("topic", "list", "-n", "127.0.0.1:1").partition("; try:")[0]
     assert "contexts-lead-here" in succeed("topic", "list", "--names", "--context", "here").out
 
 

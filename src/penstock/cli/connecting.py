@@ -32,7 +32,7 @@ import typer
 
 from penstock.cli import contexts
 from penstock.cli.contexts import Context
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, RemotingError
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -201,7 +201,13 @@ def on_cluster(command: Callable[Concatenate[Target, _P], None]) -> Callable[...
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         target = Target.of_flags({name: kwargs.pop(name, None) for name in _FLAGS})
-        command(target, *args, **kwargs)
+        try:
+            command(target, *args, **kwargs)
+        except RemotingError as error:
+            if target.name is not None:
+                # Who forgot which one is in use looks for the fault in the wrong place.
+                error.what = f"context {target.name}: {error.what}"
+            raise
 
     # What typer reads: the command's own parameters, then the flags.
     signature = own.replace(parameters=[*parameters, *flags])

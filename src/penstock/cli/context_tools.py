@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from typing import Annotated
 
 import typer
@@ -101,7 +102,7 @@ def add_context(
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Keep a cluster under a name, or change it; the first one is used at once.
+    """Keep a cluster under a name, or change it; commands go there when told to.
 
     Example: penstock context add staging --namesrv "10.0.0.5:9876;10.0.0.6:9876" --use
     """
@@ -125,10 +126,16 @@ def add_context(
         namespace=namespace,
     )
     known = contexts.load()
-    current = name if use or not known.named else known.current
-    kept = Contexts({**known.named, name: context}, current)
+    # Never by itself: it may be production, and the next command may be a delete.
+    kept = Contexts({**known.named, name: context}, name if use else known.current)
     verb = "Changed" if name in known.named else "Added"
     _keep(kept, name, context, f"{verb} {name}", as_json=as_json)
+    if kept.current != name and not as_json:
+        word = shlex.quote(name)
+        output.say(
+            f"Commands do not go there yet; try: --context {word} for one of them, "
+            f"or penstock context use {word} for all."
+        )
 
 
 @app.command("remove")
