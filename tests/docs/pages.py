@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-_FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_TITLE = re.compile(r'title="([^"]+)"')
 _VARIABLE = re.compile(r"[0-9A-F]{16,}|\d[\d.,:T-]*|(?<=data=)\S+")
 
 
@@ -34,13 +35,16 @@ def pages() -> list[Path]:
 
 
 def programs(page: Path) -> list[Program]:
-    """The Python blocks of a page; each is a whole program."""
+    """The Python blocks of a page; each is a whole program.
+
+    Those with a file's name are run by the page's commands.
+    """
     found: list[Program] = []
     blocks = _FENCE.findall(page.read_text(encoding="utf-8"))
-    for at, (language, content) in enumerate(blocks):
-        if language == "python":
-            following = blocks[at + 1] if at + 1 < len(blocks) else ("", "")
-            printed = following[1] if following[0] == "text" else None
+    for at, (language, more, content) in enumerate(blocks):
+        if language == "python" and not _TITLE.search(more):
+            following = blocks[at + 1] if at + 1 < len(blocks) else ("", "", "")
+            printed = following[2] if following[0] == "text" else None
             found.append(Program(name_of(page), len(found) + 1, content, printed))
     return found
 
@@ -62,7 +66,7 @@ def _all_programs() -> list[Program]:
 def commands(page: Path) -> list[Command]:
     """The commands of a page, in order."""
     found: list[Command] = []
-    for language, content in _FENCE.findall(page.read_text(encoding="utf-8")):
+    for language, _, content in _FENCE.findall(page.read_text(encoding="utf-8")):
         if language != "console":
             continue
         for part in re.split(r"^\$ ", content, flags=re.MULTILINE)[1:]:
@@ -72,6 +76,15 @@ def commands(page: Path) -> list[Command]:
                 line = line[:-1] + rest.strip()
             found.append(Command(line.split("  #")[0].strip(), printed.rstrip("\n")))
     return found
+
+
+def files(page: Path) -> dict[str, str]:
+    """The blocks that a page tells to save, by the name of the file."""
+    return {
+        title[1]: content
+        for _, more, content in _FENCE.findall(page.read_text(encoding="utf-8"))
+        if (title := _TITLE.search(more))
+    }
 
 
 def name_of(page: Path) -> str:

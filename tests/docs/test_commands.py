@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import ROOT, commands, comparable, name_of, pages
+from tests.docs.pages import ROOT, commands, comparable, files, name_of, pages
 
 from penstock.testing.process import ChildProcess
 
@@ -20,6 +20,7 @@ PAGES = [page for page in pages() if commands(page)]
 ELSEWHERE = re.compile(r"(make|pip|git|cd|python3? -m (build|venv|pip)|penstock demo)\b")
 FREE_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
 SECONDS = 100
+ID = re.compile(r"\b[0-9A-F]{32}\b")
 
 
 class Terminal:
@@ -74,12 +75,19 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=[name_of(page) for page in PAGES])
-def test_the_commands_of_a_page_print_what_it_says(page: Path, terminal: Terminal) -> None:
+def test_the_commands_of_a_page_print_what_it_says(
+    page: Path, terminal: Terminal, tmp_path: Path
+) -> None:
+    for name, content in files(page).items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
     ran = 0
+    # A later command may name what an earlier one printed.
+    ids: dict[str, str] = {}
     for command in commands(page):
         if ELSEWHERE.match(command.line):
             continue
-        printed = terminal.run(command.line)
+        printed = terminal.run(ID.sub(lambda shown: ids.get(shown[0], shown[0]), command.line))
+        ids.update(zip(ID.findall(command.printed), ID.findall(printed), strict=False))
         if command.printed:
             assert comparable(printed) == comparable(command.printed), command.line
         ran += 1
