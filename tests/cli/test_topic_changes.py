@@ -45,3 +45,5 @@ def test_an_ordered_topic_is_told_to_all_its_brokers_or_to_none() -> None:
     uneven = {"a": ordered, "b": Settings(3, 3, order=True)}
     with pytest.raises(InvalidArgument, match="differs from broker to broker"):
         plan("orders", Wish(permission=4), uneven, ["a", "b"])
+    with pytest.raises(InvalidArgument, match="also on b"):
+        plan("orders", Wish(queues=5), {"a": ordered, "b": ordered}, ["a"])

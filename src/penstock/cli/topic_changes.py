@@ -42,7 +42,8 @@ class Wish:
     queues: int | None = None
     read_queues: int | None = None
     permission: int | None = None
-    order: bool | None = None
+    order: bool = False
+    """An ordered topic stays one: the name servers' list of its queues outlives this flag."""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, found: Settings) -> Settings:
@@ -52,7 +53,7 @@ class Wish:
             read_queues=self.read_queues or self.queues or found.read_queues,
             write_queues=self.queues or found.write_queues,
             permission=found.permission if self.permission is None else self.permission,
-            order=found.order if self.order is None else self.order,
+            order=found.order or self.order,
             attributes=tuple({**dict(found.attributes), **self.attributes}.items()),
         )
 
@@ -131,7 +132,15 @@ def plan(
         if doubtful or before.get(broker) != settings
     }
     if changed and any(settings.order for settings in wanted.values()):
-        # The name servers keep one list of an ordered topic's brokers, written as a whole.
+        # The name servers keep one list of an ordered topic's brokers, written as a whole: a
+        # broker that is not told now would get no more messages.
+        untold = sorted(before.keys() - wanted.keys())
+        if untold:
+            raise InvalidArgument(
+                f"topic {topic!r} is ordered, and also on {', '.join(untold)}",
+                expected="all of its brokers at once",
+                hint="the same without --broker",
+            )
         if len(set(wanted.values())) > 1:
             raise InvalidArgument(
                 f"topic {topic!r} is ordered and differs from broker to broker",
@@ -156,7 +165,7 @@ def differences(before: Settings, after: Settings) -> list[str]:
         old, new = permission_text(before.permission), permission_text(after.permission)
         said.append(f"permission {old} -> {new}")
     if before.order != after.order:
-        said.append("ordered" if after.order else "no longer ordered")
+        said.append("ordered")
     known = dict(before.attributes)
     said += [f"{key}={value}" for key, value in after.attributes if known.get(key) != value]
     return said

@@ -142,13 +142,9 @@ def create_topic(
         ),
     ] = None,
     order: Annotated[
-        bool | None,
-        typer.Option(
-            "--order/--no-order",
-            help="Producers keep to a queue even while its broker is away.",
-            show_default=False,
-        ),
-    ] = None,
+        bool,
+        typer.Option("--order", help="Producers keep to a queue even while its broker is away."),
+    ] = False,
     attributes: Annotated[
         list[str] | None,
         typer.Option(
