@@ -203,6 +203,20 @@ def test_a_terminal_too_narrow_for_the_columns_shows_every_value() -> None:
     ]
 
 
+def test_a_narrow_terminal_shows_every_value_in_any_script() -> None:
+    code = WIDE.replace("yesterday", "\u6628\u65e5 \u2603").replace("letters", "lettres, \u00e9")
+    narrow = _on_a_terminal(code, columns=24, stdout=True).replace("\r", "").splitlines()
+    assert [line.rstrip() for line in narrow] == [
+        "topic         orders",
+        "messages      7",
+        "last message  \u6628\u65e5 \u2603",
+        "",
+        "topic         lettres, \u00e9",
+        "messages      12",
+        "last message  today",
+    ]
+
+
 def _on_a_terminal(code: str, *, columns: int = 80, stdout: bool = False) -> str:
     """Run code with stderr, or also stdout, on a terminal; what it showed there."""
     master, terminal = pty.openpty()

@@ -179,10 +179,18 @@ def _lines(table: Table) -> list[str] | None:
     rows = [[_text(column, row.get(column.name)) for column in columns] for row in table.rows]
     cells = [[column.heading for column in columns], *rows]
     title = [] if table.title is None else [plain(table.title)]
-    # How wide other letters are, and where a text with several lines ends, rich knows.
-    if not all(text.isascii() and "\n" not in text for texts in (*cells, title) for text in texts):
+    is_simple = all(
+        text.isascii() and "\n" not in text for texts in (*cells, title) for text in texts
+    )
+    # rich knows how wide other letters are, and takes a while to load.
+    width_of = len if is_simple else _width
+    widths = [max(map(width_of, texts)) for texts in zip(*cells, strict=True)]
+    is_terminal = sys.stdout.isatty()
+    room = shutil.get_terminal_size().columns if is_terminal else _WIDTH_OF_A_PIPE
+    if is_terminal and _least_width(columns, widths) > room:
+        return [*title, *_one_below_the_other(cells)]
+    if not is_simple:
         return None
-    widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
     lines = [
         _GAP.join(
             text.rjust(width) if column.align == "right" else text.ljust(width)
@@ -190,15 +198,19 @@ def _lines(table: Table) -> list[str] | None:
         ).rstrip()
         for texts in cells
     ]
-    if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns
-        if _least_width(columns, widths) > room:
-            return [*title, *_one_below_the_other(cells)]
+    if is_terminal:
         if _is_coloured(table) or max(map(len, lines)) > room:
             return None
         if os.environ.get("TERM") not in _NO_BOLD:
             title, lines[0] = list(map(_bold, title)), _bold(lines[0])
     return [*title, *lines]
+
+
+def _width(text: str) -> int:
+    """How many columns a text takes: letters may be two wide or none, and have several lines."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, text.split("\n")))
 
 
 def _least_width(columns: Sequence[Column], widths: Sequence[int]) -> int:
@@ -214,8 +226,12 @@ def _one_below_the_other(cells: Sequence[Sequence[str]]) -> list[str]:
     """A row as a block of lines, for a terminal that is too narrow for the columns."""
     heading, *rows = cells
     width = max(map(len, heading))
+    below = "\n" + " " * width + _GAP
     blocks = [
-        [f"{name.ljust(width)}{_GAP}{text}" for name, text in zip(heading, row, strict=True)]
+        [
+            f"{name.ljust(width)}{_GAP}" + text.replace("\n", below)
+            for name, text in zip(heading, row, strict=True)
+        ]
         for row in rows
     ]
     return [line for block in blocks for line in (*block, "")][:-1]
