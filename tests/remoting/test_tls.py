@@ -96,8 +96,9 @@ async def test_a_server_without_tls_refuses_tls_clients_and_says_so(
     tls: ServerTls | None, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Server(echo, tls=tls) as server:
-        with pytest.raises(ConnectFailed, match=f"127.0.0.1:{server.port}"):
+        with pytest.raises(ConnectFailed, match=f"127.0.0.1:{server.port}: .+ TLS\\?") as refused:
             await ask(server.port, ClientTls(ca_file=files.ca))
+        assert not refused.value.what.endswith(": "), "a reason is given"
         await eventually(lambda: "a TLS client; this port takes plain" in caplog.text)
         assert await ask(server.port, None) == b"hello"
 

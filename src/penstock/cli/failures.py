@@ -62,6 +62,7 @@ _AFTER_THE_COMMAND = {
     "--namespace": "--namespace NAME",
 }
 _KINDS = {"integer": "a whole number is expected", "number": "a number is expected"}
+_IS_IT_TLS = "does that port speak TLS?"
 _HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
 # typer carries its own copy of click or uses the installed one, depending on its version; this
@@ -208,6 +209,8 @@ def _with_way_out(error: PenstockError) -> str:
     if isinstance(error, NameserverUnavailable):
         # What it found out about each address has a hint of its own; one is enough.
         what = _HINT_WITHIN.sub(")", error.what)
+        if _IS_IT_TLS in error.what:
+            return f"{what}; {_IS_IT_TLS} Try: without --tls, or the port that does"
         return (
             f"{what}; try: `penstock up` to start one on this machine, or another address: "
             "--namesrv HOST:PORT, NAMESRV_ADDR, `penstock context use NAME`"

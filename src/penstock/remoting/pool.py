@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS: Final = 3.0
 MAX_TROUBLES: Final = 1024
 """Unreachable addresses remembered; routes may bring new ones for ever."""
+TLS_QUESTION: Final = "does that port speak TLS?"
+_USUAL_QUESTION: Final = "is the server up, and the address right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +49,12 @@ class Backoff:
 class _Trouble:
     """What went wrong with an address, and from when on it may be tried again."""
 
-    __slots__ = ("failures", "reason", "retry_at")
+    __slots__ = ("failures", "hint", "reason", "retry_at")
 
     def __init__(self) -> None:
         self.failures = 0
         self.reason = ""
+        self.hint = _USUAL_QUESTION
         self.retry_at = 0.0
 
 
@@ -186,12 +189,15 @@ class Pool:
                     ),
                 )
         except (OSError, ssl.SSLError, TimeoutError) as error:
+            # asyncio has no words for a handshake that the other side cut short.
             reason = (
                 f"no connection within {self._connect_timeout:g} s"
                 if isinstance(error, TimeoutError)
-                else str(error)
+                else str(error) or type(error).__name__
             )
-            raise self._failed(address, reason) from error
+            is_about_tls = self._tls_context is not None and _is_handshake_failure(error)
+            hint = TLS_QUESTION if is_about_tls else _USUAL_QUESTION
+            raise self._failed(address, reason, hint) from error
         return peer
 
     def _connected(self, address: str, task: asyncio.Task[Peer]) -> None:
@@ -229,15 +235,16 @@ class Pool:
             raise ConnectFailed(
                 f"{address} cannot be reached ({trouble.reason}); "
                 f"next attempt in {wait:.1f} s, after {trouble.failures} that failed",
-                hint="is the server up, and the address right?",
+                hint=trouble.hint,
             )
 
-    def _failed(self, address: str, reason: str) -> ConnectFailed:
+    def _failed(self, address: str, reason: str, hint: str = _USUAL_QUESTION) -> ConnectFailed:
         trouble = self._troubles.setdefault(address, _Trouble())
         if len(self._troubles) > MAX_TROUBLES:
             del self._troubles[next(iter(self._troubles))]
         trouble.failures += 1
         trouble.reason = reason
+        trouble.hint = hint
         delay = self._backoff.delay(trouble.failures, self._chance())
         trouble.retry_at = asyncio.get_running_loop().time() + delay
         log.warning(
@@ -247,7 +254,11 @@ class Pool:
             delay,
             reason,
         )
-        return ConnectFailed(
-            f"cannot connect to {address}: {reason}",
-            hint="is the server up, and the address right?",
-        )
+        return ConnectFailed(f"cannot connect to {address}: {reason}", hint=hint)
+
+
+def _is_handshake_failure(error: Exception) -> bool:
+    """Whether something listens there that does not shake hands; a bad certificate is another."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    return isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
