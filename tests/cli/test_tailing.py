@@ -74,6 +74,17 @@ def test_it_starts_where_it_is_told_to(cluster: Embedded) -> None:
     assert succeed("tail", "t-from", "--from", future).out == ""
 
 
+def test_a_start_behind_the_end_is_told_with_the_end(cluster: Embedded) -> None:
+    numbered(cluster, "t-behind", 3, queues=1)
+    done = succeed("tail", "t-behind", "--from", "99999")
+    assert (done.out, done.err) == ("", "Nothing from there on; t-behind ends at broker-a:0@3.\n")
+    cluster.admin.create_topic("t-bare", 1)
+    assert (
+        succeed("tail", "t-bare", "--from", "earliest").err == "Topic t-bare holds no messages.\n"
+    )
+    assert "has no unit" in fail("tail", "t-behind", "--from=-5")
+
+
 def test_tag_key_expression_and_queue_choose(cluster: Embedded) -> None:
     receipts = numbered(cluster, "t-chosen", 12)
     everything = ("tail", "t-chosen", "--json", "--from", "earliest")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from penstock.cli.resetting import parse_goal
 from penstock.cli.times import Pacer, moment_ms
 from penstock.errors import InvalidArgument
 
@@ -47,6 +48,14 @@ def test_milliseconds_are_milliseconds() -> None:
 def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--from .*expected a time such as"):
         at(text)
+
+
+@pytest.mark.parametrize("text", ["-5", "5 ago", "1.5", "- 5"])
+def test_a_number_below_zero_or_with_a_point_needs_a_unit(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"has no unit; expected a time such as"):
+        at(text)
+    with pytest.raises(InvalidArgument, match=r"^--to .* has no unit; expected earliest"):
+        parse_goal(text)
 
 
 class Time:

@@ -69,9 +69,9 @@ def parse_goal(text: str) -> int | str | datetime:
         return int(word)
     try:
         return datetime.fromtimestamp(moment_ms(text, option="--to") / 1000, UTC)
-    except (InvalidArgument, OverflowError, OSError, ValueError):
+    except (InvalidArgument, OverflowError, OSError, ValueError) as error:
         raise InvalidArgument(
-            f"--to {text!r}",
+            error.what if isinstance(error, InvalidArgument) else f"--to {text!r}",
             expected="earliest, latest, an offset, a time such as 2026-11-16T01:40 or 01:40, "
             "or how long ago, such as 2h",
         ) from None

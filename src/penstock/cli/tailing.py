@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,9 +18,11 @@ from penstock.errors import InvalidArgument, PenstockError
 if TYPE_CHECKING:
     from penstock import Admin
     from penstock.cli.messages import Filter
-    from penstock.model import StoredMessage
+    from penstock.cli.reading import Stretch
+    from penstock.model import MessageQueue, StoredMessage
 
 LAST = 10
+_QUEUES_NAMED = 8
 
 
 @on_cluster
@@ -104,6 +106,8 @@ def _messages(
         stretches = {
             q: reading.Stretch(begin.offsets.get(q, p.start), p.end) for q, p in held.items()
         }
+        if not is_following and not any(part.start < part.end for part in stretches.values()):
+            output.note(_nothing_left(topic, held))
         for message in reading.read(admin, stretches):
             if message.store_timestamp >= begin.not_before_ms and wanted(message):
                 yield message
@@ -112,6 +116,16 @@ def _messages(
         yield from filter(
             wanted, reading.follow(admin, topic, ends, queue_id=queue_id, on_trouble=_tell)
         )
+
+
+def _nothing_left(topic: str, held: Mapping[MessageQueue, Stretch]) -> str:
+    if all(part.start == part.end for part in held.values()):
+        return f"Topic {topic} holds no messages."
+    ends = [
+        f"{queue.broker_name}:{queue.queue_id}@{part.end}" for queue, part in sorted(held.items())
+    ]
+    more = ", ..." if len(ends) > _QUEUES_NAMED else ""
+    return f"Nothing from there on; {topic} ends at {', '.join(ends[:_QUEUES_NAMED])}{more}."
 
 
 def _print_line(message: StoredMessage) -> None:

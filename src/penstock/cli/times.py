@@ -40,8 +40,12 @@ def moment_ms(text: str, *, option: str, now: float | None = None) -> int:
     else:
         today = datetime.fromtimestamp(present).astimezone().date()
         return round(datetime.combine(today, clock).astimezone().timestamp() * 1000)
+    duration = stripped.removesuffix("ago").strip().removeprefix("-").strip()
+    if duration.replace(".", "", 1).isdecimal():
+        # -5 may be the fifth from the end, five seconds ago or a slip: nobody knows.
+        raise InvalidArgument(f"{option} {text!r} has no unit", expected=_EXPECTED)
     try:
-        ago = seconds(stripped.removesuffix("ago").strip().removeprefix("-"))
+        ago = seconds(duration)
     except InvalidArgument:
         raise _refused(option, text) from None
     return max(0, round((present - ago) * 1000))
