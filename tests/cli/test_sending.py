@@ -150,6 +150,8 @@ def test_a_bad_line_is_named_and_what_went_before_is_told(cluster: Embedded) -> 
         (["orders", "x", "--jsonl"], "both a BODY and an input"),
         (["orders", "--jsonl", "--whole"], "one of them"),
         (["orders", "--file", "/nowhere/at/all"], "cannot be read"),
+        (["orders", "x", "--key", "a b"], "would be 2 keys; expected a key without blanks"),
+        (["orders", "x", "--tag", "a || b"], "a message has one tag"),
     ],
 )
 def test_what_cannot_be_sent_is_one_sentence(

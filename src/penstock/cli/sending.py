@@ -100,6 +100,7 @@ def send(
         raise InvalidArgument(
             "both a BODY and an input to read", expected="arguments, or --file, --jsonl, --whole"
         )
+    _check_labels(tag, keys or ())
     if json_lines and whole:
         raise InvalidArgument("both --jsonl and --whole", expected="one of them")
     defaults = Defaults(
@@ -142,6 +143,22 @@ def send(
             f"Topic {output.plain(topic)} is new"
             + (f"; did you mean {near}?" if near else ": the broker made it.")
         )
+
+
+def _check_labels(tag: str | None, keys: Iterable[str]) -> None:
+    """Refuse what RocketMQ would take for something else without a word."""
+    if tag is not None and "||" in tag:
+        raise InvalidArgument(
+            f"--tag {tag!r}: a message has one tag, and || stands between those of a filter",
+            expected="one tag",
+        )
+    for key in keys:
+        if len(key.split()) > 1:
+            raise InvalidArgument(
+                f"--key {key!r}: a blank ends a key, so these would be {len(key.split())} keys",
+                expected="a key without blanks",
+                hint=" ".join(f"--key {part}" for part in key.split()),
+            )
 
 
 class _Sent:
