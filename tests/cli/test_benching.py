@@ -37,6 +37,7 @@ def test_a_cluster_is_measured_and_left_as_it_was(cluster: Embedded) -> None:
 
 
 def test_without_a_cluster_it_brings_its_own_broker() -> None:
+    assert "127.0.0.1:9876" not in succeed("bench", "--help").out
     done = succeed("bench", "-m", "40", "--rate", "200")
     assert "a broker of its own" in done.out
     assert "p99 ms" in done.out

@@ -52,6 +52,14 @@ def test_the_address_of_a_broker(arguments: list[str], cluster: Embedded) -> Non
     assert "9876" in said
 
 
+def test_tls_where_the_port_is_plain(cluster: Embedded) -> None:
+    said = fail("topic", "list", "--namesrv", cluster.namesrv, "--tls")
+    assert f"cannot connect to {cluster.namesrv}: " in said
+    assert "does that port speak TLS? Try: without --tls" in said
+    assert ": )" not in said
+    assert "penstock up" not in said
+
+
 @pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:9876", "127.0.0.1:0", ";"])
 def test_an_address_that_is_none(address: str) -> None:
     said = fail("topic", "list", "--namesrv", address)
@@ -113,6 +121,13 @@ def test_what_the_system_refused_is_named_first() -> None:
         (["topic", "create", "orders", "--queue", "3"], "--queues"),
         (["up", "--dta", "here"], "--data"),
         (["contxt"], "'context'"),
+        (["start"], "'up'"),
+        (["serve"], "'up'"),
+        (["run"], "'up'"),
+        (["consume", "orders"], "'tail'"),
+        (["listen", "orders"], "'tail'"),
+        (["version"], "'--version'"),
+        (["help"], "'--help'"),
         (["query", "orders", "--since", "1h"], "--from"),
         (["tail", "orders", "--lines", "5"], "--last"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
@@ -44,7 +45,7 @@ COLUMNS = (
 )
 
 
-@on_cluster
+@functools.partial(on_cluster, otherwise="a broker of its own")
 def bench(
     target: Target,
     ctx: typer.Context,

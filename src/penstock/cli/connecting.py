@@ -42,16 +42,19 @@ _P = ParamSpec("_P")
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
-NamesrvOption = Annotated[
-    str | None,
-    typer.Option(
+
+def _namesrv_option(otherwise: str) -> object:
+    option = typer.Option(
         "--namesrv",
         "-n",
         metavar="HOST:PORT",
         help="Name servers, host:port;host:port; also NAMESRV_ADDR.",
-        show_default=DEFAULT_NAMESRV,
-    ),
-]
+        show_default=otherwise,
+    )
+    return Annotated[str | None, option]
+
+
+NamesrvOption = _namesrv_option(DEFAULT_NAMESRV)
 ContextOption = Annotated[
     str | None,
     typer.Option(
@@ -189,13 +192,18 @@ class Target:
         return Admin(namesrv=self.namesrv, timeout=timeout, **self.access)
 
 
-def on_cluster(command: Callable[Concatenate[Target, _P], None]) -> Callable[..., None]:
-    """Give a command the flags that lead to a cluster; its first parameter is the `Target`."""
+def on_cluster(
+    command: Callable[Concatenate[Target, _P], None], *, otherwise: str = DEFAULT_NAMESRV
+) -> Callable[..., None]:
+    """Give a command the flags that lead to a cluster; its first parameter is the `Target`.
+
+    ``otherwise`` is what its help names as the cluster of those who name none.
+    """
     own = inspect.signature(command, eval_str=True)
     _, *parameters = own.parameters.values()
     flags = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flag)
-        for name, flag in _FLAGS.items()
+        for name, flag in {**_FLAGS, "namesrv": _namesrv_option(otherwise)}.items()
     ]
 
     @functools.wraps(command)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.admin.reports import QueueLag
 
 app = typer.Typer(
-    help="Consumer groups: list, describe, lag, reset, delete.\n\n"
+    help="Consumer groups: list, create, describe, lag, reset, delete.\n\n"
     "Example: penstock group lag billing",
     no_args_is_help=True,
 )

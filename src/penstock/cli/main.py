@@ -25,7 +25,9 @@ VERBS = {
         f"{_HERE}.serve:broker", "Run one broker under a name server that runs elsewhere."
     ),
     "topic": Verb(f"{_HERE}.topics:app", "Topics: list, create, describe, delete."),
-    "group": Verb(f"{_HERE}.groups:app", "Consumer groups: list, describe, lag, reset, delete."),
+    "group": Verb(
+        f"{_HERE}.groups:app", "Consumer groups: list, create, describe, lag, reset, delete."
+    ),
     "cluster": Verb(f"{_HERE}.cluster:app", "The brokers of a cluster and how they do."),
     "context": Verb(f"{_HERE}.context_tools:app", "Clusters by name: list, use, add, remove."),
     "send": Verb(
@@ -57,10 +59,21 @@ VERBS = {
 }
 
 
+# What other tools call it, and what is close to a word of ours only in its letters.
+ELSEWHERE = {
+    **dict.fromkeys(("start", "serve", "server", "run"), "up"),
+    **dict.fromkeys(("consume", "listen", "subscribe", "watch"), "tail"),
+    **dict.fromkeys(("produce", "publish"), "send"),
+    "version": "--version",
+    "help": "--help",
+}
+
+
 class Verbs(LazyVerbs):
     """Everything ``penstock`` can do."""
 
     verbs = VERBS
+    elsewhere = ELSEWHERE
 
 
 app = typer.Typer(

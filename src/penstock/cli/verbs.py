@@ -31,6 +31,8 @@ class LazyVerbs(TyperGroup):
     """A group whose commands stand in a table."""
 
     verbs: ClassVar[Mapping[str, Verb]] = {}
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """What is no verb of ours to the one that is meant."""
     _is_listing = False
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -63,7 +65,8 @@ class LazyVerbs(TyperGroup):
         name = args[0]
         is_unknown = name not in self.verbs and not name.startswith("-")
         if is_unknown and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self.verbs, n=1)
+            near = [self.elsewhere[name]] if name in self.elsewhere else None
+            near = near or difflib.get_close_matches(name, self.verbs, n=1)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
