@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,28 @@ def test_the_demo_accounts_for_every_order_and_writes_its_report(tmp_path: Path)
     page = (tmp_path / "demo-report.html").read_text(encoding="utf-8")
     assert page.count("<svg") >= 3
     assert "the card has expired" in page
+
+
+def test_ctrl_c_while_spark_starts_is_heard_at_once(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "demo"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert demo.stderr is not None
+    try:
+        while "placing" not in (line := demo.stderr.readline()):
+            assert line, "it has ended"
+        demo.send_signal(signal.SIGINT)
+        said = demo.stderr.read().splitlines()
+        assert demo.wait(60) == 130
+    finally:
+        demo.kill()
+        demo.wait()
+        demo.stderr.close()
+    assert said[-1] == "Stopping ..."
 
 
 def _without_java(directory: Path) -> dict[str, str]:

@@ -98,7 +98,7 @@ def run_day(orders: int, report: Path, *, as_json: bool = False) -> bool:
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
         work = Path(directory)
         with _quiet(work / "spark.log") as console, _steps(console, as_json) as tell:
-            day = _day(orders, report, work, tell)
+            day = _day(orders, report, work, tell, console)
     day.seconds = time.monotonic() - started
     if as_json:
         output.print_json(
@@ -128,9 +128,10 @@ def _require_packages() -> None:
         )
 
 
-def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:
+def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) -> Day:
     from penstock.spark import session
     from penstock.spark.pipelines.watching import GroupWatch
+    from penstock.spark.unborn import abandon
 
     shop = Shop(orders)
     day = Day(shop)
@@ -149,7 +150,12 @@ def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:
                 "shipping", namesrv=mq.namesrv, start_from="first", orderly=True
             )
             shipping.on(TOPIC)(shop.ship)
-            with Producer("shop", namesrv=mq.namesrv) as producer, billing, shipping:
+            with (
+                Producer("shop", namesrv=mq.namesrv) as producer,
+                billing,
+                shipping,
+                _saying_when_it_stops(console),
+            ):
                 tell(f"placing {orders} orders, billing and shipping them")
                 for number in range(1, orders + 1):
                     producer.send(order_message(number))
@@ -164,8 +170,10 @@ def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:
                 tell("waiting for Spark")
                 _on_spark(day, starting.result(), mq.namesrv, work, tell)
             tell("writing the report")
-            _report(day, starting.result(), mq.namesrv, report, watch.samples)
+            with _saying_when_it_stops(console):
+                _report(day, starting.result(), mq.namesrv, report, watch.samples)
         except BaseException:
+            abandon(starting)
             # Why the day ended is what counts: Ctrl-C in the middle of a call to Spark leaves a
             # broken wire to it, and then it cannot be told to stop. It ends with us all the same.
             with contextlib.suppress(Exception):
@@ -173,6 +181,16 @@ def _day(orders: int, report: Path, work: Path, tell: Tell) -> Day:
             raise
         starting.result().stop()
     return day
+
+
+@contextlib.contextmanager
+def _saying_when_it_stops(console: Console) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        # Consumers, Spark and the broker take a moment, in which nobody should wonder.
+        console.print("Stopping ...", highlight=False)
+        raise
 
 
 def _on_spark(day: Day, spark: SparkSession, namesrv: str, work: Path, tell: Tell) -> None:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark import SparkContext
 
 _PROCESSES: Final = Path("/proc")
 _LAUNCHED: Final = b"pyspark-shell"
 """What PySpark calls the application of every JVM it starts, in the launching scripts, too."""
+_LOOK_SECONDS: Final = 0.05
 
 
 @contextlib.contextmanager
@@ -28,11 +31,24 @@ def no_orphans() -> Iterator[None]:
         yield
     except BaseException:
         if SparkContext._gateway is None:
-            for pid in launched():
-                if pid not in before:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            _kill(pid for pid in launched() if pid not in before)
         raise
+
+
+def abandon(starting: Future[Any]) -> None:
+    """Have a start that runs in another thread fail: nobody wants its session any more.
+
+    To wait for the session only to stop it takes as long as Spark takes to start.
+    """
+    while not starting.cancel() and not starting.done():
+        _kill(launched())
+        time.sleep(_LOOK_SECONDS)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def launched(parent: int | None = None) -> list[int]:
