@@ -15,6 +15,7 @@ from penstock.cli.guessing import (
     TopicArgument,
     complete_groups,
     complete_topics,
+    guessing_group,
     guessing_topic,
 )
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
@@ -176,6 +177,10 @@ def replay_messages(
             expected="--archive DIR, --topic TOPIC, or --topic TOPIC with --path DIR",
         )
     _reach(target)
+    if archive is not None:
+        from penstock.spark.pipelines.archive_directory import check_there
+
+        check_there(archive)
     if not dry_run:
         output.confirm(f"Send messages to topic {to} at {target.namesrv}?", yes=yes)
     stopped = "Stopped. Nothing was sent." if dry_run else "Stopped. Copies may have been sent."
@@ -466,7 +471,8 @@ def _reach(target: Target, group: str | None = None) -> None:
         else:
             from penstock.spark.pipelines.dead_letters import check_known
 
-            check_known(admin, group)
+            with guessing_group(admin, group):
+                check_known(admin, group)
 
 
 def _access(target: Target) -> Access:

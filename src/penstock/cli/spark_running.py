@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _OUR_ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
 _LOG_LINES_SHOWN = 5
+_LINE_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -48,15 +50,17 @@ def running_spark(
     logging.getLogger("py4j").addHandler(logging.NullHandler())
     is_ours = SparkContext._active_spark_context is None
     log = Path(tempfile.mkdtemp(prefix="penstock-spark-")) / "spark.log"
-    if is_ours and sys.stderr.isatty():
+    if is_ours:
         output.note("Starting Spark ...")
     try:
         with _stderr_to(log):
             spark = session(name, master=master, config={"spark.log.level": "WARN"})
     except PenstockError:
+        shutil.rmtree(log.parent, ignore_errors=True)
         raise
     except KeyboardInterrupt:
         output.note("Stopped before it began.")
+        shutil.rmtree(log.parent, ignore_errors=True)
         raise
     except Exception as error:
         last = "; ".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
@@ -122,13 +126,18 @@ def _first_line(error: BaseException) -> str:
 
 
 class Bars:
-    """Shows a pipeline's progress: a bar for each thing it does, one after the other."""
+    """Shows a pipeline's progress: a bar for each thing it does, one after the other.
+
+    In a log, where a bar cannot be drawn, it is a line for each thing and one now and then.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._open = contextlib.ExitStack()
         self._what: str | None = None
         self._bar = output.Bar()
+        self._in_lines = not quiet and not sys.stderr.isatty()
+        self._next_line = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -143,6 +152,11 @@ class Bars:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """What a pipeline calls."""
+        if self._in_lines:
+            now = time.monotonic()
+            if what != self._what or now >= self._next_line:
+                output.note(f"{what}: {done} of {total}")
+                self._next_line = now + _LINE_SECONDS
         if what != self._what:
             self._open.close()
             self._what = what

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.cli.running import fail, run, succeed
 
-from penstock.cli.spark_running import running_spark
-from penstock.errors import InvalidArgument
+from penstock.cli.spark_running import Bars, running_spark
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.pipelines.reading import read_archive
 
 from .conftest import Shop, bury
@@ -88,6 +90,37 @@ def test_who_stops_a_job_is_told_what_stays_and_how_to_go_on(
     assert capsys.readouterr().err == "Stopped. The same command goes on.\n"
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), PenstockError("no Java")], ids=repr)
+def test_a_start_that_is_cut_short_leaves_no_directory(
+    spark: SparkSession,
+    end: BaseException,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cut_short(*args: object, **kwargs: object) -> None:
+        raise end
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("penstock.spark.session", cut_short)
+    with pytest.raises(type(end)), running_spark("unborn", None):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_log_progress_is_a_line_for_each_thing_and_one_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([0.0, 1.0, 11.0, 12.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    with Bars(quiet=False) as bars:
+        for what, done in (("reading", 0), ("reading", 1), ("reading", 2), ("writing", 0)):
+            bars(what, done, 3)
+    assert capsys.readouterr().err == "reading: 0 of 3\nreading: 2 of 3\nwriting: 0 of 3\n"
+    with Bars(quiet=True) as bars:
+        bars("reading", 0, 3)
+    assert capsys.readouterr().err == ""
+
+
 def test_dead_letters_are_shown_repaired_and_redriven(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
@@ -141,7 +174,15 @@ def test_mistakes_are_one_sentence_each(spark: SparkSession, shop: Shop, tmp_pat
     assert "FILE.py:FUNCTION" in fail(*dlq, "nonsense", *cluster)
     assert "no function 'not_a_function'" in fail(*dlq, f"{repairs}:not_a_function", *cluster)
     assert "cannot be loaded" in fail(*dlq, f"{tmp_path}/missing.py:f", *cluster)
-    assert "no broker knows consumer group 'biling'" in fail("spark", "dlq", "biling", *cluster)
+    unknown = fail("spark", "dlq", "biling", *cluster)
+    assert "no broker knows consumer group 'biling'; did you mean billing?" in unknown
+    # Whoever would have to say yes is told first that there is nothing to say yes to.
+    nowhere = fail("spark", "replay", "again", "--archive", str(tmp_path / "no"), *cluster)
+    assert f"there is no archive in {tmp_path / 'no'};" in nowhere
+    file = tmp_path / "file"
+    file.touch()
+    refused = fail("spark", "archive", "orders", str(file / "archive"), *cluster)
+    assert f"{file / 'archive'} cannot be created: not a directory" in refused
     assert "penstock up" in fail("spark", "report", "--namesrv", "127.0.0.1:1")
     wrong = fail("spark", "dlq", "billing", "--where", "raeson = 1", *cluster)
     assert "raeson" in wrong

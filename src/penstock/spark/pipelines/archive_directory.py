@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ from penstock.spark.pipelines.archive_state import (
     state_versions,
     to_json,
 )
-from penstock.spark.pipelines.files import DirectoryBusy, Files
+from penstock.spark.pipelines.files import DirectoryBusy, Files, is_local, open_files
 
 STAGING_KEPT_SECONDS = 24 * 3600.0
 """Where nothing can be locked, staged rows younger than this may belong to a run at work."""
@@ -96,6 +97,12 @@ def load_existing(files: Files) -> State:
             hint="penstock spark archive TOPIC DIR",
         )
     return state
+
+
+def check_there(directory: str | os.PathLike[str]) -> None:
+    """Refuse a directory of this machine that holds no archive; others only Spark can see."""
+    if is_local(directory):
+        load_existing(open_files(directory))
 
 
 @contextlib.contextmanager

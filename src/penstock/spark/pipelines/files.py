@@ -63,6 +63,12 @@ class Files(Protocol):
         """Keep others out of ``path`` for a while; says whether that is really so."""
 
 
+def is_local(directory: str | os.PathLike[str]) -> bool:
+    """Whether a directory is one of this machine, by its name."""
+    scheme = _SCHEME.match(os.fspath(directory))
+    return scheme is None or scheme[1].lower() == "file"
+
+
 def open_files(directory: str | os.PathLike[str], spark: SparkSession | None = None) -> Files:
     """The directory a user named: a path of this machine, or a URL that Spark's Hadoop knows."""
     text = os.fspath(directory)
@@ -154,8 +160,17 @@ class LocalFiles:
     def locked(self, path: str) -> Iterator[bool]:
         """The system gives the lock back when its holder dies, however it dies."""
         where = self._root / path
-        where.mkdir(parents=True, exist_ok=True)
-        with (where / LOCK_NAME).open("wb") as file:
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            opened = (where / LOCK_NAME).open("wb")
+        except OSError as error:
+            lacks = "written to" if self._root.is_dir() else "created"
+            why = (error.strerror or str(error)).lower()
+            raise InvalidArgument(
+                f"directory {self._root} cannot be {lacks}: {why}",
+                expected="a directory that you may write to, or a name for a new one",
+            ) from error
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
