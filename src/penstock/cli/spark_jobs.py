@@ -454,9 +454,11 @@ def write_report(
     if as_json:
         output.print_json({"file": str(file), **_values(data)})
         return
+    counted = output.counted
     output.say(
-        f"Wrote {file}: {data.messages} messages in {len(data.topics)} topics, "
-        f"{len(data.groups)} groups, {sum(group.dead for group in data.groups)} dead letters."
+        f"Wrote {file}: {counted(data.messages, 'message')} in "
+        f"{counted(len(data.topics), 'topic')}, {counted(len(data.groups), 'group')}, "
+        f"{counted(sum(group.dead for group in data.groups), 'dead letter')}."
     )
 
 

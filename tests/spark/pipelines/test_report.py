@@ -58,6 +58,21 @@ def test_the_numbers_are_those_of_the_messages(
     assert "no price for o-5" in text
 
 
+def test_redriven_letters_are_counted_and_the_counting_itself_is_no_group(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.order(4)
+    bury(shop.mq, "billing", ["o-1", "o-2"])
+    letter = shop.mq.admin.dead_letters("billing")[0]
+    shop.mq.admin.redrive("billing", [letter])
+    for _ in range(2):
+        data = report(spark, tmp_path / "r.html", namesrv=shop.mq.namesrv)
+        (billing,) = data.groups
+        assert (billing.group, billing.dead, billing.redriven) == ("billing", 2, 1)
+        assert billing.retries == 0
+    assert "penstock_spark" in shop.mq.admin.groups()
+
+
 def test_a_page_that_cannot_be_written_is_told_before_any_work(
     spark: SparkSession, tmp_path: Path
 ) -> None:

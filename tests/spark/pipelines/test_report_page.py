@@ -76,7 +76,7 @@ def full(**changes: object) -> ReportData:
         "bucket_ms": 1000,
         "topics": [TopicFigures("orders", 12_345, 5 << 20, 1.5, 9.0)],
         "groups": [
-            GroupFigures("billing", 7, 2, 30, 4, 61_000, 12.0, 480.0),
+            GroupFigures("billing", 7, 2, 30, 4, 61_000, 12.0, 480.0, 250.0, 3),
             GroupFigures("shipping", 0, 1, 0, 0, None),
         ],
         "throughput": {"orders": line(10, 500, 20), NASTY: line(1, 2, 3)},
@@ -121,8 +121,21 @@ def test_what_others_wrote_is_shown_and_not_obeyed(whole: str) -> None:
 
 def test_the_header_has_the_key_figures(whole: str) -> None:
     text = Page(whole).text
-    for figure in ("12.3 k", "502/s", "250 ms", "7", "30", "4", "1 min 30 s"):
+    for figure in ("12.3 k", "502/s", "250 ms", "7", "30", "4", "1 min 30 s", "3 redriven"):
         assert figure in text
+    assert "1 topic" in text
+    assert "1 topics" not in text
+
+
+def test_a_group_that_starts_late_is_named_and_not_the_headline() -> None:
+    groups = [
+        GroupFigures("billing", 0, 1, 0, 0, None, 5.0, 40.0, 20.0),
+        GroupFigures("fraud-check", 0, 1, 0, 0, None, 60_000.0, 80_000.0, 76_000.0),
+        GroupFigures("shipping", 0, 1, 0, 0, None, 6.0, 50.0, 30.0),
+        GroupFigures("unwatched", 0, 0, 0, 0, None),
+    ]
+    card = "<dd>30 ms</dd><small>birth to commit, the middle of 3 groups"
+    assert f"{card}; slowest: fraud-check, 1 min 16 s" in render(empty(groups=groups))
 
 
 def test_plots_follow_the_page_into_the_dark(whole: str) -> None:
@@ -148,7 +161,9 @@ def test_an_empty_cluster_still_gives_a_page() -> None:
 
 
 def test_without_a_watch_the_page_says_what_is_not_known() -> None:
-    text = Page(render(full(lag={}, end_to_end=(), store_latency=[Spread(T0, 1, 2, 3)]))).text
+    unwatched = [GroupFigures("billing", 7, 2, 30, 4, 61_000)]
+    data = full(groups=unwatched, lag={}, end_to_end=(), store_latency=[Spread(T0, 1, 2, 3)])
+    text = Page(render(data)).text
     assert "Nobody watched the groups" in text
     assert "when this page was made" in text
     assert "birth to store" in text

@@ -14,6 +14,7 @@ from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
 from penstock.runtime.durations import Duration, seconds
+from penstock.spark.options import DEFAULT_GROUP
 from penstock.spark.pipelines import report_gathering as gathering
 from penstock.spark.pipelines.archive_state import Span
 from penstock.spark.pipelines.cluster import Access, Cluster
@@ -102,7 +103,7 @@ def gather(
         progress("asking brokers", 0, _STEPS)
         known = admin.topics(internal=True)
         chosen_topics = _chosen_topics(admin, topics, known)
-        chosen_groups = sorted(admin.groups() if groups is None else set(groups))
+        chosen_groups = _chosen_groups(admin, groups)
         failing = gathering.failure_topics(chosen_groups, known)
         whole = Window.of(from_ms, to_ms)
         spans = gathering.spans_of(admin, [*chosen_topics, *failing], whole)
@@ -154,6 +155,13 @@ def gather(
         dead_letters=told.reasons,
         notes=notes,
     )
+
+
+def _chosen_groups(admin: Admin, groups: Iterable[str] | None) -> list[str]:
+    if groups is not None:
+        return sorted(set(groups))
+    # Jobs without a group pull under this name, also the one that counts; it consumes nothing.
+    return [group for group in admin.groups() if group != DEFAULT_GROUP]
 
 
 def _chosen_topics(admin: Admin, topics: Iterable[str] | None, known: Sequence[str]) -> list[str]:

@@ -49,6 +49,9 @@ class GroupFigures:
     p50_ms: float | None = None
     p99_ms: float | None = None
     """From birth to commit; None when nobody watched."""
+    p95_ms: float | None = None
+    redriven: int = 0
+    """Dead letters that it was given again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from penstock.admin.blocking import Admin
 from penstock.admin.reports import QueueLag
 from penstock.errors import PenstockError
 from penstock.model import MessageQueue
-from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, Redrive, dead_letter_topic, retry_topic
 from penstock.spark.pipelines.archive_state import Span
 from penstock.spark.pipelines.cluster import Cluster
 from penstock.spark.pipelines.dead_letters import NOT_RECORDED, with_reasons
@@ -70,8 +70,8 @@ class Stored(NamedTuple):
     throughput: dict[str, list[Point]]
     store_latency: tuple[Spread, ...]
     end_to_end: tuple[Spread, ...]
-    of_group: dict[str, tuple[float, float]]
-    """By group: median and 99th percentile from birth to commit."""
+    of_group: dict[str, Spread]
+    """By group: from birth to commit, in the whole window."""
 
 
 class Failed(NamedTuple):
@@ -81,6 +81,7 @@ class Failed(NamedTuple):
     retried: dict[str, int]
     attempts: dict[int, int]
     dead: dict[str, int]
+    redriven: dict[str, int]
     reasons: tuple[ReasonCount, ...]
 
 
@@ -152,7 +153,7 @@ def _topic_figures(topic: str, row: Row | None) -> TopicFigures:
 
 def _end_to_end(
     spark: SparkSession, facts: DataFrame, window: Window, samples: Sequence[Sample]
-) -> tuple[tuple[Spread, ...], dict[str, tuple[float, float]]]:
+) -> tuple[tuple[Spread, ...], dict[str, Spread]]:
     """From birth to commit: each message meets the look at its group that found it consumed."""
     from pyspark.sql import functions as F
 
@@ -181,7 +182,7 @@ def _end_to_end(
     )
     spreads = _spreads(row for row in counted if row["consumer_group"] is None)
     of_group = {
-        row["consumer_group"]: (float(row["took"][0]), float(row["took"][2]))
+        row["consumer_group"]: Spread(window.from_ms, *map(float, row["took"]))
         for row in counted
         if row["consumer_group"] is not None
     }
@@ -219,21 +220,22 @@ def failed(
     from pyspark.sql import functions as F
 
     if not spans:
-        return Failed({}, {}, {}, {}, ())
+        return Failed({}, {}, {}, {}, {}, ())
     columns = "topic,properties,store_timestamp,reconsume_times"
     rows = _within(read_topics(spark, cluster, spans, columns=columns), window)
+    is_dead = F.col("topic").startswith(DLQ_PREFIX)
     # A copy that was redriven lies in the retry topic too, but was never tried.
-    tried = F.col("topic").startswith(DLQ_PREFIX) | (F.col("reconsume_times") > 0)
+    is_retry = ~is_dead & (F.col("reconsume_times") > 0)
+    is_redriven = ~is_dead & ~is_retry & F.col("properties")[Redrive.FROM].isNotNull()
     kind = F.coalesce("reason_type", F.lit(""))
     told = F.coalesce("reason", F.lit(""))
     said = F.when(kind == "", told).when(told == "", kind).otherwise(F.concat_ws(": ", kind, told))
-    is_dead = F.col("topic").startswith(DLQ_PREFIX)
     counted = (
-        with_reasons(rows.where(tried), "")
+        with_reasons(rows.where(is_dead | is_retry | is_redriven), "")
         .groupBy(
             "topic",
-            F.when(~is_dead, _bucket("store_timestamp", window)).alias("bucket"),
-            F.when(~is_dead, F.col("reconsume_times")).alias("attempt"),
+            F.when(is_retry, _bucket("store_timestamp", window)).alias("bucket"),
+            F.when(is_retry, F.col("reconsume_times")).alias("attempt"),
             F.when(is_dead, F.substring(said, 1, _REASON_CHARACTERS)).alias("reason"),
         )
         .count()
@@ -241,6 +243,7 @@ def failed(
     )
     retries: dict[str, dict[int, float]] = {}
     attempts: dict[int, int] = {}
+    redriven: dict[str, int] = {}
     reasons = []
     for row in counted:
         count = int(row["count"])
@@ -248,7 +251,11 @@ def failed(
             group = row["topic"].removeprefix(DLQ_PREFIX)
             reasons.append(ReasonCount(group, row["reason"] or NOT_RECORDED, count))
             continue
-        line = retries.setdefault(row["topic"].removeprefix(RETRY_PREFIX), {})
+        group = row["topic"].removeprefix(RETRY_PREFIX)
+        if row["attempt"] is None:
+            redriven[group] = count
+            continue
+        line = retries.setdefault(group, {})
         line[row["bucket"]] = line.get(row["bucket"], 0.0) + count
         attempts[row["attempt"]] = attempts.get(row["attempt"], 0) + count
     dead: dict[str, int] = {}
@@ -259,6 +266,7 @@ def failed(
         {group: int(sum(line.values())) for group, line in retries.items()},
         attempts,
         dead,
+        redriven,
         tuple(sorted(reasons, key=lambda one: (-one.count, one.group, one.reason))),
     )
 
@@ -271,7 +279,7 @@ def failure_topics(groups: Sequence[str], known: Iterable[str]) -> list[str]:
 
 
 def group_figures(
-    admin: Admin, groups: Sequence[str], of_group: Mapping[str, tuple[float, float]], told: Failed
+    admin: Admin, groups: Sequence[str], of_group: Mapping[str, Spread], told: Failed
 ) -> tuple[GroupFigures, ...]:
     """Where each group stands right now; one that is deleted meanwhile is left out."""
     figures = []
@@ -281,7 +289,7 @@ def group_figures(
             members = len(admin.clients(group))
         except PenstockError:
             continue
-        median, slow = of_group.get(group, (None, None))
+        took = of_group.get(group)
         figures.append(
             GroupFigures(
                 group,
@@ -290,8 +298,10 @@ def group_figures(
                 told.retried.get(group, 0),
                 told.dead.get(group, 0),
                 _behind_ms(admin, queues),
-                median,
-                slow,
+                None if took is None else took.p50,
+                None if took is None else took.p99,
+                None if took is None else took.p95,
+                told.redriven.get(group, 0),
             )
         )
     return tuple(figures)

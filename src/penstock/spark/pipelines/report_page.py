@@ -42,23 +42,31 @@ def render(data: ReportData) -> str:
 
 
 def _header(data: ReportData) -> str:
-    slowest = data.end_to_end or data.store_latency
-    worst = max((spread.p95 for spread in slowest), default=None)
+    latency, latency_of = _typical_latency(data)
     total_lag = sum(group.lag for group in data.groups)
     retried = sum(group.retries for group in data.groups)
     dead = sum(group.dead for group in data.groups)
+    redriven = sum(group.redriven for group in data.groups)
+    given_up = _share(dead, data.messages) + (
+        f", {_compact(redriven)} redriven" if redriven else ""
+    )
     cards = (
-        ("messages", _compact(data.messages), f"{len(data.topics)} topics", ""),
+        ("messages", _compact(data.messages), _counted(len(data.topics), "topic"), ""),
         ("peak rate", f"{_compact(data.peak_rate)}/s", f"in {_duration(data.bucket_ms)}", ""),
         (
             "latency, 95 %",
-            _NOT_KNOWN if worst is None else _duration(worst),
-            "birth to commit" if data.end_to_end else "birth to store",
+            _NOT_KNOWN if latency is None else _duration(latency),
+            latency_of,
             "",
         ),
-        ("lag", _compact(total_lag), f"{len(data.groups)} groups", "warn" if total_lag else "good"),
+        (
+            "lag",
+            _compact(total_lag),
+            _counted(len(data.groups), "group"),
+            "warn" if total_lag else "good",
+        ),
         ("retries", _compact(retried), _share(retried, data.messages), "warn" if retried else ""),
-        ("dead letters", _compact(dead), _share(dead, data.messages), "bad" if dead else "good"),
+        ("dead letters", _compact(dead), given_up, "bad" if dead > redriven else "good"),
     )
     shown = "".join(
         f'<div class="card {kind}"><dt>{escape(name)}</dt><dd>{escape(value)}</dd>'
@@ -69,6 +77,28 @@ def _header(data: ReportData) -> str:
         f"<header>\n<h1>{escape(data.title)}</h1>\n"
         f"<p>{escape(data.cluster)} · {_moment(data.from_ms)} to {_moment(data.to_ms)} UTC "
         f"({_duration(data.to_ms - data.from_ms)})</p>\n<dl>{shown}</dl>\n</header>\n"
+    )
+
+
+def _typical_latency(data: ReportData) -> tuple[float | None, str]:
+    """The latency for the headline, and what it is.
+
+    One group that starts late waits long for everything before: it is named, and is not the
+    headline of all.
+    """
+    by_group = sorted(
+        (group.p95_ms, group.group) for group in data.groups if group.p95_ms is not None
+    )
+    if not by_group:
+        slowest = max((spread.p95 for spread in data.store_latency), default=None)
+        return slowest, "birth to store"
+    middle, _ = by_group[(len(by_group) - 1) // 2]
+    if len(by_group) == 1:
+        return middle, f"birth to commit, {by_group[0][1]}"
+    worst, slowest_group = by_group[-1]
+    return middle, (
+        f"birth to commit, the middle of {len(by_group)} groups; "
+        f"slowest: {slowest_group}, {_duration(worst)}"
     )
 
 
@@ -137,10 +167,12 @@ def _dead_letters(data: ReportData) -> str:
         (reason.group, reason.reason, f"{reason.count:,}")
         for reason in data.dead_letters[:_REASONS_LISTED]
     ]
+    redriven = sum(group.redriven for group in data.groups)
     table = _table(("group", "reason", "dead letters"), rows, numbers=1) if rows else ""
     return _section(
         "Dead letters by reason",
-        "Messages that groups gave up on in this time.",
+        "Messages that groups gave up on in this time."
+        + (f" Redriven in this time: {redriven:,}." if redriven else ""),
         report_figures.dead_letters(data.dead_letters) + _details("by group", table)
         if rows
         else "",
@@ -159,13 +191,15 @@ def _groups(data: ReportData) -> str:
             _NOT_KNOWN if group.p99_ms is None else _duration(group.p99_ms),
             f"{group.retries:,}",
             f"{group.dead:,}",
+            f"{group.redriven:,}",
         )
 
-    heads = ("group", "members", "lag", "oldest waiting", "median", "99 %", "retries", "dead")
+    heads = ("group", "members", "lag", "oldest waiting", "median", "99 %", "retries", "dead",
+             "redriven")  # fmt: skip
     return _section(
         "Consumer groups",
         "Median and 99 % are from birth to commit, known for groups that were watched.",
-        _table(heads, map(row, data.groups), numbers=7) if data.groups else "",
+        _table(heads, map(row, data.groups), numbers=8) if data.groups else "",
         "No consumer group is known.",
         wide=True,
     )
@@ -232,6 +266,10 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int)
         f'<div class="scroll"><table><thead><tr>{line(heads, "th")}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _compact(value: float) -> str:
