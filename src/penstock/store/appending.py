@@ -93,8 +93,12 @@ class Appender:
         self._in_runs = 0
         """Messages that wait in runs, but for one of each."""
         self._has_runs = False
-        """Whether a run may be among what is to be published."""
+        """Whether a run may be among what is staged."""
         self._unflushed: deque[Staged | StagedRun] = deque()
+        self.unpublished: list[Staged | StagedRun] = []
+        """Written without a wait for a flush, but not visible yet; see `publish`."""
+        self._publishes_runs = False
+        """Whether a run may be among what is to be published."""
 
     def append(self, draft: Draft) -> Appended:
         """Stage one message; ``write`` puts it into the log."""
@@ -330,11 +334,17 @@ class Appender:
 
         On an error nothing of it is stored, and nothing of it will appear after a crash.
         """
+        self.write_log()
+        if self.unpublished:
+            self.publish()
+
+    def write_log(self) -> bool:
+        """`write`, but what nobody waits for becomes visible by `publish`; True: call it."""
         pending = self._pending
         if self._queues.has_persisted:
             self._queues.drop_persisted()
         if not pending:
-            return
+            return bool(self.unpublished)
         self._pending = []
         in_runs, self._in_runs = self._in_runs, 0
         commit_log = self._log
@@ -350,10 +360,16 @@ class Appender:
         counts.write_calls += 1
         counts.put_count += len(pending) + in_runs
         counts.put_bytes += commit_log.written[0] - before
+        if self._has_runs:
+            self._has_runs, self._publishes_runs = False, True
         if self._is_sync:
             self._unflushed.extend(pending)
-        else:
-            self._publish(pending)
+            return False
+        self.unpublished += pending
+        if self._parts.dispatcher.is_awaited(pending):
+            self.publish()
+            return False
+        return True
 
     def _write_failed(
         self, pending: list[Staged | StagedRun], messages: int, error: Exception
@@ -371,12 +387,19 @@ class Appender:
             raise error
         raise StoreError(f"write to {self._log.directory} failed: {error}") from error
 
+    def publish(self) -> None:
+        """Make visible what is written; a reader that comes first does the same."""
+        # Taken before anybody is told of a message: whoever is may read at once.
+        staged, self.unpublished = self.unpublished, []
+        if staged:
+            self._publish(staged)
+
     def _publish(self, staged: Sequence[Staged | StagedRun]) -> None:
         parts = self._parts
         last = staged[-1]
         try:
-            if self._has_runs:
-                self._has_runs = self._is_sync  # With sync flush others may still wait.
+            if self._publishes_runs:
+                self._publishes_runs = self._is_sync  # With sync flush others may still wait.
                 parts.dispatcher.publish(staged)
             else:
                 parts.dispatcher.fresh(staged)  # type: ignore[arg-type]  # no run among them

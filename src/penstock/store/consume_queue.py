@@ -74,6 +74,7 @@ class ConsumeQueue:
         "min_offset",
         "next_offset",
         "persisted",
+        "place",
         "queue_id",
         "tail",
         "tail_start",
@@ -87,6 +88,8 @@ class ConsumeQueue:
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
+        self.place = (topic, queue_id)
+        """Both together, as those name it who wait for messages."""
         self.directory = f"{shared.directory}/{topic}/{queue_id}"
         self.next_offset = 0
         """The queue offset the next appended message gets; ahead of ``max_offset`` while staged."""

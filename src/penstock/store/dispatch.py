@@ -83,6 +83,17 @@ class Dispatcher:
         self.index_stopped_at: int | None = None
         self.index_error: OSError | None = None
 
+    def is_awaited(self, staged: Sequence[Staged | StagedRun]) -> bool:
+        """Whether somebody waits for a message of one of these queues."""
+        for _, waiting in self.listeners:
+            if waiting is None:
+                return True
+            if waiting:
+                for one in staged:
+                    if one[0].place in waiting:
+                        return True
+        return False
+
     def publish(self, staged: Sequence[Staged | StagedRun]) -> None:
         """Make appended records and runs of them visible, in the order of the log."""
         single: list[Staged] = []
@@ -132,7 +143,7 @@ class Dispatcher:
         queues.bound_tails(len(run.sizes))
         if even.hashes:
             self._add_run(run, even, timestamp)
-        place = (queue.topic, queue.queue_id)
+        place = queue.place
         for listener, waiting in self.listeners:
             for next_offset, said in enumerate(run.tails, queue_offset + 1):
                 # Mostly nobody waits, or no longer than for the first of them.
@@ -209,7 +220,7 @@ class Dispatcher:
     def _tell(self, arrivals: list[_Visible]) -> None:
         for listener, waiting in self.listeners:
             for queue, next_offset, code, timestamp, properties in arrivals:
-                if waiting is None or (queue.topic, queue.queue_id) in waiting:
+                if waiting is None or queue.place in waiting:
                     listener(queue.topic, queue.queue_id, next_offset, code, timestamp, properties)
 
     def _stop_index(self, position: int, error: OSError) -> None:
