@@ -11,7 +11,7 @@ import pytest
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.send import SendMessage
-from penstock.store import SYNC_FLUSH, appending
+from penstock.store import SYNC_FLUSH, Draft, appending
 from penstock.testing.asking import all_records, bodies, ext, log_position, put_topic, send_back
 from penstock.testing.eventually import eventually
 from penstock.testing.faulty_files import FaultyFiles, SimulatedDisk
@@ -43,6 +43,39 @@ class SlowDisk(FaultyFiles):
 def start_send(wire: Wire, body: bytes, properties: str = "") -> asyncio.Future[Command]:
     header = SendMessage("p", "T", "TBW102", 4, 0, 0, 1, 0, properties)
     return wire.start(RequestCode.SEND_MESSAGE_V2, header, body)
+
+
+# Async flush
+
+
+async def test_the_work_for_readers_comes_after_the_answers(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T")
+        storage = broker.state.storage
+        storage.append(Draft("T", 0, b"first"))
+        storage.write()
+        # Safe from the death of the process, so whoever sent it may know now.
+        assert storage.store.statistics().dispatch_behind_bytes > 0
+        await asyncio.sleep(0)
+        assert storage.store.statistics().dispatch_behind_bytes == 0
+        storage.append(Draft("T", 0, b"second"))
+        storage.write()
+        assert bodies(await wire.pull("g", "T", 0)) == [b"first", b"second"]
+
+
+async def test_a_held_pull_is_answered_together_with_the_send(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T")
+        held = wire.start_pull("g", "T", 0, hold_ms=15_000)
+        await eventually(lambda: len(broker.state.held) == 1)
+        broker.state.storage.append(Draft("T", 0, b"awaited"))
+        broker.state.storage.write()
+        assert len(broker.state.held) == 0
+        assert bodies(await held) == [b"awaited"]
 
 
 # Sync flush

@@ -110,10 +110,14 @@ def main() -> None:
     while True:
         for _ in range(random.randint(1, 20)):
             number = stage(store, number, random)
-        store.write()
+        if random.randrange(2):
+            store.write_log()
+        else:
+            store.write()
         if is_sync:
             store.mark_flushed(store.flush())
         os.write(1, b"acknowledged %d\n" % number)
+        store.publish()
         if number - int(first) > FAST_MESSAGES:
             time.sleep(0.01)
 

@@ -63,3 +63,9 @@ def test_marks_of_the_template_in_a_region_do_no_harm() -> None:
         assert ext is not None
         assert ext["MSG_REGION"] == region
         assert ext["msgId"] == f"{PREFIX}{2:016X}"
+
+
+@given(st.lists(offsets, min_size=1, max_size=70))
+def test_the_ids_of_a_batch_are_those_of_its_messages(positions: list[int]) -> None:
+    answers = SendAnswers(id_prefix=PREFIX, region="r", trace_on=False)
+    assert answers.ids(positions).split(",") == [f"{PREFIX}{one:016X}" for one in positions]

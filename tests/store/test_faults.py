@@ -198,6 +198,32 @@ def test_without_room_for_queues_or_index_no_message_is_lost(
         assert decode_record(hit).queue_offset == number
 
 
+@pytest.mark.parametrize("where", ["consumequeue", "index"])
+def test_without_room_for_what_was_left_to_publish_no_message_is_lost(
+    open_store: OpenStore, make_draft: MakeDraft, files: FailingFiles, where: str
+) -> None:
+    config = replace(
+        SMALL, mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=8000
+    )
+    store = open_store(config, files=files)
+    for number in range(300):
+        store.append(make_draft(KEYS=f"k-{number}"))
+    files.no_room_in = where
+    assert store.write_log()
+    assert store.is_writable
+    store.publish()
+    assert store.is_disk_full
+    with pytest.raises(DiskFull):
+        store.append(make_draft())
+    assert store.max_offset("orders", 0) == 300
+    files.no_room_in = ""
+    store.clean()
+    assert store.is_writable
+    for number in (0, 299):
+        (hit,) = store.query("orders", f"k-{number}").slices
+        assert decode_record(hit).queue_offset == number
+
+
 @pytest.mark.parametrize("where", ["commitlog", "consumequeue", "index"])
 def test_a_failed_sync_ends_all_writing(
     open_store: OpenStore, make_draft: MakeDraft, files: FailingFiles, where: str

@@ -394,17 +394,26 @@ class StoreMachine(RuleBasedStateMachine):
         for number in range(count):
             self.stage(TOPICS[number % 2], 0, 760, "", PLAIN)
 
-    @rule()
-    def write(self) -> None:
+    @rule(is_log_only=st.booleans())
+    def write(self, is_log_only: bool) -> None:
         with self.may_crash():
-            self.write_staged()
+            self.write_staged(is_log_only=is_log_only)
 
-    def write_staged(self) -> None:
+    @rule()
+    def publish(self) -> None:
+        with self.may_crash():
+            self.store.publish()
+
+    def write_staged(self, *, is_log_only: bool = False) -> None:
         if not self.store.is_writable:
             return
         staged = self.sent[self.written :]
         try:
-            self.store.write()
+            if is_log_only:
+                # What is left to do for readers is done by the first one.
+                self.store.write_log()
+            else:
+                self.store.write()
         except StoreError:
             self.ghosts += staged
             del self.sent[self.written :]
@@ -449,8 +458,13 @@ class StoreMachine(RuleBasedStateMachine):
         self, queue: Queue, offset: int, max_count: int, max_bytes: int | None, tag: str
     ) -> None:
         """A read gives messages side by side in the queue, none left out but by its filter."""
-        if queue[0] in self.half_deleted:
-            return
+        if queue[0] not in self.half_deleted:
+            with self.may_crash():
+                self.check_read(queue, offset, max_count, max_bytes, tag)
+
+    def check_read(
+        self, queue: Queue, offset: int, max_count: int, max_bytes: int | None, tag: str
+    ) -> None:
         expected = self.expected_queue(queue)
         codes = {tag_code(tag)} if tag else None
         found = self.store.read(

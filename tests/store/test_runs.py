@@ -90,6 +90,7 @@ VALUES = st.sampled_from(
         b"x" * 70 + b"##",
         b"##" + b"x" * 70,
         b"7F0000013A2218B4AAC20000000000##",
+        b"FD00000000000000000000000000000253535FFD2B##532F2F20####",
         b"##-A29F40FE-76EB-4B1C-9C1F-D2A0E1B0C3",
         b"\x01#",
     ]
@@ -108,7 +109,12 @@ def filled(template: list[tuple[bytes, bytes]], number: int, *, ended: bool) -> 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    TEMPLATES, st.booleans(), st.booleans(), st.integers(FEW - 1, FEW + 20), st.binary(max_size=3)
+    TEMPLATES,
+    st.booleans(),
+    st.booleans(),
+    # Up to 64 are cut and packed by one call, more are not.
+    st.integers(FEW - 1, FEW + 20) | st.integers(63, 66),
+    st.binary(max_size=3),
 )
 def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
     tmp_path_factory: pytest.TempPathFactory,
@@ -129,7 +135,7 @@ def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
         )
         for name in ("short", "long")
     )
-    for start in (10, 110):
+    for start in (100, 200):
         items = [
             BatchItem(
                 b"body" if has_one_length else b"b" * (number % 5),
@@ -144,7 +150,8 @@ def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
             items[5] = items[5]._replace(properties=odd[: len(said)] + said[len(odd) :])
         assert short.append_run(DRAFT, encode_batch(items)) is not None
         long.append_batch(DRAFT, items)
-        short.write()
+        # Without a publish in between, so that a run may be staged while another is left over.
+        short.write_log()
         long.write()
     assert everything(short) == everything(long)
     short.close()
@@ -266,9 +273,25 @@ def test_unusual_hosts_and_topics_take_the_long_way() -> None:
     assert encode_run(body, PARTS._replace(topic=b"t" * 200), 0, 0, NOW) is None
 
 
+@pytest.mark.parametrize("count", [FEW - 1, FEW, 64, 65])
+def test_one_of_what_batches_must_not_have_sends_them_the_long_way(count: int) -> None:
+    unless = (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")
+    usual = [b"UNIQ_KEY\x01%032X\x02LEVEL\x01MR\x02" % number for number in range(count)]
+    assert encode_run(batch_of(usual), PARTS, 0, 0, NOW, unless) is not None
+    for mark in (b"DELAY\x013", b"TIMER_DELIVER_MS\x015", b"TRAN_MSG\x01true"):
+        marked = [*usual[:-1], usual[-1][: -len(mark)] + mark]
+        assert encode_run(batch_of(marked), PARTS, 0, 0, NOW, unless) is None
+        assert encode_run(batch_of(marked), PARTS, 0, 0, NOW) is not None
+
+
+def batch_of(properties: list[bytes]) -> bytes:
+    return encode_batch([BatchItem(b"body", said) for said in properties])
+
+
 def test_units_are_packed_together_as_they_are_one_by_one() -> None:
-    positions, sizes = range(0, 6000, 10), range(1, 601)
-    one_by_one = [
-        pack_unit(position, size, -7) for position, size in zip(positions, sizes, strict=True)
-    ]
-    assert pack_units(positions, sizes, -7) == b"".join(one_by_one)
+    for count in (1, 2, 64, 65, 600):
+        positions, sizes = range(0, count * 10, 10), range(1, count + 1)
+        one_by_one = [
+            pack_unit(position, size, -7) for position, size in zip(positions, sizes, strict=True)
+        ]
+        assert pack_units(positions, sizes, -7) == b"".join(one_by_one)

@@ -7,9 +7,13 @@ What an acknowledgement means:
 * sync flush: the message is on the disk. Appends that wait share one fdatasync, and nobody reads a
   message before it is there.
 
-    append … append ─▶ end of the loop turn: write(), one writev ─▶ async: visible, answered
-                                                    │
-                                                    └▶ sync: flush() in a thread ─▶ the same
+    append … append ─▶ end of the loop turn: write(), one writev ─▶ async: answered ─▶ visible
+                                            │
+                                            └▶ sync: flush() in a thread ─▶ visible, answered
+
+With async flush the work for readers (queue and index entries) comes right after the answers, so
+that nobody waits for it who need not; whoever reads before it is done does it first, and so does a
+write that somebody waits for: a held pull is answered together with the send that it waited for.
 
 `write` is called by the connections before they send their answers (`remoting.turn`), and once a
 turn by itself for appends that nobody waits for. Whoever comes first does the work; a failure is
@@ -84,6 +88,7 @@ class Storage(Service):
         self._sync_timeout = sync_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_write_scheduled = False
+        self._is_publish_scheduled = False
         self._loss: Exception | None = None
         self._written = asyncio.Event()
         self._unwritten: list[tuple[Answered, Command]] = []
@@ -139,10 +144,12 @@ class Storage(Service):
         if self._is_write_scheduled:
             self._is_write_scheduled = False
             try:
-                self.store.write()
+                is_left = self.store.write_log()
             except Exception as error:
                 self._note_loss(error)
             else:
+                if is_left:
+                    self._schedule_publish()
                 self._written.set()
                 if not self.is_sync_flush:
                     self._end_probe()
@@ -189,6 +196,22 @@ class Storage(Service):
         assert self._loop is not None, "the storage was started"
         self._loop.call_soon(self._write_unasked)
 
+    def _schedule_publish(self) -> None:
+        """Do the work for readers after the answers: these leave when this turn ends."""
+        if not self._is_publish_scheduled:
+            self._is_publish_scheduled = True
+            assert self._loop is not None, "the storage was started"
+            self._loop.call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._is_publish_scheduled = False
+        try:
+            self.store.publish()
+        except Exception:
+            # Full disks and the like are the store's business. This is an error of ours, and
+            # those who sent the messages were answered: starting anew finds them in the log.
+            log.exception("messages are stored, but cannot be seen before the broker starts anew")
+
     def _end_probe(self) -> None:
         probe, self._probe = self._probe, None
         if probe is not None:
@@ -211,6 +234,7 @@ class Storage(Service):
             finally:
                 # Nothing appended may be left in memory when the store is closed.
                 self._write_unasked()
+                self._publish()
 
     async def _flush_forever(self, thread: ThreadPoolExecutor) -> None:
         assert self._loop is not None, "set by _run"

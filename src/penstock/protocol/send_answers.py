@@ -7,8 +7,8 @@ encoded. What comes out are the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -20,12 +20,14 @@ from penstock.protocol.frames import JSON
 
 _pack_lengths: Final = Struct(">iI").pack
 _quote: Final = orjson.dumps
+_POSITION_BYTES: Final = 8
+_MAX_COUNTS: Final = 64
 
 
 class SendAnswers:
     """Successful answers of one broker, with JSON headers."""
 
-    __slots__ = ("_header", "_header_of_batch", "_host", "_id", "id_prefix", "region", "trace_on")
+    __slots__ = ("_header", "_header_of_batch", "id_prefix", "region", "trace_on")
 
     def __init__(self, *, id_prefix: str, region: str, trace_on: bool) -> None:
         self.id_prefix = id_prefix
@@ -33,8 +35,6 @@ class SendAnswers:
         self.region = region
         self.trace_on = "true" if trace_on else "false"
         constants = {Property.REGION: region, Property.TRACE_ON: self.trace_on}
-        self._host = bytes.fromhex(id_prefix)
-        self._id = Struct(f">{len(self._host)}sq")
         rest = b"".join(
             (
                 b'","queueId":"%d","queueOffset":"%d","transactionId":%b,',
@@ -74,15 +74,16 @@ class SendAnswers:
         size = len(header)
         return _pack_lengths(size + 4, JSON << 24 | size) + header
 
-    def ids(self, log_positions: Iterable[int]) -> str:
+    def ids(self, log_positions: Sequence[int]) -> str:
         """The ids of messages at these places, as the answer to a batch names them."""
-        packed = b"".join(map(self._id.pack, repeat(self._host), log_positions))
-        return packed.hex(",", self._id.size).upper()
+        packed = _packer(len(log_positions))(*log_positions)
+        ends = packed.hex(",", _POSITION_BYTES).upper()
+        return self.id_prefix + ends.replace(",", f",{self.id_prefix}")
 
     def frame_of_batch(
         self,
         request_id: int,
-        log_positions: Iterable[int],
+        log_positions: Sequence[int],
         queue_id: int,
         queue_offset: int,
         unique_id: str,
@@ -97,3 +98,8 @@ class SendAnswers:
         )
         size = len(header)
         return _pack_lengths(size + 4, JSON << 24 | size) + header
+
+
+@lru_cache(_MAX_COUNTS)
+def _packer(count: int) -> Callable[..., bytes]:
+    return Struct(f">{count}q").pack

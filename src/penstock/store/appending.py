@@ -93,8 +93,12 @@ class Appender:
         self._in_runs = 0
         """Messages that wait in runs, but for one of each."""
         self._has_runs = False
-        """Whether a run may be among what is to be published."""
+        """Whether a run may be among what is staged."""
         self._unflushed: deque[Staged | StagedRun] = deque()
+        self.unpublished: list[Staged | StagedRun] = []
+        """Written without a wait for a flush, but not visible yet; see `publish`."""
+        self._publishes_runs = False
+        """Whether a run may be among what is to be published."""
 
     def append(self, draft: Draft) -> Appended:
         """Stage one message; ``write`` puts it into the log."""
@@ -217,43 +221,40 @@ class Appender:
         """
         if self._parts.refusal is not None:
             self._parts.refuse()
-        if draft.sys_flag & _UNUSUAL:
+        topic, queue_id, _, _, _, sys_flag, *others = draft
+        if sys_flag & _UNUSUAL:
             return None
-        queue = self._queue_by_key.get((draft.topic, draft.queue_id))
+        queue = self._queue_by_key.get((topic, queue_id))
         if queue is None:
-            queue = self._new_queue(draft.topic, draft.queue_id)
+            queue = self._new_queue(topic, queue_id)
         now = self._time_ms()
-        shared = RunParts(
-            queue.topic_bytes,
-            draft.queue_id,
-            draft.sys_flag,
-            draft.born_timestamp,
-            draft.born_host,
-            draft.store_host,
-            draft.reconsume_times,
-            draft.prepared_transaction_offset,
-        )
+        shared: RunParts = _new_tuple(RunParts, (queue.topic_bytes, queue_id, sys_flag, *others))
         commit_log = self._log
-        queue_offset = queue.next_offset
-        made = encode_run(body, shared, queue_offset, commit_log.position, now, unless)
-        if made is None or len(made[0]) > self._config.max_message_size + RECORD_OVERHEAD_BYTES:
+        position, queue_offset = commit_log.position, queue.next_offset
+        made = encode_run(body, shared, queue_offset, position, now, unless)
+        if made is None:
             return None
-        if commit_log.position + len(made[0]) + BLANK_HEAD_BYTES > commit_log.segment_end:
-            made = encode_run(body, shared, queue_offset, self._roll(len(made[0])), now)
-            assert made is not None, "it was possible before"
         records, run = made
-        count, total = len(run.sizes), len(records)
-        position = commit_log.position
+        total = len(records)
+        if total > self._config.max_message_size + RECORD_OVERHEAD_BYTES:
+            return None
+        if position + total + BLANK_HEAD_BYTES > commit_log.segment_end:
+            position = self._roll(total)
+            made = encode_run(body, shared, queue_offset, position, now)
+            assert made is not None, "it was possible before"
+            records, run = made
+        positions = run.positions
+        count = len(positions)
         commit_log.parts.append(records)
         commit_log.position = position + total
         queue.next_offset = queue_offset + count
-        self._pending.append((queue, position, total, queue_offset, draft.sys_flag, now, run))
+        self._pending.append((queue, position, total, queue_offset, sys_flag, now, run))
         self._in_runs += count - 1
         self._has_runs = True
-        last = Appended(run.positions[-1], queue_offset + count - 1, run.sizes[-1], now)
         if position - commit_log.written[0] > MAX_STAGED_BYTES:
             self.write()
-        return AppendedRun(run.positions, queue_offset, total, last)
+        last = (positions[-1], queue_offset + count - 1, run.sizes[-1], now)
+        return _new_tuple(AppendedRun, (positions, queue_offset, total, _new_tuple(Appended, last)))
 
     def _encode_batch(
         self, queue: ConsumeQueue, draft: Draft, items: Sequence[BatchItem], position: int, now: int
@@ -330,11 +331,17 @@ class Appender:
 
         On an error nothing of it is stored, and nothing of it will appear after a crash.
         """
+        self.write_log()
+        if self.unpublished:
+            self.publish()
+
+    def write_log(self) -> bool:
+        """`write`, but what nobody waits for becomes visible by `publish`; True: call it."""
         pending = self._pending
         if self._queues.has_persisted:
             self._queues.drop_persisted()
         if not pending:
-            return
+            return bool(self.unpublished)
         self._pending = []
         in_runs, self._in_runs = self._in_runs, 0
         commit_log = self._log
@@ -350,10 +357,16 @@ class Appender:
         counts.write_calls += 1
         counts.put_count += len(pending) + in_runs
         counts.put_bytes += commit_log.written[0] - before
+        if self._has_runs:
+            self._has_runs, self._publishes_runs = False, True
         if self._is_sync:
             self._unflushed.extend(pending)
-        else:
-            self._publish(pending)
+            return False
+        self.unpublished += pending
+        if self._parts.dispatcher.is_awaited(pending):
+            self.publish()
+            return False
+        return True
 
     def _write_failed(
         self, pending: list[Staged | StagedRun], messages: int, error: Exception
@@ -371,12 +384,19 @@ class Appender:
             raise error
         raise StoreError(f"write to {self._log.directory} failed: {error}") from error
 
+    def publish(self) -> None:
+        """Make visible what is written; a reader that comes first does the same."""
+        # Taken before anybody is told of a message: whoever is may read at once.
+        staged, self.unpublished = self.unpublished, []
+        if staged:
+            self._publish(staged)
+
     def _publish(self, staged: Sequence[Staged | StagedRun]) -> None:
         parts = self._parts
         last = staged[-1]
         try:
-            if self._has_runs:
-                self._has_runs = self._is_sync  # With sync flush others may still wait.
+            if self._publishes_runs:
+                self._publishes_runs = self._is_sync  # With sync flush others may still wait.
                 parts.dispatcher.publish(staged)
             else:
                 parts.dispatcher.fresh(staged)  # type: ignore[arg-type]  # no run among them

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -32,6 +33,8 @@ FILLER: Final = pack_unit(0, 0x7FFF_FFFF, 0)
 _FILLER_SIZE = 0x7FFF_FFFF
 _NOTHING = bytes(UNIT_BYTES)
 _MAX_FILL = 100_000
+_MOST_AT_ONCE = 64
+"""So many units are packed by one call."""
 
 
 class QueueEntry(NamedTuple):
@@ -56,7 +59,18 @@ class QueueFiles(NamedTuple):
 
 def pack_units(positions: Sequence[int], sizes: Sequence[int], code: int) -> bytes:
     """The units of records with one tags code, one behind the other."""
-    return b"".join(map(pack_unit, positions, sizes, repeat(code)))
+    count = len(positions)
+    if count > _MOST_AT_ONCE:
+        return b"".join(map(pack_unit, positions, sizes, repeat(code)))
+    fields = [code] * (3 * count)
+    fields[::3] = positions
+    fields[1::3] = sizes
+    return _units(count).pack(*fields)
+
+
+@lru_cache(_MOST_AT_ONCE)
+def _units(count: int) -> struct.Struct:
+    return struct.Struct(">" + "qiq" * count)
 
 
 class ConsumeQueue:
@@ -74,6 +88,7 @@ class ConsumeQueue:
         "min_offset",
         "next_offset",
         "persisted",
+        "place",
         "queue_id",
         "tail",
         "tail_start",
@@ -87,6 +102,8 @@ class ConsumeQueue:
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
+        self.place = (topic, queue_id)
+        """Both together, as those name it who wait for messages."""
         self.directory = f"{shared.directory}/{topic}/{queue_id}"
         self.next_offset = 0
         """The queue offset the next appended message gets; ahead of ``max_offset`` while staged."""

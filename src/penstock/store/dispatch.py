@@ -20,7 +20,7 @@ from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import Scanned
 from penstock.store.marked import DELAY, KEYS, TAGS, UNIQUE_KEY, value_of
 from penstock.store.queue_table import TAIL_BYTES, QueueTable
-from penstock.store.runs import TAIL_HEAD_BYTES, Run
+from penstock.store.runs import Run
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +61,9 @@ def _opened(staged: StagedRun) -> list[Staged]:
     """The messages of a run one by one."""
     queue, _, _, queue_offset, sys_flag, timestamp, run = staged
     return [
-        (queue, position, size, offset, sys_flag, timestamp, tail[2:])
-        for offset, (position, size, tail) in enumerate(
-            zip(run.positions, run.sizes, run.tails, strict=True), queue_offset
+        (queue, position, size, offset, sys_flag, timestamp, properties)
+        for offset, (position, size, properties) in enumerate(
+            zip(run.positions, run.sizes, run.properties, strict=True), queue_offset
         )
     ]
 
@@ -82,6 +82,17 @@ class Dispatcher:
         self.deleted_topics: dict[str, int] = {}
         self.index_stopped_at: int | None = None
         self.index_error: OSError | None = None
+
+    def is_awaited(self, staged: Sequence[Staged | StagedRun]) -> bool:
+        """Whether somebody waits for a message of one of these queues."""
+        for _, waiting in self.listeners:
+            if waiting is None:
+                return True
+            if waiting:
+                for one in staged:
+                    if one[0].place in waiting:
+                        return True
+        return False
 
     def publish(self, staged: Sequence[Staged | StagedRun]) -> None:
         """Make appended records and runs of them visible, in the order of the log."""
@@ -132,13 +143,13 @@ class Dispatcher:
         queues.bound_tails(len(run.sizes))
         if even.hashes:
             self._add_run(run, even, timestamp)
-        place = (queue.topic, queue.queue_id)
+        place = queue.place
         for listener, waiting in self.listeners:
-            for next_offset, said in enumerate(run.tails, queue_offset + 1):
+            for next_offset, said in enumerate(run.properties, queue_offset + 1):
                 # Mostly nobody waits, or no longer than for the first of them.
                 if waiting is None or place not in waiting:
                     break
-                listener(*place, next_offset, code, timestamp, said[TAIL_HEAD_BYTES:])
+                listener(*place, next_offset, code, timestamp, said)
 
     def _add_run(self, run: Run, even: EvenRun, timestamp: int) -> None:
         assert self._index is not None, "keys were read for it"
@@ -209,7 +220,7 @@ class Dispatcher:
     def _tell(self, arrivals: list[_Visible]) -> None:
         for listener, waiting in self.listeners:
             for queue, next_offset, code, timestamp, properties in arrivals:
-                if waiting is None or (queue.topic, queue.queue_id) in waiting:
+                if waiting is None or queue.place in waiting:
                     listener(queue.topic, queue.queue_id, next_offset, code, timestamp, properties)
 
     def _stop_index(self, position: int, error: OSError) -> None:

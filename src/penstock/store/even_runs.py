@@ -15,6 +15,7 @@ the last run is tried first. Everything else is done to whole columns, outside o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from operator import add
 from struct import Struct
@@ -22,12 +23,15 @@ from typing import Final, NamedTuple
 
 from penstock.store.key_hashes import TopicHash
 from penstock.store.marked import KEYS, TAGS, UNIQUE_KEY, find_value
-from penstock.store.runs import TAIL_HEAD_BYTES, Run
+from penstock.store.runs import Run
 
 _MARKS: Final = b"\x01\x02"
-_END_BYTES: Final = 16
-"""Ids of one producer differ in their last characters only; what is before is hashed once."""
+_END_BYTES: Final = 8
+"""Ids of one producer differ in their last characters only (RocketMQ's count milliseconds and
+messages there); what is before is hashed once."""
 _MAX_LAYOUTS: Final = 256
+_MOST_AT_ONCE: Final = 64
+"""So many strings are cut by one call."""
 
 
 class EvenRun(NamedTuple):
@@ -52,7 +56,9 @@ class _Key(NamedTuple):
 class _Layout(NamedTuple):
     """How property strings of one length are cut into columns."""
 
-    table: Struct
+    columns: int
+    row: str
+    """As `struct` writes it."""
     fixed: Sequence[tuple[int, bytes]]
     """Columns that hold this in all rows."""
     values: Sequence[int]
@@ -70,32 +76,32 @@ def read_even_run(run: Run, topic: TopicHash | None) -> EvenRun | None:
     """The tag and the keys of a run, without keys if there is no ``topic``; None: not even."""
     if run.is_plain:
         return NO_KEYS
-    if not run.tail_bytes:
+    if not run.width:
         return None
-    known = _layouts.get(run.tail_bytes)
+    known = _layouts.get(run.width)
     found = None if known is None else _read(known, run, topic)
     if found is not None:
         return found
-    layout = _layout(run.tails[0])
+    layout = _layout(run.properties[0])
     found = None if layout is None else _read(layout, run, topic)
     if found is not None and layout is not None:
         if len(_layouts) >= _MAX_LAYOUTS:
             _layouts.clear()
-        _layouts[run.tail_bytes] = layout
+        _layouts[run.width] = layout
     return found
 
 
 # Cutting
 
 
-def _layout(tail: bytes) -> _Layout | None:
+def _layout(properties: bytes) -> _Layout | None:
     """The columns of strings like this one; None if it is too odd."""
-    first = b"\x02%b\x02" % tail[TAIL_HEAD_BYTES:]
+    first = b"\x02%b\x02" % properties
     tag_at, tag_end = find_value(first, TAGS)
     id_at, id_end = find_value(first, UNIQUE_KEY)
     places = [(id_at, id_end)] if id_at else []
     places += _words(first, *find_value(first, KEYS))
-    columns = _Columns(tail)
+    columns = _Columns(properties)
     keys: dict[int, _Key] = {}
     end = 0
     for entry in first[1:-1].split(b"\x02"):
@@ -114,7 +120,8 @@ def _layout(tail: bytes) -> _Layout | None:
             columns.values.append(columns.add(start, end))
     columns.finish()
     return _Layout(
-        Struct("".join([f"{width}s" for width in columns.widths])),
+        len(columns.widths),
+        "".join([f"{width}s" for width in columns.widths]),
         columns.fixed,
         columns.values,
         [keys[at] for at, _ in places],
@@ -135,11 +142,11 @@ def _words(first: bytes, start: int, stop: int) -> list[tuple[int, int]]:
 class _Columns:
     """Cuts a string into columns from left to right; what nobody asks for is fixed."""
 
-    # Places count from the separator in front of a string, which has its length before it here.
-    _SHIFT: Final = TAIL_HEAD_BYTES - 1
+    # Places count from the separator in front of a string, which is not here.
+    _SHIFT: Final = -1
 
-    def __init__(self, tail: bytes) -> None:
-        self._tail = tail
+    def __init__(self, properties: bytes) -> None:
+        self._said = properties
         self._done = 0
         self.widths: list[int] = []
         self.fixed: list[tuple[int, bytes]] = []
@@ -154,11 +161,11 @@ class _Columns:
 
     def finish(self) -> None:
         """There are no more."""
-        self._skip_to(len(self._tail))
+        self._skip_to(len(self._said))
 
     def _skip_to(self, place: int) -> None:
         if place > self._done:
-            self.fixed.append((len(self.widths), self._tail[self._done : place]))
+            self.fixed.append((len(self.widths), self._said[self._done : place]))
             self.widths.append(place - self._done)
 
 
@@ -167,8 +174,8 @@ class _Columns:
 
 def _read(layout: _Layout, run: Run, topic: TopicHash | None) -> EvenRun | None:
     """What the layout makes of a run; None if one of its strings does not fit."""
-    count = len(run.tails)
-    columns = list(zip(*layout.table.iter_unpack(run.said), strict=True))
+    count = len(run.properties)
+    columns = _cut(layout, run.said, count)
     for number, held in layout.fixed:
         if columns[number].count(held) != count:
             return None
@@ -187,6 +194,19 @@ def _read(layout: _Layout, run: Run, topic: TopicHash | None) -> EvenRun | None:
         return EvenRun(layout.tag, 1, hashes[0])
     together = list(chain.from_iterable(zip(*hashes, strict=True)))
     return EvenRun(layout.tag, len(hashes), together)
+
+
+def _cut(layout: _Layout, said: bytes, count: int) -> list[tuple[bytes, ...]]:
+    """The columns of all strings."""
+    if count > _MOST_AT_ONCE:
+        return list(zip(*_rows(layout.row, 1).iter_unpack(said), strict=True))
+    cells = _rows(layout.row, count).unpack(said)
+    return [cells[number :: layout.columns] for number in range(layout.columns)]
+
+
+@lru_cache(_MAX_LAYOUTS)
+def _rows(row: str, count: int) -> Struct:
+    return Struct(row * count)
 
 
 def _hashes(columns: Sequence[Sequence[bytes]], key: _Key, topic: TopicHash) -> list[int]:

@@ -8,7 +8,9 @@ One thread appends, writes and reads; ``flush`` may run in another. The way of a
                                  visible: queue entry, index entry, arrival
 
 What an acknowledgement means is decided by when the broker sends it: after ``write`` a message
-survives the death of the process, after ``flush`` that of the machine.
+survives the death of the process, after ``flush`` that of the machine. Who wants to acknowledge
+as soon as possible calls ``write_log``, answers, and then ``publish``; no reader of this store can
+tell the difference, since a read begins by publishing what was left.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from penstock.store.checkpoint import Checkpoint
 from penstock.store.cleaning import Cleaner
 from penstock.store.commit_log import CommitLog, store_timestamp_of
 from penstock.store.config import StoreConfig
-from penstock.store.consume_queue import QueueEntry
+from penstock.store.consume_queue import ConsumeQueue, QueueEntry
 from penstock.store.dispatch import Arrival, message_keys
 from penstock.store.files import DiskSpace, FileLayer
 from penstock.store.flushing import Flusher
@@ -182,6 +184,7 @@ class MessageStore:
         assert self._flusher is not None
         if parts.refusal is None:
             self.write()
+        self.publish()
         self.mark_flushed(self.flush(thorough=True))
         self.flush(thorough=True)
         if parts.dispatcher.index_stopped_at is not None or parts.queues.failed_writes is not None:
@@ -260,6 +263,17 @@ class MessageStore:
         """
         self._appender.write()
 
+    def write_log(self) -> bool:
+        """`write` without the work for readers, unless somebody waits for one of the messages.
+
+        True: that work is left to `publish`, or to the first one who reads.
+        """
+        return self._appender.write_log()
+
+    def publish(self) -> None:
+        """Do the work for readers that `write_log` left."""
+        self._appender.publish()
+
     def flush(self, *, thorough: bool = False) -> int:
         """Return when all that was written is on the disk, and up to where that is.
 
@@ -287,6 +301,12 @@ class MessageStore:
 
     # Reading
 
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue with all its messages, as every reader must see it."""
+        if self._appender.unpublished:
+            self._appender.publish()
+        return self._queue_table.get(topic, queue_id)
+
     def read(
         self,
         topic: str,
@@ -302,7 +322,7 @@ class MessageStore:
         Without ``max_bytes`` RocketMQ's limits of one pull are in force (32 messages or 256 KiB,
         8 or 64 KiB for old ones), with it only those given. The first message is always returned.
         """
-        queue = self._queue_table.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         result = self._reader.read(queue, queue_offset, max_count, max_bytes, matches)
         counts = self._parts.counts
         counts.read_calls += 1
@@ -319,26 +339,26 @@ class MessageStore:
 
     def entry(self, topic: str, queue_id: int, queue_offset: int) -> QueueEntry | None:
         """A queue's entry; None outside the queue."""
-        queue = self._queue_table.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return None
         return queue.entry(queue_offset)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset that is still there; 0 for a queue nobody knows."""
-        queue = self._queue_table.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset the next visible message will have; 0 for a queue nobody knows."""
-        queue = self._queue_table.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def offset_at(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
     ) -> int:
         """The first offset stored at or after a time; with ``upper`` the last at or before it."""
-        queue = self._queue_table.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         if queue is None:
             return 0
         return offset_by_time(queue, self._log, timestamp_ms, upper=upper)
@@ -375,6 +395,7 @@ class MessageStore:
         index = self._parts.index
         if index is None:
             return QueryResult([], 0, 0)
+        self.publish()
         wanted = key.encode("utf-8", "replace")
         hashed = TopicHash(topic.encode("utf-8", "replace")).of(wanted)
         found: dict[int, memoryview] = {}
@@ -401,6 +422,7 @@ class MessageStore:
 
     def queues(self) -> Iterator[tuple[str, int]]:
         """Topic and number of every queue."""
+        self.publish()
         return self._queue_table.names()
 
     def refresh(self) -> int:
@@ -494,11 +516,13 @@ class MessageStore:
     @property
     def queue_table(self) -> QueueTable:
         """The queues themselves, for tools."""
+        self.publish()
         return self._queue_table
 
     @property
     def key_index(self) -> KeyIndex | None:
         """The index itself, for tools."""
+        self.publish()
         return self._parts.index
 
     @property

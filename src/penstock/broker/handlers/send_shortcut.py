@@ -58,6 +58,7 @@ class SendShortcut:
         self._is_open = not broker.storage.is_sync_flush and not broker.config.is_slave
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._stamp = broker.stamp.stamp
+        self._unique_id = broker.stamp.unique_id
         self._append = broker.storage.append
         self._append_run = broker.storage.append_run
         self._answer_frame = answers.frame
@@ -144,7 +145,7 @@ class SendShortcut:
             reconsume_times = SMALL_INT32S[ext["j"]]
             born_text = ext["g"]
             born_timestamp = int(born_text)
-            unique_id = self._stamp(ext["i"]).unique_id
+            unique_id = self._unique_id(ext["i"])
             request_id = head["opaque"]
             wire_flag = head["flag"]
             if (
@@ -163,30 +164,36 @@ class SendShortcut:
                 return None
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
-        draft = Draft(
-            topic,
-            queue_id,
-            b"",
-            sys_flag=sys_flag & SENDERS_FLAGS,
-            born_timestamp=born_timestamp,
-            born_host=born_host(peer),
-            store_host=self._store_host,
-            reconsume_times=reconsume_times,
-        )
         try:
+            draft: Draft = _new_tuple(
+                Draft,
+                (
+                    topic,
+                    queue_id,
+                    b"",
+                    b"",
+                    0,
+                    sys_flag & SENDERS_FLAGS,
+                    born_timestamp,
+                    peer.data.get(_BORN_HOST) or born_host(peer),
+                    self._store_host,
+                    reconsume_times,
+                    0,
+                ),
+            )
             run = self._append_run(draft, body, SPECIAL_IN_BATCHES)
         except PenstockError as error:
             return self._refusal(error, request_id)
         if run is None:
             return None
-        positions = run.log_positions
+        positions, queue_offset, size, _ = run
         counter.count += len(positions)
-        counter.size += run.size
+        counter.size += size
         counter.calls += 1
         if SHORT_RECEIPT in ext:
             positions = positions[:1]
         return self._answers.frame_of_batch(
-            request_id, positions, queue_id, run.queue_offset, unique_id
+            request_id, positions, queue_id, queue_offset, unique_id
         )
 
     def _refusal(self, error: PenstockError, request_id: int) -> bytes:
