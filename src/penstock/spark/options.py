@@ -182,7 +182,10 @@ def _subject(
             raise InvalidArgument(
                 "nothing says what to read",
                 expected="option topic, subscribePattern or assign",
-                hint=".option('topic', 'orders')",
+                hint=".option('topic', 'orders')"
+                if given.is_any
+                # So it is with a table of a catalog, however it was made.
+                else ".option('topic', 'orders'), or SELECT ... WITH (topic = 'orders')",
             )
         return (), None, ()
     name = named[0]

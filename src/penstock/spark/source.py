@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 
 from penstock.spark.columns import asked_columns, spark_schema
 from penstock.spark.fetch import Fetcher
+from penstock.spark.option_reader import refuse_catalog_table
 from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.planning import TaskRanges, tasks
 from penstock.spark.positions import Positions
@@ -40,6 +41,7 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         # Asked for when a read is made, so this is where a misspelt option comes to light.
+        refuse_catalog_table(self.options)
         return spark_schema(asked_columns(None, parse_read(dict(self.options)).columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
