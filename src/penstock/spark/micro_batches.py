@@ -10,7 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.spark.fetch import RETRY_DELAY, lost
+from penstock.spark.fetch import RETRY_DELAY, DataLost, lost
 from penstock.spark.options import ReadOptions, offsets_of
 from penstock.spark.planning import Range
 from penstock.spark.shortened import Cause, Shortened
@@ -30,6 +30,8 @@ from penstock.spark.shortened import Cause, Shortened
 log = logging.getLogger(__name__)
 
 Offsets = dict[MessageQueue, int]
+
+_MAX_SHOWN: Final = 5
 
 
 class DriverHalf(ABC):
@@ -91,6 +93,28 @@ class DriverHalf(ABC):
             # A place that moves back has nothing to be read before the next batch.
             ranges.append(Range(queue, min(low, high), high))
         return ranges
+
+    def _begun(self, start: Mapping[str, object]) -> Offsets:
+        """Where the next micro-batch begins, of the queues that the stream still reads.
+
+        A checkpoint may know others: the options were changed. Nobody would read their messages
+        from then on, and nothing would show it.
+        """
+        begun = read_offsets(start)
+        left = sorted(queue for queue in begun if not self._options.covers(queue))
+        if not left:
+            return begun
+        shown = ", ".join(map(str, left[:_MAX_SHOWN])) + (", ..." if left[_MAX_SHOWN:] else "")
+        what = f"the checkpoint has {shown}, and the stream reads {self._options.subject} only"
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                what,
+                expected="a stream that goes on with all it read before",
+                hint="name it again, begin with a new checkpoint, or leave it for good with "
+                "option failOnDataLoss false",
+            )
+        log.warning("%s; left for good", what)
+        return {queue: offset for queue, offset in begun.items() if queue not in left}
 
     def _ends(self, begun: Offsets) -> Offsets:
         """How far a micro-batch may go; a queue that is too short just now stays where it is."""

@@ -120,6 +120,14 @@ class ReadOptions:
         """The tags that pass; None when all do."""
         return parse_tags(self.tags).tags or None
 
+    def covers(self, queue: MessageQueue) -> bool:
+        """Whether a queue is among what is to be read, should it exist."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, queue.topic) is not None
+        if self.assignment:
+            return queue in self.assignment
+        return not self.topics or queue.topic in self.topics
+
     @property
     def subject(self) -> str:
         """What is read, for error texts."""
