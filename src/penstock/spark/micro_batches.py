@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue
 from penstock.spark.fetch import RETRY_DELAY, DataLost, lost
 from penstock.spark.options import ReadOptions, offsets_of
@@ -201,6 +201,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
     def stop(self) -> None:
         if self._driver is not None:
             self._driver.close()
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream that cannot be: it says why as soon as Spark asks it anything.
+
+    Where no reader is made at all, Spark's runner stumbles over that, and what users read last is
+    its complaint and not ours.
+    """
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, object]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        raise self._error
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        raise self._error
 
 
 def read_offsets(written: Mapping[str, object]) -> Offsets:

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from penstock.errors import PenstockError
 from penstock.spark.columns import asked_columns, spark_schema
 from penstock.spark.fetch import Fetcher
 from penstock.spark.option_reader import refuse_catalog_table
@@ -54,6 +55,14 @@ class PenstockSource(DataSource):
         return TopicReader(options, columns, self.cores)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            return self._stream_reader(schema)
+        except PenstockError as error:
+            from penstock.spark.micro_batches import RefusedStream
+
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_read(dict(self.options))
         columns = asked_columns(schema, options.columns)
         if options.path is not None:
