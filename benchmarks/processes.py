@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import subprocess
 import sys
@@ -103,6 +104,24 @@ def broker(*options: str) -> Iterator[ServerProcess]:
             yield server
         finally:
             server.stop()
+
+
+def tree_cpu_seconds(root: int) -> float:
+    """CPU time of a process and all it started that still live: the JVM and its workers."""
+    ticks, parents = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid] = int(fields[1])
+            ticks[pid] = int(fields[11]) + int(fields[12])
+    total = 0
+    for pid, spent in ticks.items():
+        ancestor = pid
+        while ancestor not in (root, 0, 1):
+            ancestor = parents.get(ancestor, 0)
+        total += spent if ancestor == root else 0
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def allow_many_files(count: int) -> int:

@@ -11,7 +11,6 @@ is told is the time of its micro-batch, without the wait for the message.
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.effort import FULL, QUICK, Effort, Figures, at_least, at_most, median, ratio
-from benchmarks.processes import ServerProcess
+from benchmarks.processes import ServerProcess, tree_cpu_seconds
 from benchmarks.script import main
-from benchmarks.spark_path import BODY_BYTES, LEAN, MESSAGES, QUEUES, TOPIC, fill, scan
+from benchmarks.spark_path import BODY_BYTES, LEAN, MESSAGES, QUEUES, TOPIC, fill, jvm_pid, scan
 from benchmarks.spark_path import read as read_path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -104,7 +103,7 @@ def _scans(
         assert frame.count() == count
         scan(frame)
     rates: dict[str, list[float]] = {"broker": [], "path": []}
-    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_pid(spark)
     served = working = 0.0
     for _ in range(effort.rounds):
         rates["path"].append(count / scan(path))
@@ -125,24 +124,6 @@ def _scans(
         },
         **ratio(rates["broker"], rates["path"]),
     }
-
-
-def tree_cpu_seconds(root: int) -> float:
-    """CPU time of a process and all it started that still live: the JVM and its workers."""
-    ticks, parents = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            pid = int(stat.parent.name)
-            parents[pid] = int(fields[1])
-            ticks[pid] = int(fields[11]) + int(fields[12])
-    total = 0
-    for pid, spent in ticks.items():
-        ancestor = pid
-        while ancestor not in (root, 0, 1):
-            ancestor = parents.get(ancestor, 0)
-        total += spent if ancestor == root else 0
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _scan_rate(spark: SparkSession, namesrv: str, columns: tuple[str, ...], count: int) -> Figures:

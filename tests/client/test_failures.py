@@ -14,6 +14,7 @@ from penstock.client.failures import (
 )
 from penstock.client.outcomes import ConsumeResult, DeadLetter, Outcome, RetryLater, ReturnType
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import Failure
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -74,3 +75,27 @@ def test_a_reason_fits_into_properties() -> None:
     assert reason["PENSTOCK_REASON_ATTEMPT"] == "3"
     assert reason_of(message(), None, "h")["PENSTOCK_REASON_TYPE"] == "ConsumeTimeout"
     assert reason_of(message(), failed(DeadLetter("why")), "h")["PENSTOCK_REASON_MESSAGE"] == "why"
+
+
+class Speechless(Exception):
+    """An error that fails when it is asked for its text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text of me")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (DeadLetter(ValueError("no card")), "DeadLetter", "no card"),  # type: ignore[arg-type]
+        (RetryLater("1s", ValueError("busy")), "RetryLater", "busy"),  # type: ignore[arg-type]
+        (DeadLetter(None), "DeadLetter", None),  # type: ignore[arg-type]
+        (Speechless(), "Speechless", None),
+    ],
+)
+def test_no_error_keeps_a_message_from_its_way(
+    error: Exception, kind: str, text: str | None
+) -> None:
+    reason = reason_of(message(), failed(error), "here")
+    assert reason[Failure.TYPE] == kind
+    assert reason.get(Failure.MESSAGE) == text

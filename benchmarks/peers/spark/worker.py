@@ -23,7 +23,8 @@ from benchmarks.peers.servers.kafka import Kafka as KafkaServer
 from benchmarks.peers.spark.plan import IDLE, ROWS, SCAN, SINK, STREAM, SparkPlan
 from benchmarks.peers.spark.sides import SINK_TOPIC, Kafka, Ours, Parquet, Side
 from benchmarks.peers.worker import Figures, tell
-from benchmarks.spark_broker import next_batch, serving, tree_cpu_seconds, wait_for
+from benchmarks.processes import tree_cpu_seconds
+from benchmarks.spark_broker import next_batch, serving, wait_for
 from benchmarks.spark_path import BODY_BYTES, QUEUES, fill, scan
 from benchmarks.spark_path import read as read_path
 from pyspark.sql import SparkSession

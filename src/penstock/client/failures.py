@@ -100,7 +100,7 @@ def reason_of(message: StoredMessage, outcome: Outcome | None, host: str) -> dic
         text = ""
     else:
         kind = type(error).__qualname__
-        text = error.reason if isinstance(error, DeadLetter | RetryLater) else str(error)
+        text = _words(error.reason if isinstance(error, DeadLetter | RetryLater) else error)
     reason = {
         Failure.TYPE: kind,
         Failure.MESSAGE: _clean(text),
@@ -108,6 +108,18 @@ def reason_of(message: StoredMessage, outcome: Outcome | None, host: str) -> dic
         Failure.ATTEMPT: str(message.reconsume_times + 1),
     }
     return {key: value for key, value in reason.items() if value}
+
+
+def _words(said: object) -> str:
+    """What a handler's error says.
+
+    Handlers raise ``DeadLetter(error)`` as well, and errors that fail when they are asked for their
+    text. Neither may keep a message from its way.
+    """
+    try:
+        return "" if said is None else str(said)
+    except Exception:
+        return ""
 
 
 def _clean(text: str) -> str:

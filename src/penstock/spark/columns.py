@@ -126,6 +126,13 @@ def _checked(field: StructField) -> str:
             expected=expected,
             hint=f"read it as {expected} and cast it after load()",
         )
+    if not field.nullable or field.dataType != column.spark_type:
+        # Spark would refuse our batches, task by task and in other words.
+        raise InvalidArgument(
+            f"column {field.name!r} is never null by the schema",
+            expected=f"{expected} that may be null, as everything from a Python source",
+            hint="leave NOT NULL out, or nullable=False and containsNull=False",
+        )
     return field.name
 
 

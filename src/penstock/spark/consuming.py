@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.client.listeners import HandlerFunction, Listener
@@ -75,6 +76,12 @@ def consume(
     check_range("max_retries", max_retries, 0, UNLIMITED)
     # Refuses what cannot be called.
     Listener("", handler, takes_batch=False, owner=f"group {group!r}")
+    _check_travels(handler, group)
+    if checkpoint is None or not str(checkpoint).strip():
+        # As text it would be a directory of that name, wherever the driver happens to run.
+        raise InvalidArgument(
+            f"checkpoint {checkpoint!r}", expected="a directory that every restart names again"
+        )
     chosen = _trigger(trigger)
     if isinstance(source, DataFrame):
         writer = _from_frame(source, handler, group, ordered, max_retries)
@@ -83,6 +90,18 @@ def consume(
     if chosen:
         writer = writer.trigger(**chosen)
     return writer.option("checkpointLocation", str(checkpoint)).start()
+
+
+def _check_travels(handler: HandlerFunction, group: str) -> None:
+    """Refuse a handler that no executor could get; Spark's own word for it names no handler."""
+    try:
+        cloudpickle.dumps(handler)  # type: ignore[no-untyped-call]  # PySpark's copy has no types
+    except Exception as error:
+        raise InvalidArgument(
+            f"the handler of group {group!r} cannot be sent to executors: {error}",
+            expected="a function that holds no connection, lock, file or Spark session",
+            hint="make such things in the handler's module when they are first needed",
+        ) from error
 
 
 def _trigger(trigger: str | Mapping[str, Any] | None) -> dict[str, Any]:

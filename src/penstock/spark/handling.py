@@ -168,13 +168,14 @@ class Handling:
         )
         if outcome.result not in _DONE:
             log.warning(
-                "handler failed group=%s queue=%s offset=%d attempt=%d how=%s error=%r",
+                "handler failed group=%s queue=%s offset=%d attempt=%d how=%s %s=%.500r",
                 self._job.group,
                 message.queue,
                 message.queue_offset,
                 message.reconsume_times + 1,
                 outcome.return_type.value,
-                error,
+                # Whatever else than nothing a handler returns is no result: say what it was.
+                *(("returned", returned) if error is None else ("error", error)),
             )
         return outcome
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Generic, TypeVar
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue
-from penstock.spark.fetch import RETRY_DELAY, lost
+from penstock.spark.fetch import RETRY_DELAY, DataLost, lost
 from penstock.spark.options import ReadOptions, offsets_of
 from penstock.spark.planning import Range
 from penstock.spark.shortened import Cause, Shortened
@@ -30,6 +30,8 @@ from penstock.spark.shortened import Cause, Shortened
 log = logging.getLogger(__name__)
 
 Offsets = dict[MessageQueue, int]
+
+_MAX_SHOWN: Final = 5
 
 
 class DriverHalf(ABC):
@@ -91,6 +93,28 @@ class DriverHalf(ABC):
             # A place that moves back has nothing to be read before the next batch.
             ranges.append(Range(queue, min(low, high), high))
         return ranges
+
+    def _begun(self, start: Mapping[str, object]) -> Offsets:
+        """Where the next micro-batch begins, of the queues that the stream still reads.
+
+        A checkpoint may know others: the options were changed. Nobody would read their messages
+        from then on, and nothing would show it.
+        """
+        begun = read_offsets(start)
+        left = sorted(queue for queue in begun if not self._options.covers(queue))
+        if not left:
+            return begun
+        shown = ", ".join(map(str, left[:_MAX_SHOWN])) + (", ..." if left[_MAX_SHOWN:] else "")
+        what = f"the checkpoint has {shown}, and the stream reads {self._options.subject} only"
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                what,
+                expected="a stream that goes on with all it read before",
+                hint="name it again, begin with a new checkpoint, or leave it for good with "
+                "option failOnDataLoss false",
+            )
+        log.warning("%s; left for good", what)
+        return {queue: offset for queue, offset in begun.items() if queue not in left}
 
     def _ends(self, begun: Offsets) -> Offsets:
         """How far a micro-batch may go; a queue that is too short just now stays where it is."""
@@ -177,6 +201,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
     def stop(self) -> None:
         if self._driver is not None:
             self._driver.close()
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream that cannot be: it says why as soon as Spark asks it anything.
+
+    Where no reader is made at all, Spark's runner stumbles over that, and what users read last is
+    its complaint and not ours.
+    """
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, object]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        raise self._error
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        raise self._error
 
 
 def read_offsets(written: Mapping[str, object]) -> Offsets:

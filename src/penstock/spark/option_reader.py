@@ -60,6 +60,11 @@ class OptionReader:
         value = self._given.get(name.lower())
         return value if value is None else value.strip()
 
+    @property
+    def is_any(self) -> bool:
+        """Whether anything was written at all."""
+        return bool(self._given)
+
     def given(self, *names: str) -> list[str]:
         """Those of ``names`` that were written, in that order."""
         return [name for name in names if self.text(name) is not None]
@@ -112,6 +117,21 @@ def check_names(names: Iterable[str], known: Iterable[str], purpose: str) -> Non
             f"unknown option {name!r} for {purpose} format penstock",
             expected=f"some of {', '.join(spellings.values())}",
             hint=f"option {spellings[near[0]]!r}" if near else None,
+        )
+
+
+def refuse_catalog_table(names: Iterable[str]) -> None:
+    """Refuse ``CREATE TABLE ... USING penstock OPTIONS (...)``, whose options nobody would see.
+
+    Spark asks for the schema with them, and with properties of the table such as its provider; when
+    the table is read, it hands a Python source no options but those of the query.
+    """
+    if "provider" in names:
+        raise InvalidArgument(
+            "a table of a catalog, whose options Spark forgets",
+            expected="CREATE TEMPORARY VIEW orders USING penstock OPTIONS (...)",
+            hint="or a table with columns, CREATE TABLE orders (body BINARY) USING penstock, and "
+            "the options at every use: SELECT * FROM orders WITH (topic = 'orders')",
         )
 
 

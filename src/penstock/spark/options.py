@@ -120,6 +120,14 @@ class ReadOptions:
         """The tags that pass; None when all do."""
         return parse_tags(self.tags).tags or None
 
+    def covers(self, queue: MessageQueue) -> bool:
+        """Whether a queue is among what is to be read, should it exist."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, queue.topic) is not None
+        if self.assignment:
+            return queue in self.assignment
+        return not self.topics or queue.topic in self.topics
+
     @property
     def subject(self) -> str:
         """What is read, for error texts."""
@@ -182,7 +190,10 @@ def _subject(
             raise InvalidArgument(
                 "nothing says what to read",
                 expected="option topic, subscribePattern or assign",
-                hint=".option('topic', 'orders')",
+                hint=".option('topic', 'orders')"
+                if given.is_any
+                # So it is with a table of a catalog, however it was made.
+                else ".option('topic', 'orders'), or SELECT ... WITH (topic = 'orders')",
             )
         return (), None, ()
     name = named[0]

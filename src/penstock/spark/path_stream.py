@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import InputPartition
 
 from penstock.model import MessageQueue
-from penstock.spark.micro_batches import DriverHalf, Offsets, StreamReader, read_offsets
+from penstock.spark.micro_batches import DriverHalf, Offsets, StreamReader
 from penstock.spark.mirror import written
 from penstock.spark.options import LATEST, ReadOptions
 from penstock.spark.path import PathTask, StorePositions, planned, read_path
@@ -65,7 +65,7 @@ class _Driver(DriverHalf):
         self._target = self._known_ends()
 
     def latest(self, start: Mapping[str, object], most: int | None) -> dict[str, object]:
-        begun = read_offsets(start)
+        begun = self._begun(start)
         end = self._ends(begun)
         deadline = time.monotonic() + self._options.poll_seconds
         while self._target is None and end == begun and time.monotonic() < deadline:

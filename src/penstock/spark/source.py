@@ -16,8 +16,10 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from penstock.errors import PenstockError
 from penstock.spark.columns import asked_columns, spark_schema
 from penstock.spark.fetch import Fetcher
+from penstock.spark.option_reader import refuse_catalog_table
 from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.planning import TaskRanges, tasks
 from penstock.spark.positions import Positions
@@ -40,6 +42,7 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         # Asked for when a read is made, so this is where a misspelt option comes to light.
+        refuse_catalog_table(self.options)
         return spark_schema(asked_columns(None, parse_read(dict(self.options)).columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -52,6 +55,14 @@ class PenstockSource(DataSource):
         return TopicReader(options, columns, self.cores)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            return self._stream_reader(schema)
+        except PenstockError as error:
+            from penstock.spark.micro_batches import RefusedStream
+
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_read(dict(self.options))
         columns = asked_columns(schema, options.columns)
         if options.path is not None:

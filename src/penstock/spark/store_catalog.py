@@ -8,6 +8,7 @@ are not in files yet; those are sent along with the tasks, so that executors onl
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import logging
 import re
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 _SYSTEM_TOPICS: Final = UNSENDABLE_TOPICS | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 _REPLY_SUFFIX: Final = reply_topic("")
 _OFFSETS_FILE: Final = "config/consumerOffset.json"
+_TOPICS_FILE: Final = "config/topics.json"
 
 
 class StoreFiles(NamedTuple):
@@ -132,8 +134,8 @@ class StoreCatalog:
         topics = {queue.topic for queue in there}
         if options.topics:
             for topic in options.topics:
-                if topic not in topics:
-                    raise self._missing(f"topic {topic!r}", topic, topics)
+                if topic not in topics and topic not in (made := self._made()):
+                    raise self._missing(f"topic {topic!r}", topic, topics | made)
             wanted = set(options.topics)
         elif options.pattern is not None:
             wanted = set(_matching(options.pattern, topics))
@@ -148,6 +150,13 @@ class StoreCatalog:
                 short = access.short_name(topic)
                 if access.long_name(short) == topic:
                     yield MessageQueue(short, broker, queue_id)
+
+    def _made(self) -> set[str]:
+        """Topics that brokers noted when they were made; no queue tells of one without messages."""
+        access = self._options.access
+        noted = itertools.chain.from_iterable(_topics(s.root) for s in self._stores.values())
+        shown = {topic: access.short_name(topic) for topic in noted if not is_system_topic(topic)}
+        return {short for topic, short in shown.items() if access.long_name(short) == topic}
 
     def _missing(self, what: str, name: str, there: Iterable[str]) -> InvalidArgument:
         names = sorted(there)
@@ -255,6 +264,14 @@ def _matching(pattern: str, topics: Iterable[str]) -> Iterator[str]:
         is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and "%" not in pattern
         if not is_own and not is_system_topic(topic) and wanted.fullmatch(topic):
             yield topic
+
+
+def _topics(root: str) -> list[str]:
+    """The topics in a broker's notes, which a copy may lack."""
+    try:
+        return list(json.loads((Path(root) / _TOPICS_FILE).read_bytes())["topicConfigTable"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _committed(root: str) -> Mapping[str, Mapping[str, int]]:

@@ -27,7 +27,7 @@ from penstock.model import MessageQueue
 from penstock.spark.arrivals import Arrivals
 from penstock.spark.cluster import Cluster
 from penstock.spark.fetch import Fetcher
-from penstock.spark.micro_batches import DriverHalf, Offsets, StreamReader, read_offsets
+from penstock.spark.micro_batches import DriverHalf, Offsets, StreamReader
 from penstock.spark.mirror import Mirror, written
 from penstock.spark.options import LATEST, ReadOptions
 from penstock.spark.planning import TaskRanges, capped, tasks
@@ -101,7 +101,7 @@ class TopicDriver(DriverHalf):
         Spark asks with ``start`` only after the batch that ended there is finished, so that is the
         place where the group stands now.
         """
-        begun = read_offsets(start)
+        begun = self._begun(start)
         if self._mirror is not None:
             self._mirror.show(begun)
         # What a batch has behind it stays, also of queues that are out of reach just now.

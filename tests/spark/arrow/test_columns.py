@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
 
 from penstock.errors import InvalidArgument
 from penstock.spark.columns import ALL, asked_columns, spark_schema
@@ -54,3 +54,18 @@ def test_columns_come_as_they_are_asked_for() -> None:
 def test_what_cannot_be_given_is_named(ddl: str | None, option: str | None, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         asked_columns(None if ddl is None else schema(ddl), option)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nullable"),
+    [
+        ("offset", LongType(), False),
+        ("keys", ArrayType(StringType(), containsNull=False), True),
+        ("properties", MapType(StringType(), StringType(), valueContainsNull=False), True),
+    ],
+)
+def test_a_column_that_may_not_be_null_is_refused_before_a_task_runs(
+    name: str, kind: DataType, nullable: bool
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name!r} is never null.*leave NOT NULL out"):
+        asked_columns(StructType().add(name, kind, nullable), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -329,6 +330,10 @@ def test_what_cannot_keep_the_contract_is_refused(
         .selectExpr("'t' AS topic", "'b' AS broker", "1 AS queue_id", "value AS offset"),
     )
     refused("a message and a context", call=lambda a, b, c: None)
+    lock = threading.Lock()
+    refused("cannot be sent to executors: .*lock", call=lambda message: lock.locked())
+    refused("checkpoint None", source(mq), checkpoint=None)
+    refused("checkpoint ''", source(mq), checkpoint="")
     loaded = spark.readStream.format("penstock").options(**source(mq, group="other")).load()
     refused("'other'", loaded)
     refused("option path", {"path": str(tmp_path)})

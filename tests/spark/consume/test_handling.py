@@ -84,6 +84,32 @@ def test_each_message_has_its_own_fate(options: ReadOptions) -> None:
     assert waiting["1"]["REAL_TOPIC"] == "%RETRY%billing"
 
 
+def test_no_failure_of_a_handler_fails_the_task(
+    options: ReadOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Speechless(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text of me")
+
+    def handler(message: StoredMessage) -> object:
+        match message.body:
+            case b"1":
+                raise Speechless
+            case b"2":
+                raise DeadLetter(ValueError("no card"))  # type: ignore[arg-type]
+            case b"3":
+                raise SystemExit(3)
+            case b"4":
+                return "charged"
+        return None
+
+    assert fates(options, handler) == ["done", "retry", "dead", "retry", "retry", "done"]
+    letter = stored(options, "%DLQ%billing")["2"]
+    assert letter["PENSTOCK_REASON_MESSAGE"] == "no card"
+    # Or who made the function would look in vain for an error.
+    assert "how=RETURNNULL returned='charged'" in caplog.text
+
+
 def test_a_handler_with_a_context_says_what_java_handlers_say(options: ReadOptions) -> None:
     def handler(message: StoredMessage, context: ConsumeContext) -> ConsumeResult | None:
         assert (context.group, context.queue) == ("billing", QUEUE)

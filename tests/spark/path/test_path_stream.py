@@ -12,11 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.path.stores import Writer
 
+from penstock import Message, Producer
 from penstock.errors import InvalidArgument
 from penstock.spark import path_stream, shortened
 from penstock.spark.fetch import DataLost
 from penstock.spark.options import parse_read
 from penstock.spark.path_stream import PathStream
+from penstock.testing.embedded import Embedded
 
 Offset = dict[str, Any]
 Place = tuple[str, int, int, bytes]
@@ -50,6 +52,17 @@ def test_each_batch_has_what_was_written_since(writer: Callable[..., Writer]) ->
         assert sorted(seen) == sorted(live.sent)
         start = json.loads(json.dumps(end))
     assert json.dumps(reader.latestOffset(start, ReadAllAvailable())) == json.dumps(start)
+    reader.stop()
+
+
+def test_a_stream_may_begin_before_the_first_message_of_its_topic(mq: Embedded) -> None:
+    mq.admin.create_topic("quiet", queues=1)
+    reader = stream(mq.data, topic="quiet")
+    start = reader.initialOffset()
+    with Producer("shop", namesrv=mq.namesrv) as producer:
+        producer.send(Message("quiet", b"the first"))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert batch(reader, start, end) == [("quiet", 0, 0, b"the first")]
     reader.stop()
 
 

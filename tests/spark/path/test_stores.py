@@ -14,6 +14,7 @@ from penstock.errors import InvalidArgument, StoreDamaged
 from penstock.spark.fetch import DataLost
 from penstock.spark.options import parse_read
 from penstock.spark.path import path_partitions, read_path
+from penstock.testing.embedded import Embedded
 
 Read = Callable[..., list[Row]]
 
@@ -162,6 +163,13 @@ def test_what_is_not_there_is_named(
 
 def test_an_empty_store_has_no_rows(writer: Callable[..., Writer], read: Read) -> None:
     assert read(writer().root) == []
+
+
+def test_a_topic_without_messages_has_no_rows(mq: Embedded, read: Read) -> None:
+    mq.admin.create_topic("quiet", queues=2)
+    assert read(mq.data, topic="quiet") == []
+    with pytest.raises(InvalidArgument, match=r"'quit' is not in .*; try: quiet"):
+        read(mq.data, topic="quit")
 
 
 def test_a_path_may_say_file(writer: Callable[..., Writer], read: Read) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.source.brokers import SEGMENT, create, numbered, produce, running
 
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.columns import spark_schema
+from penstock.spark.columns import ALL, spark_schema
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.reading import read_archive
 
@@ -168,6 +168,18 @@ def test_a_topic_that_nobody_knows_leaves_no_directory_behind(
     with pytest.raises(PenstockError, match="ordesr"):
         archive(spark, "ordesr", tmp_path / "new", namesrv=shop.mq.namesrv)
     assert not (tmp_path / "new").exists()
+
+
+def test_an_archive_of_an_empty_topic_is_an_archive(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.mq.admin.create_topic("quiet", queues=2)
+    for _ in range(2):
+        assert archive(spark, "quiet", tmp_path, namesrv=shop.mq.namesrv).total == 0
+    assert read_archive(spark, tmp_path).columns == list(ALL)
+    assert read_archive(spark, tmp_path).isEmpty()
+    with pytest.raises(PenstockError, match="quiet"):
+        archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
 
 
 def test_a_directory_that_spark_would_take_for_a_pattern_is_refused(

@@ -133,6 +133,39 @@ def test_sql_knows_the_format(spark: SparkSession, mq: Embedded) -> None:
         spark.catalog.dropTempView("orders")
 
 
+def test_sql_adds_messages_through_a_view(spark: SparkSession, mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 1)
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW orders USING penstock "
+        f"OPTIONS (namesrv '{mq.namesrv}', topic 'orders')"
+    )
+    try:
+        spark.sql("INSERT INTO orders (body, tags) VALUES (X'2A', 'paid')")
+    finally:
+        spark.catalog.dropTempView("orders")
+    row = load(spark, mq, topic="orders").select("body", "tags").first()
+    assert row is not None
+    assert tuple(row) == (b"*", "paid")
+
+
+def test_a_table_of_a_catalog_has_its_options_at_every_use(
+    spark: SparkSession, mq: Embedded
+) -> None:
+    create(mq.namesrv, "orders", 1)
+    produce(mq.namesrv, numbered("orders", range(3)))
+    options = f"(namesrv = '{mq.namesrv}', topic = 'orders')"
+    with pytest.raises(PySparkException, match="whose options Spark forgets") as refused:
+        spark.sql(f"CREATE TABLE lost USING penstock OPTIONS {options}")
+    assert "CREATE TEMPORARY VIEW" in str(refused.value)
+    spark.sql("CREATE TABLE kept (offset BIGINT, body BINARY) USING penstock")
+    try:
+        assert ints(spark.sql(f"SELECT * FROM kept WITH {options}")) == [0, 1, 2]
+        with pytest.raises(PySparkException, match=r"SELECT \.\.\. WITH"):
+            spark.sql("SELECT * FROM kept").collect()
+    finally:
+        spark.sql("DROP TABLE kept")
+
+
 def test_beginnings_and_ends_are_kept(spark: SparkSession, mq: Embedded) -> None:
     create(mq.namesrv, "orders", 1)
     queue = MessageQueue("orders", "broker-a", 0)

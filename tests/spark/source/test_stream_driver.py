@@ -362,6 +362,30 @@ def test_a_stream_has_no_end_and_no_foreign_checkpoint(mq: Embedded) -> None:
         stream(mq.namesrv).latestOffset({"orders": {"0": 5}}, ALL)
 
 
+def test_a_topic_that_the_stream_no_longer_names_is_not_left_in_silence(
+    mq: Embedded, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(mq.namesrv, "orders", 1)
+    create(mq.namesrv, "refunds", 1)
+    before = stream(mq.namesrv, topic="orders,refunds").initialOffset()
+    for subject in (
+        {"topic": "orders"},
+        {"subscribePattern": "ord.*"},
+        {"assign": '{"orders": {"broker-a": [0]}}'},
+    ):
+        given = {"namesrv": mq.namesrv, "pollTimeoutMs": "0", **subject}
+        reader = TopicStream(parse_read(given), ("body",), 2)
+        with pytest.raises(DataLost, match=r"has refunds@broker-a:0, .*name it again"):
+            reader.latestOffset(before, ALL)
+    produce(mq.namesrv, numbered("orders", range(3)))
+    left = stream(mq.namesrv, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        end = left.latestOffset(before, ALL)
+    assert "left for good" in caplog.text
+    assert read_offsets(end) == {queue(0): 3}
+    assert content(left, before, end) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("cut", ["before", "while"])
 def test_a_wait_survives_the_loss_of_its_connection(tmp_path: Path, cut: str) -> None:
     with running(tmp_path / "data") as up:

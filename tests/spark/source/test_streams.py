@@ -69,6 +69,20 @@ def queries(spark: SparkSession) -> Iterator[None]:
         query.stop()
 
 
+@pytest.mark.parametrize("now", [True, False])
+def test_a_stream_that_cannot_be_says_so_and_nothing_else(
+    spark: SparkSession, mq: Embedded, tmp_path: Path, now: bool
+) -> None:
+    create(mq.namesrv, "orders", 1)
+    trigger = {"availableNow": True} if now else {"processingTime": "0 seconds"}
+    frame = load(spark, mq.namesrv, topic="orders", endingOffsets="latest")
+    with pytest.raises(StreamingQueryException) as refused:
+        to_files(frame, tmp_path).trigger(**trigger).start().awaitTermination(SECONDS)
+    assert "endingTimestamp in a stream; expected no end" in str(refused.value)
+    # What Spark's runner says where no reader is made hides the reason.
+    assert "UnboundLocalError" not in str(refused.value)
+
+
 @pytest.mark.usefixtures("queries")
 def test_available_now_reads_everything_once_in_bounded_batches(
     spark: SparkSession, mq: Embedded, tmp_path: Path
