@@ -26,6 +26,7 @@ from penstock.store.segments import SegmentMaps
 # A tail is written when it fills a page; all of them together may wait for a flush up to this.
 TAIL_BYTES: Final = 4096
 MAX_TAILS_BYTES: Final = 8 << 20
+_MAX_NAME_BYTES = 255
 _MAX_QUEUE_OFFSET = (1 << 63) // UNIT_BYTES
 
 
@@ -114,6 +115,8 @@ class QueueTable:
             self._log.written[0] if limit is None else limit,
             self._is_record,
             after_crash=self.is_after_crash,
+            # Recovery loads all queues, so whatever is loaded later was left by a clean stop.
+            is_clean=limit is None and not self.is_after_crash and not self._read_only,
         )
         if not self._read_only and queue.has_rubbish():
             with self.lock:
@@ -336,5 +339,7 @@ def _is_possible(topic: str, queue_id: int) -> bool:
         and "/" not in topic
         and "\0" not in topic
         and topic not in (".", "..")
+        and len(topic) <= _MAX_NAME_BYTES
+        and len(topic.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
         and 0 <= queue_id <= 0x7FFF_FFFF
     )
