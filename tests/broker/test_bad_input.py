@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker import Broker
+from penstock.broker.handlers.topics import MAX_LIST_BYTES
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.common import (
     ConsumeFromWhere,
@@ -24,6 +25,7 @@ from penstock.protocol.headers.registry import REQUESTS
 from penstock.protocol.headers.send import SEND_V2_KEYS
 from penstock.protocol.validation import check_group, check_topic
 from penstock.remoting import Limits
+from penstock.remoting.dispatch import MAX_JSON_BYTES
 from penstock.testing.eventually import eventually
 from penstock.testing.raw_connection import RawConnection
 from penstock.testing.wire import Wire
@@ -297,6 +299,40 @@ async def test_properties_over_the_limit_are_refused(wire: Wire) -> None:
     assert answer.code == 13
     assert answer.remark is not None
     assert "32767" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        (RequestCode.HEART_BEAT, MAX_JSON_BYTES),
+        (RequestCode.LOCK_BATCH_MQ, MAX_JSON_BYTES),
+        (RequestCode.UNLOCK_BATCH_MQ, MAX_JSON_BYTES),
+        (RequestCode.CHECK_CLIENT_CONFIG, MAX_JSON_BYTES),
+        (RequestCode.UPDATE_BROKER_CONFIG, MAX_JSON_BYTES),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, MAX_JSON_BYTES),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, MAX_LIST_BYTES),
+    ],
+)
+async def test_a_body_that_would_take_seconds_to_read_is_refused_unread(
+    wire: Wire, code: int, limit: int
+) -> None:
+    answer = await answer_of(wire, code, {}, b"[" * (limit + 1))
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert f"a body of {limit + 1} bytes; expected at most {limit}" in answer.remark
+    assert "at most" not in ((await answer_of(wire, code, {}, b"x" * limit)).remark or "")
+
+
+async def test_a_queue_of_a_topic_with_an_endless_name_is_no_trouble(wire: Wire) -> None:
+    for code in (
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    ):
+        for name in ("t" * 300, "\u00fc" * 200):
+            ask = {"topic": name, "queueId": "0", "timestamp": "0"}
+            await answer_of(wire, code, ask, b"")
 
 
 async def test_a_heartbeat_with_thousands_of_groups_is_bounded_work(
