@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker import Broker
+from penstock.broker.clients import MAX_GROUPS_OF_CLIENT
 from penstock.broker.handlers.topics import MAX_LIST_BYTES
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import (
     ConsumeFromWhere,
     ConsumeType,
@@ -333,6 +335,19 @@ async def test_a_queue_of_a_topic_with_an_endless_name_is_no_trouble(wire: Wire)
         for name in ("t" * 300, "\u00fc" * 200):
             ask = {"topic": name, "queueId": "0", "timestamp": "0"}
             await answer_of(wire, code, ask, b"")
+
+
+async def test_no_client_is_in_more_groups_than_it_may(broker: Broker, wire: Wire) -> None:
+    producers = tuple(ProducerData(f"p{number}") for number in range(MAX_GROUPS_OF_CLIENT))
+    await wire.ok(RequestCode.HEART_BEAT, body=HeartbeatData("me@1", producers, ()))
+    one_more = HeartbeatData("me@1", (ProducerData("p"),), ())
+    answer = await answer_of(wire, RequestCode.HEART_BEAT, {}, encode_body(one_more))
+    assert answer.code == 1
+    assert f"at most {MAX_GROUPS_OF_CLIENT} groups" in (answer.remark or "")
+    # Those it is in are no more when it says so once more; another connection has its own.
+    await wire.ok(RequestCode.HEART_BEAT, body=HeartbeatData("me@1", producers, ()))
+    async with await Wire.connect(broker.port) as other:
+        await other.ok(RequestCode.HEART_BEAT, body=one_more)
 
 
 async def test_a_heartbeat_with_thousands_of_groups_is_bounded_work(

@@ -143,7 +143,7 @@ class QueueTable:
         yield from sorted(key for key in seen if self.queues[key].max_offset)
         files = self._shared.files
         for topic in files.list_dir(self._shared.directory):
-            if not topic.is_dir:
+            if not topic.is_dir or not _is_possible(topic.name, 0):
                 continue
             for queue in files.list_dir(f"{self._shared.directory}/{topic.name}"):
                 if queue.is_dir and queue.name.isascii() and queue.name.isdigit():
@@ -334,12 +334,11 @@ class QueueTable:
 
 def _is_possible(topic: str, queue_id: int) -> bool:
     """Whether a topic can be the name of a directory right below that of the queues."""
-    return (
-        bool(topic)
-        and "/" not in topic
-        and "\0" not in topic
-        and topic not in (".", "..")
-        and len(topic) <= _MAX_NAME_BYTES
-        and len(topic.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
-        and 0 <= queue_id <= 0x7FFF_FFFF
-    )
+    if not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
+        return False
+    if len(topic) > _MAX_NAME_BYTES or not 0 <= queue_id <= 0x7FFF_FFFF:
+        return False
+    try:
+        return len(topic.encode()) <= _MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        return False  # the name of a directory that is no text
