@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker import Broker
+from penstock.broker.clients import MAX_GROUPS_OF_CLIENT
+from penstock.broker.handlers.topics import MAX_LIST_BYTES
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import (
     ConsumeFromWhere,
     ConsumeType,
@@ -24,6 +27,7 @@ from penstock.protocol.headers.registry import REQUESTS
 from penstock.protocol.headers.send import SEND_V2_KEYS
 from penstock.protocol.validation import check_group, check_topic
 from penstock.remoting import Limits
+from penstock.remoting.dispatch import MAX_JSON_BYTES
 from penstock.testing.eventually import eventually
 from penstock.testing.raw_connection import RawConnection
 from penstock.testing.wire import Wire
@@ -297,6 +301,53 @@ async def test_properties_over_the_limit_are_refused(wire: Wire) -> None:
     assert answer.code == 13
     assert answer.remark is not None
     assert "32767" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        (RequestCode.HEART_BEAT, MAX_JSON_BYTES),
+        (RequestCode.LOCK_BATCH_MQ, MAX_JSON_BYTES),
+        (RequestCode.UNLOCK_BATCH_MQ, MAX_JSON_BYTES),
+        (RequestCode.CHECK_CLIENT_CONFIG, MAX_JSON_BYTES),
+        (RequestCode.UPDATE_BROKER_CONFIG, MAX_JSON_BYTES),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, MAX_JSON_BYTES),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, MAX_LIST_BYTES),
+    ],
+)
+async def test_a_body_that_would_take_seconds_to_read_is_refused_unread(
+    wire: Wire, code: int, limit: int
+) -> None:
+    answer = await answer_of(wire, code, {}, b"[" * (limit + 1))
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert f"a body of {limit + 1} bytes; expected at most {limit}" in answer.remark
+    assert "at most" not in ((await answer_of(wire, code, {}, b"x" * limit)).remark or "")
+
+
+async def test_a_queue_of_a_topic_with_an_endless_name_is_no_trouble(wire: Wire) -> None:
+    for code in (
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    ):
+        for name in ("t" * 300, "\u00fc" * 200):
+            ask = {"topic": name, "queueId": "0", "timestamp": "0"}
+            await answer_of(wire, code, ask, b"")
+
+
+async def test_no_client_is_in_more_groups_than_it_may(broker: Broker, wire: Wire) -> None:
+    producers = tuple(ProducerData(f"p{number}") for number in range(MAX_GROUPS_OF_CLIENT))
+    await wire.ok(RequestCode.HEART_BEAT, body=HeartbeatData("me@1", producers, ()))
+    one_more = HeartbeatData("me@1", (ProducerData("p"),), ())
+    answer = await answer_of(wire, RequestCode.HEART_BEAT, {}, encode_body(one_more))
+    assert answer.code == 1
+    assert f"at most {MAX_GROUPS_OF_CLIENT} groups" in (answer.remark or "")
+    # Those it is in are no more when it says so once more; another connection has its own.
+    await wire.ok(RequestCode.HEART_BEAT, body=HeartbeatData("me@1", producers, ()))
+    async with await Wire.connect(broker.port) as other:
+        await other.ok(RequestCode.HEART_BEAT, body=one_more)
 
 
 async def test_a_heartbeat_with_thousands_of_groups_is_bounded_work(

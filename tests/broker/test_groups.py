@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.broker import Broker
+from penstock.broker.groups import MAX_GROUPS, Groups
+from penstock.errors import RequestRefused
 from penstock.protocol.bodies.codec import encode_state
 from penstock.protocol.bodies.common import (
     ConsumerConnections,
@@ -288,3 +290,16 @@ async def test_all_offsets_are_told(wire: Wire) -> None:
 async def test_the_progress_of_delays_is_told(wire: Wire) -> None:
     answer = await wire.ok(RequestCode.GET_ALL_DELAY_OFFSET)
     assert json_body(DelayOffsetTable, answer).offset_table == {}
+
+
+def test_a_broker_has_so_many_groups_and_no_more() -> None:
+    groups = Groups(auto_create=True, now_ms=lambda: 1)
+    for number in range(MAX_GROUPS - len(list(groups)) - 1):
+        groups.find_or_create(f"g{number}")
+    assert groups.find_or_create("last") is not None
+    with pytest.raises(RequestRefused, match=f"no room for group more, .* at most {MAX_GROUPS}"):
+        groups.find_or_create("more")
+    assert groups.find_or_create("g1") is not None
+    again = Groups(auto_create=True, now_ms=lambda: 1)
+    again.load(groups.dump())
+    assert "last" in again

@@ -338,3 +338,37 @@ async def test_answered_pulls_are_forgotten_long_before_their_deadline() -> None
     assert len(held) == 0
     assert len(held._by_deadline) < 3000
     assert not held.waits_for(QUEUE)
+
+
+async def test_there_is_room_for_so_many_pulls_and_no_more() -> None:
+    def pull(queue_id: int) -> HeldPull:
+        return HeldPull(("T", queue_id), 0, 15.0, lambda: None)
+
+    held = HeldPulls(FakeClock(), max_held=3, max_held_at_queue=2)
+    held.hold(pull(0))
+    assert held.has_room(("T", 0))
+    held.hold(pull(0))
+    assert not held.has_room(("T", 0))
+    assert held.has_room(("T", 1))
+    held.hold(pull(1))
+    assert not held.has_room(("T", 2))
+    held.wake(("T", 0))
+    assert held.has_room(("T", 0))
+
+
+@in_virtual_time
+async def test_a_pull_without_room_to_wait_is_answered_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 2)
+        monkeypatch.setattr(broker.state.held, "_max_held_at_queue", 2)
+        first, second = await hold(stage, wire), await hold(stage, wire)
+        answer = await wire.start_pull("g", "T", 0, hold_ms=15_000)
+        assert answer.code == NOT_FOUND
+        assert ext(answer)["nextBeginOffset"] == "0"
+        await wire.send("T", b"news")
+        assert bodies(await first) == bodies(await second) == [b"news"]
+        await hold(stage, wire, 1)

@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.topics import Topics, system_topics, topic_config
-from penstock.errors import TopicNotFound
-from penstock.protocol.bodies.codec import decode_body
-from penstock.protocol.bodies.topics import TopicConfigTable
+from penstock.broker.topics import (
+    MAX_OTHER_TOPICS,
+    MAX_TOPICS,
+    Topics,
+    system_topics,
+    topic_config,
+)
+from penstock.errors import RequestRefused, TopicNotFound
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.registration import RegisterBroker
+from penstock.protocol.bodies.topics import MAX_QUEUES, TopicConfigTable
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.frames import MAX_FRAME_BYTES
+from penstock.protocol.validation import MAX_TOPIC_LENGTH
 from penstock.testing.asking import all_records, put_topic
 from penstock.testing.stage import Stage
 
@@ -233,3 +242,42 @@ def test_a_table_is_read_back_as_it_was_written() -> None:
     again = make_topics()
     again.load(topics.dump())
     assert again.table() == topics.table()
+
+
+# How many
+
+
+def test_the_fullest_table_can_be_registered_in_one_frame() -> None:
+    topics = make_topics()
+    queues = MAX_QUEUES
+    while len(topics) < MAX_OTHER_TOPICS:
+        topics.put(topic_config(f"{len(topics)}-".ljust(MAX_TOPIC_LENGTH, "t"), queues, queues))
+    with pytest.raises(RequestRefused, match=f"no room for topic T, .* at most {MAX_OTHER_TOPICS}"):
+        topics.create_for_send("T", "TBW102", 4)
+    assert "T" not in topics
+    # What a group cannot do without has room of its own.
+    while len(topics) < MAX_TOPICS:
+        topics.ensure(f"%RETRY%{len(topics)}-".ljust(MAX_TOPIC_LENGTH, "g"), queues)
+    with pytest.raises(RequestRefused, match=f"at most {MAX_TOPICS}"):
+        topics.ensure("%DLQ%g", 1)
+    body = encode_body(RegisterBroker(topics.table()))
+    assert len(body) < MAX_FRAME_BYTES - 64 * 1024
+    # What is there may still be changed, and loaded again with all that a broker needs.
+    topics.put(topic_config("TBW102", 2, 2))
+    again = make_topics()
+    again.load(topics.dump())
+    assert len(again) == MAX_TOPICS
+
+
+@pytest.mark.parametrize("name", ["bad\udcff", "two\nlines"])
+async def test_queues_of_no_legal_topic_do_not_keep_the_table_from_being_saved(
+    tmp_path: Path, name: str
+) -> None:
+    directory = tmp_path / "broker-a/consumequeue"
+    (directory / name / "0").mkdir(parents=True)
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        assert name not in broker.state.topics
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T")
+        assert "T" in saved(tmp_path).topic_config_table

@@ -82,6 +82,29 @@ def test_the_number_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert config.put("O", "c", "3")
 
 
+def test_the_length_of_all_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv, "MAX_CHARACTERS", 20)
+    config = KvConfig()
+    config.put("N", "a", "x" * 10)
+    with pytest.raises(InvalidArgument, match="at most 20 characters in all"):
+        config.put("N", "b", "x" * 7)
+    with pytest.raises(InvalidArgument, match="at most 20 characters in all"):
+        config.put("N", "a", "x" * 19)
+    assert config.get("N", "a") == "x" * 10
+    assert config.put("N", "b", "x" * 6)
+    assert config.put("N", "a", "")
+    assert config.put("N", "b", "x" * 16)
+    config.delete("N", "b")
+    assert config.put("M", "b", "x" * 16)
+    # What is in the file was taken once; it is not forgotten for a limit that came later.
+    monkeypatch.setattr(kv, "MAX_CHARACTERS", 5)
+    again = KvConfig.load(config.dump())
+    assert again.get("M", "b") == "x" * 16
+    assert again.put("M", "b", "x")
+    with pytest.raises(InvalidArgument, match="at most 5"):
+        again.put("M", "c", "x" * 5)
+
+
 names = st.text("abc", max_size=2)
 
 

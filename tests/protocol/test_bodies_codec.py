@@ -27,10 +27,15 @@ from penstock.protocol.bodies.groups import (
     RetryPolicyType,
     SubscriptionGroupConfig,
 )
-from penstock.protocol.bodies.routes import ClusterInfo, TopicRouteData
+from penstock.protocol.bodies.routes import (
+    MAX_ROUTE_QUEUES,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+)
 from penstock.protocol.bodies.running import ConsumerRunningInfo
 from penstock.protocol.bodies.stats import ConsumeStats, TopicStats
-from penstock.protocol.bodies.topics import TopicConfig
+from penstock.protocol.bodies.topics import MAX_QUEUES, TopicConfig
 from penstock.protocol.bodies.values import Int32, WireEnum
 from penstock.protocol.json_dialect import MAX_DEPTH, Json
 
@@ -255,6 +260,17 @@ class TestRefusal:
     )
     def test_an_order_conf_that_no_producer_could_use_is_refused(self, conf: str) -> None:
         with pytest.raises(ProtocolError, match="orderTopicConf"):
+            TopicRouteData(order_topic_conf=conf).route()
+
+    def test_a_route_with_more_queues_than_a_client_can_keep_is_refused(self) -> None:
+        brokers = MAX_ROUTE_QUEUES // MAX_QUEUES
+        queues = [QueueData(f"b{n}", MAX_QUEUES, MAX_QUEUES, 6) for n in range(brokers)]
+        assert len(TopicRouteData(tuple(queues)).route().queues) == brokers
+        many = (*queues, *queues)
+        with pytest.raises(ProtocolError, match=f"in queueDatas; .* at most {MAX_ROUTE_QUEUES}"):
+            TopicRouteData(many).route()
+        conf = ";".join(f"{q.broker_name}:{MAX_QUEUES}" for q in many)
+        with pytest.raises(ProtocolError, match="in orderTopicConf"):
             TopicRouteData(order_topic_conf=conf).route()
 
     def test_an_order_conf_is_kept(self) -> None:

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from penstock.errors import SubscriptionIllegal
 from penstock.model import Subscription
-from penstock.protocol.filters import compile_sql, java_hash, parse_tags, subscription, tag_code
+from penstock.protocol.filters import (
+    MAX_TAG_CHARACTERS,
+    compile_sql,
+    java_hash,
+    parse_tags,
+    subscription,
+    tag_code,
+)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +122,10 @@ def test_compiled_expressions_are_kept_up_to_a_hundred() -> None:
     for number in range(150):
         compile_sql(f"a = {number}")
     assert compile_sql.cache_info().currsize == 100
+
+
+def test_a_tag_expression_has_a_longest_length() -> None:
+    fits = "||".join(["tag"] * (MAX_TAG_CHARACTERS // 5))
+    assert parse_tags(fits).tags == {"tag"}
+    with pytest.raises(SubscriptionIllegal, match=f"at most {MAX_TAG_CHARACTERS}"):
+        parse_tags("t" * (MAX_TAG_CHARACTERS + 1))

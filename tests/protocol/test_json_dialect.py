@@ -22,6 +22,8 @@ from penstock.protocol.json_dialect import (
     dumps_pretty,
     loads,
 )
+from penstock.protocol.json_reader import MAX_ESCAPES
+from penstock.protocol.json_references import MAX_FOLLOWED
 
 QUEUE_KEY = FrozenObject.of({"brokerName": "b", "queueId": 3, "topic": "T"})
 
@@ -411,3 +413,29 @@ def test_strict_json_takes_the_fast_way() -> None:
     dialect = ROUTE_QUOTED.replace(b'"perm"', b"'perm'")
     assert loads(dialect) == loads(ROUTE_QUOTED)
     assert best(ROUTE_QUOTED) * 4 < best(dialect)
+
+
+def test_references_are_followed_so_far_and_no_further() -> None:
+    deep = b'{"a":' * 20 + b"{}" + b"}" * 20
+    reference = b'{"$ref":"$.x' + b".a" * 20 + b'"}'
+    document = b'{"x":%b,"y":[%b]}'
+    found = loads(document % (deep, b",".join([reference] * 100)))
+    assert isinstance(found, dict)
+    assert found["y"] == [{}] * 100
+    with pytest.raises(ProtocolError, match=f"at most {MAX_FOLLOWED} steps"):
+        loads(document % (deep, b",".join([reference] * (MAX_FOLLOWED // 20))))
+
+
+def test_a_reference_to_nothing_ends_where_nothing_is() -> None:
+    reference = b'{"$ref":"$.no' + b".no" * 1000 + b'"}'
+    # Followed to the end of their paths, these would be twice as many steps as there may be.
+    found = loads(b'{"y":[%b]}' % b",".join([reference] * 1000))
+    assert found == {"y": [None] * 1000}
+
+
+def test_lenient_json_has_so_many_escapes_and_no_more() -> None:
+    assert loads(b"{'a':'" + rb"\n" * 1000 + b"'}") == {"a": "\n" * 1000}
+    with pytest.raises(ProtocolError, match=f"at most {MAX_ESCAPES}"):
+        loads(b"{'a':'" + rb"\n" * (MAX_ESCAPES + 1) + b"'}")
+    # Strict JSON goes another way, which does not mind.
+    assert loads(b'{"a":"' + rb"\n" * (MAX_ESCAPES + 1) + b'"}') == {"a": "\n" * (MAX_ESCAPES + 1)}

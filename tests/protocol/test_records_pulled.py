@@ -176,6 +176,20 @@ def test_a_body_that_does_not_inflate_can_be_delivered_as_stored() -> None:
     assert second.body == b"Hello"
 
 
+def test_a_body_that_is_delivered_as_stored_is_told_of() -> None:
+    body = record(b"garbage", sys_flag=0x301) + record(queue_offset=43)
+    told: list[tuple[MessageQueue, int, str]] = []
+    messages_from_pull(
+        body,
+        "broker-a",
+        keep_unreadable=True,
+        tell_unreadable=lambda queue, offset, error: told.append((queue, offset, str(error))),
+    )
+    ((queue, offset, error),) = told
+    assert (queue, offset) == (MessageQueue("TopicTest", "broker-a", 1), 42)
+    assert "no zlib stream" in error
+
+
 def test_a_body_that_inflates_beyond_the_limit_is_refused() -> None:
     bomb = compress(bytes(10_000_000))
     with pytest.raises(ProtocolError, match="inflates to more than 1000"):

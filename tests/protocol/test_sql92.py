@@ -323,6 +323,13 @@ def test_long_chains_are_fine() -> None:
     assert matches(f"a IN ({listed})", a="3999")
 
 
+def test_a_filter_tells_how_much_work_it_is() -> None:
+    one = compile_expression("a = 1").steps
+    assert compile_expression(" OR ".join(["a = 1"] * 500)).steps >= 500 * one
+    listed = ",".join(f"'{number}'" for number in range(4000))
+    assert compile_expression(f"a IN ({listed})").steps <= one
+
+
 def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
     with pytest.raises(SubscriptionIllegal, match=f"at most {MAX_EXPRESSION_CHARACTERS}"):
         compile_expression("a" * (MAX_EXPRESSION_CHARACTERS + 1))

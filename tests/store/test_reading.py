@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.errors import StoreDamaged
 from penstock.protocol.filters import tag_code
 from penstock.protocol.records import decode_records
-from penstock.store import Draft, MessageStore, ReadStatus, StoreConfig
+from penstock.store import Draft, MessageStore, ReadStatus, RecordTest, StoreConfig
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import pack_unit
 from penstock.store.reading import MAX_ASKED
@@ -288,6 +288,37 @@ def test_a_filter_that_looks_at_records_has_an_end_however_many_are_asked_for(
     # Comparing tag codes costs next to nothing: there a client may have what it asks for.
     result = store.read("orders", 0, 0, max_count=300_000, matches={tag_code("b")})
     assert result.next_offset == MAX_ASKED + 100
+
+
+@pytest.mark.parametrize(("steps", "properties"), [(6000, {}), (1, {"long": "x" * 30_000})])
+def test_a_filter_that_is_much_work_is_asked_about_fewer_records_a_read(
+    open_store: OpenStore, make_draft: MakeDraft, steps: int, properties: dict[str, str]
+) -> None:
+    store = open_store(replace(ROOMY, mapped_file_size_commit_log=64 << 20))
+    fill(store, [make_draft(TAGS="a", **properties) for _ in range(900)])
+    asked: list[int] = []
+
+    def takes_last(code: int, record: memoryview) -> bool:
+        asked.append(code)
+        return decode_records(bytes(record))[0].queue_offset == 899
+
+    reads, offset = 0, 0
+    while offset < 900:
+        result = store.read("orders", 0, offset, matches=RecordTest(takes_last, steps))
+        assert result.next_offset > offset
+        reads, offset = reads + 1, result.next_offset
+    # Whoever goes on where a read ended misses nothing and asks about nothing twice.
+    assert (len(asked), result.status) == (900, ReadStatus.FOUND)
+    assert reads > 1
+
+
+def test_a_filter_that_is_endless_work_gets_on_by_one_record_a_read(
+    open_store: OpenStore, make_draft: MakeDraft
+) -> None:
+    store = open_store(ROOMY)
+    fill(store, [make_draft(TAGS="a") for _ in range(3)])
+    test = RecordTest(lambda code, record: False, 1 << 40)
+    assert [store.read("orders", 0, at, matches=test).next_offset for at in (0, 1, 2)] == [1, 2, 3]
 
 
 def test_a_scan_stops_at_the_end_of_a_queue_file(

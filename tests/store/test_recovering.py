@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -251,6 +252,76 @@ def test_a_short_queue_file_is_refused(open_store: OpenStore, make_draft: MakeDr
     with pytest.raises(StoreDamaged, match="orders/0/00000000000000000200 has 100 bytes"):
         store.read("orders", 0, 0)
     assert store.read("orders", 1, 0).status is ReadStatus.FOUND
+
+
+def empty_it(queue: Path) -> None:
+    os.truncate(queue / "00000000000000000200", 0)
+
+
+def fill_it_with_another_queue(queue: Path) -> None:
+    for path in queue.iterdir():
+        path.write_bytes((queue.parent / "1" / path.name).read_bytes())
+
+
+def fill_it_with_far_places(queue: Path) -> None:
+    entry = struct.pack(">qiq", 1 << 62, 300, 0)
+    (queue / "00000000000000000000").write_bytes(entry * 10)
+    (queue / "00000000000000000200").unlink()
+
+
+@pytest.mark.parametrize("damage", [empty_it, fill_it_with_another_queue, fill_it_with_far_places])
+def test_a_queue_that_is_not_as_a_clean_stop_left_it_is_refused_and_left_alone(
+    open_store: OpenStore, make_draft: MakeDraft, damage: Callable[[Path], None]
+) -> None:
+    store = open_store()
+    fill(store, make_draft, 30)
+    store.close()
+    queue = Path(store.root) / "consumequeue/orders/0"
+    damage(queue)
+    before = {path.name: path.read_bytes() for path in queue.iterdir()}
+    store = open_store()
+    for _ in range(2):
+        # To take it for a shorter queue would hide messages, and number new ones like old ones.
+        with pytest.raises(StoreDamaged, match="made again from the log"):
+            store.read("orders", 0, 0)
+        with pytest.raises(StoreDamaged, match="made again from the log"):
+            store.append(make_draft("orders", 0))
+    assert store.read("orders", 1, 0).status is ReadStatus.FOUND
+    assert {path.name: path.read_bytes() for path in queue.iterdir()} == before
+    store.close()
+    shutil.rmtree(Path(store.root) / "consumequeue")
+    check(open_store(), 30)
+
+
+def test_a_link_to_nowhere_does_not_hide_the_files_beside_it(
+    open_store: OpenStore, make_draft: MakeDraft
+) -> None:
+    store = open_store()
+    fill(store, make_draft, 20)
+    store.close()
+    for directory in ("commitlog", "consumequeue/orders", "consumequeue/orders/0", "index"):
+        (Path(store.root) / directory / "nowhere").symlink_to("is not there")
+    check(open_store(), 20)
+
+
+def test_a_directory_in_the_place_of_a_segment_is_refused(
+    open_store: OpenStore, make_draft: MakeDraft
+) -> None:
+    store = open_store()
+    fill(store, make_draft, 4)
+    store.close()
+    log_file(store, 0).unlink()
+    log_file(store, 0).mkdir()
+    with pytest.raises(StoreDamaged, match="00000000000000000000 is a directory"):
+        open_store()
+
+
+@pytest.mark.parametrize("topic", ["t" * 256, "\u00fc" * 200, "..", "a/b", "\0", ""])
+def test_a_topic_that_can_name_no_directory_has_no_queue(open_store: OpenStore, topic: str) -> None:
+    store = open_store()
+    assert (store.min_offset(topic, 0), store.max_offset(topic, 0)) == (0, 0)
+    assert store.earliest_store_time(topic, 0) == -1
+    assert store.read(topic, 0, 0).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -273,9 +273,12 @@ class Broker(Service):
         for topic, queue_id in state.storage.store.queues():
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         for topic, count in queues.items():
-            if topic not in state.topics:
+            if topic in state.topics:
+                continue
+            if state.topics.adopt(topic, count):
                 log.warning("topic found in the store only, taken in topic=%s", topic)
-                state.topics.adopt(topic, count)
+            else:
+                log.error("queues of no legal topic in the store, left alone name=%a", topic)
         for moved in state.offsets.clamp(state.storage.max_offset):
             log.warning("offset beyond the end of its queue pulled back %s", moved)
         state.delays.correct()

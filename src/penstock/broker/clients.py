@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from penstock.errors import RequestRefused
 from penstock.model import Subscription
 from penstock.model.subscription import EVERYTHING
 from penstock.remoting import Peer
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 CLIENT_EXPIRY_SECONDS = 120.0
 BROADCASTING = "BROADCASTING"
 CLUSTERING = "CLUSTERING"
+MAX_GROUPS_OF_CLIENT = 4096
+"""Groups of one kind that one connection may be in, however many heartbeats name them."""
 _SHOWN_TOPICS = 5
 
 Wish: TypeAlias = tuple[str, str]
@@ -145,6 +148,7 @@ class Clients:
 
         ``subscriptions`` is None when the heartbeat left them out as unchanged.
         """
+        _need_room(self._consumer_groups_of, channel.peer, group)
         entry = self._consumers.get(group)
         if entry is None:
             entry = self._consumers[group] = ConsumerGroup(group)
@@ -185,6 +189,7 @@ class Clients:
 
     def register_producer(self, group: str, channel: ClientChannel) -> None:
         """Note a heartbeat of a producer."""
+        _need_room(self._producer_groups_of, channel.peer, group)
         self._producers.setdefault(group, {})[channel.peer] = channel
         self._producer_groups_of.setdefault(channel.peer, set()).add(group)
 
@@ -242,6 +247,15 @@ class Clients:
             if channel.last_seen < limit
         )
         return list(late)
+
+
+def _need_room(groups_of: Mapping[Peer, Collection[str]], peer: Peer, group: str) -> None:
+    groups = groups_of.get(peer, ())
+    if len(groups) >= MAX_GROUPS_OF_CLIENT and group not in groups:
+        raise RequestRefused(
+            f"group {group[:255]} is one more than a client may be in",
+            expected=f"at most {MAX_GROUPS_OF_CLIENT} groups over one connection",
+        )
 
 
 def _forget(groups_of: dict[Peer, set[str]], peer: Peer, group: str) -> None:

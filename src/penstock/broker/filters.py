@@ -17,6 +17,7 @@ from penstock.model.properties import parse_properties
 from penstock.model.subscription import SQL92
 from penstock.protocol.filters import compile_sql, parse_tags
 from penstock.protocol.records import decode_record
+from penstock.store import RecordTest
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +31,18 @@ class Filter(NamedTuple):
 
     codes: frozenset[int] | None = None
     takes: Callable[[bytes], bool] | None = None
+    steps: int = 1
+    """How much work ``takes`` is, as the store counts it."""
 
     @property
-    def of_record(self) -> frozenset[int] | Callable[[int, memoryview], bool] | None:
+    def of_record(self) -> frozenset[int] | RecordTest | None:
         """The same question as the store asks it, about a tags code and a stored record."""
         takes = self.takes
         if takes is None:
             return self.codes
-        return lambda tags_code, record: takes(decode_record(record).properties)
+        return RecordTest(
+            lambda tags_code, record: takes(decode_record(record).properties), self.steps
+        )
 
     def takes_record(self, tags_code: int, record: memoryview) -> bool:
         """Whether a stored message passes."""
@@ -85,4 +90,4 @@ def _compile(expression: str, expression_type: str) -> Filter:
         codes = parse_tags(expression).codes
         return Filter(codes=codes) if codes else EVERYTHING
     takes = compile_sql(expression)
-    return Filter(takes=lambda properties: takes(parse_properties(properties)))
+    return Filter(takes=lambda properties: takes(parse_properties(properties)), steps=takes.steps)

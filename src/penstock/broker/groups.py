@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from penstock.errors import GroupNotFound, IllegalName
+from penstock.errors import GroupNotFound, IllegalName, RequestRefused
 from penstock.model.names import READ, SYSTEM_GROUP_PREFIX
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.common import DataVersion
@@ -14,6 +14,9 @@ from penstock.protocol.validation import check_group
 
 _BROADCAST_TOO = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY")
 PREDEFINED = (*_BROADCAST_TOO, "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL")
+
+MAX_GROUPS = 16_384
+"""A group is made by whoever names it, and has topics of its own."""
 
 
 class Groups:
@@ -87,8 +90,15 @@ class Groups:
     # Changing
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Create or replace a group."""
+        """Create or replace a group; `RequestRefused` if there is no room for another one."""
         config = config.with_defaults()
+        is_new = config.group_name not in self._table
+        if is_new and len(self._table) >= MAX_GROUPS and config.group_name not in PREDEFINED:
+            raise RequestRefused(
+                f"no room for group {config.group_name}, the broker has {len(self._table)} groups",
+                expected=f"at most {MAX_GROUPS}",
+                hint="delete groups that nobody uses, or set autoCreateSubscriptionGroup=false",
+            )
         if self._table.get(config.group_name) == config:
             return
         self._table[config.group_name] = config

@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 Matches = Callable[[int, bytes], bool]
 QueueKey = tuple[str, int]
 _Key = TypeVar("_Key", bound=Hashable)
+MAX_HELD = 1 << 18
+"""Pulls held by a broker, each some 700 bytes."""
+MAX_HELD_AT_QUEUE = 1 << 14
+"""One message may answer all of them in one go: two tenths of a second, and nobody has so many."""
 # So many answered pulls may stay in the heap before it is worth rebuilding.
 _SPARE_DEADLINES = 1024
 
@@ -78,12 +82,19 @@ class HeldPulls(Service):
     RECHECK = 5.0
 
     def __init__(
-        self, clock: Clock, *, end_of: Callable[[str, int], int] = lambda topic, queue_id: 0
+        self,
+        clock: Clock,
+        *,
+        end_of: Callable[[str, int], int] = lambda topic, queue_id: 0,
+        max_held: int = MAX_HELD,
+        max_held_at_queue: int = MAX_HELD_AT_QUEUE,
     ) -> None:
         """``end_of`` tells the offset behind the last message of a queue."""
         super().__init__()
         self._clock = clock
         self._end_of = end_of
+        self._max_held = max_held
+        self._max_held_at_queue = max_held_at_queue
         # Dicts stand in for ordered sets: first come, first answered, and removal costs no search.
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, dict[HeldPull, None]] = {}
@@ -106,6 +117,11 @@ class HeldPulls(Service):
     def waits_for(self, queue: QueueKey) -> bool:
         """Whether any pull waits at this queue."""
         return queue in self._by_queue
+
+    def has_room(self, queue: QueueKey) -> bool:
+        """Whether one more may wait at this queue; else it is answered at once and asks again."""
+        waiting = self._by_queue.get(queue, ())
+        return self._count < self._max_held and len(waiting) < self._max_held_at_queue
 
     def hold(self, pull: HeldPull) -> None:
         """Keep a pull until something matches or its deadline passes."""

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from penstock.errors import InvalidArgument, TopicNotFound
+from penstock.errors import InvalidArgument, RequestRefused, TopicNotFound
 from penstock.model.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -35,6 +35,7 @@ from penstock.protocol.bodies.codec import encode_state
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.topics import MAX_QUEUES, TopicConfig, TopicConfigTable, read_topics
 from penstock.protocol.json_dialect import loads
+from penstock.protocol.validation import MAX_RETRY_TOPIC_LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,11 @@ READ_WRITE = READ | WRITE
 UNIT_SUB_FLAG = 2
 SCHEDULE_QUEUES = 18
 DEFAULT_TOPIC_QUEUES = 8
+MAX_TOPICS = 32_768
+"""All topics must fit into the one frame that name servers are told them in, with names as long as
+they may be; a broker with more of them would be known to nobody. Clients make topics by sending."""
+MAX_OTHER_TOPICS = MAX_TOPICS * 3 // 4
+"""The last quarter is kept for retries and dead letters: without theirs a group cannot go on."""
 
 # Only the broker itself writes to these.
 SEND_FORBIDDEN = frozenset(
@@ -169,12 +175,26 @@ class Topics:
     # Changing
 
     def put(self, config: TopicConfig) -> None:
-        """Create or replace a topic."""
+        """Create or replace a topic; `RequestRefused` if there is no room for another one."""
         assert config.topic_name is not None, "a topic of the table has a name"
-        if self._table.get(config.topic_name) == config:
-            return
-        self._table[config.topic_name] = config
-        self._note_change(config.topic_name)
+        if config.topic_name not in self._table:
+            self._need_room(config.topic_name)
+        self._put(config.topic_name, config)
+
+    def _put(self, topic: str, config: TopicConfig) -> None:
+        if self._table.get(topic) != config:
+            self._table[topic] = config
+            self._note_change(topic)
+
+    def _need_room(self, topic: str) -> None:
+        is_of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        limit = MAX_TOPICS if is_of_group else MAX_OTHER_TOPICS
+        if len(self._table) >= limit and topic not in self._system:
+            raise RequestRefused(
+                f"no room for topic {topic}, the broker has {len(self._table)} topics",
+                expected=f"at most {limit}",
+                hint="delete topics that nobody uses, or add a broker",
+            )
 
     def remove(self, topic: str) -> bool:
         """Delete a topic; False if there was none."""
@@ -228,10 +248,17 @@ class Topics:
             if config is not None and not config.order:
                 self.put(dataclasses.replace(config, order=True))
 
-    def adopt(self, topic: str, queues: int) -> None:
-        """Take in a topic whose messages are in the store although no table knows it."""
-        if topic not in self._table and topic:
-            self.put(topic_config(topic, queues, queues))
+    def adopt(self, topic: str, queues: int) -> bool:
+        """Take in a topic whose messages are in the store although no table knows it.
+
+        False if it cannot be one: a name that cannot be written would keep the whole table from
+        being saved, and the broker from being registered.
+        """
+        if not topic or not topic.isprintable() or len(topic) > MAX_RETRY_TOPIC_LENGTH:
+            return False
+        if topic not in self._table:
+            self._put(topic, topic_config(topic, queues, queues))
+        return True
 
     # Keeping
 
@@ -252,8 +279,8 @@ class Topics:
 
     def _add_system_topics(self) -> None:
         for name, config in self._system.items():
-            if name not in self._table:
-                self.put(config)
+            if name not in self._table and name is not None:
+                self._put(name, config)
 
     def _note_change(self, topic: str) -> None:
         self._version = self._version.following(self._now_ms())

@@ -311,7 +311,11 @@ class Puller:
             result.max_offset,
         )
         messages = messages_from_pull(
-            body, cursor.queue.broker_name, keep_unreadable=True, added=stamp
+            body,
+            cursor.queue.broker_name,
+            keep_unreadable=True,
+            tell_unreadable=_tell_unreadable,
+            added=stamp,
         )
         cursor.next_offset = result.next_begin_offset
         messages = passes(wanted, messages)
@@ -394,3 +398,11 @@ _PULL_CODES = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
+
+
+def _tell_unreadable(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
+    """A handler gets the message all the same: to stop here would stop the queue for good."""
+    log.warning(
+        "body cannot be inflated, its handler gets it as it was stored queue=%s offset=%d error=%s",
+        queue, queue_offset, error,
+    )  # fmt: skip

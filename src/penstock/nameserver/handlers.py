@@ -11,7 +11,7 @@ from penstock.nameserver.config import NameServerConfig
 from penstock.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvConfig
 from penstock.nameserver.registration import Registration
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
-from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.registration import body_crc32, decode_registration
 from penstock.protocol.bodies.routes import TopicRouteData
@@ -167,7 +167,7 @@ def unregister_broker(state: NameServerState, ask: UnregisterBroker) -> None:
 @handles(RequestCode.QUERY_DATA_VERSION, QueryDataVersion)
 def query_data_version(state: NameServerState, ask: QueryDataVersion, call: Call) -> Reply:
     """Whether a broker has to register again; asking is a sign of life."""
-    version = decode_body(DataVersion, call.body)
+    version = call.json(DataVersion)
     answer = state.routes.query_data_version(
         ask.cluster_name, ask.broker_addr, version, state.now_ms()
     )
@@ -240,7 +240,7 @@ def delete_topic(state: NameServerState, ask: DeleteTopicInNamesrv) -> None:
 @handles(RequestCode.REGISTER_TOPIC_IN_NAMESRV, RegisterTopic)
 def register_topic(state: NameServerState, ask: RegisterTopic, call: Call) -> None:
     """Make a topic known before its brokers register again."""
-    state.routes.register_topic(ask.topic, decode_body(TopicRouteData, call.body).route().queues)
+    state.routes.register_topic(ask.topic, call.json(TopicRouteData).route().queues)
 
 
 @handles(RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePerm)

@@ -20,6 +20,8 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
 # Entries stay until somebody deletes them, so anybody could fill the memory with them.
 MAX_ENTRIES = 100_000
+MAX_CHARACTERS = 2 * 1024 * 1024
+"""Of all keys and texts together, since every change writes all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class KvConfig:
     def __init__(self) -> None:
         self._namespaces: dict[str, dict[str, str]] = {}
         self._count = 0
+        self._characters = 0
 
     @classmethod
     def load(cls, data: bytes) -> KvConfig:
@@ -42,7 +45,8 @@ class KvConfig:
         config = cls()
         for namespace, entries in decode_body(KvFile, data).config_table.items():
             for key, value in entries.items():
-                config.put(namespace, key, value)
+                # What was kept is kept, however much it is.
+                config._set(namespace, key, value)
         return config
 
     def dump(self) -> bytes:
@@ -54,16 +58,22 @@ class KvConfig:
         old = self.get(namespace, key)
         if old == value:
             return False
-        if old is None:
-            if self._count >= MAX_ENTRIES:
-                raise InvalidArgument(
-                    f"no room for key {key!r} of namespace {namespace!r}",
-                    expected=f"at most {MAX_ENTRIES} keys at a name server",
-                    hint="delete keys that are not used any more",
-                )
-            self._count += 1
-        self._namespaces.setdefault(namespace, {})[key] = value
+        if old is None and self._count >= MAX_ENTRIES:
+            raise _no_room(namespace, key, f"at most {MAX_ENTRIES} keys at a name server")
+        added = len(value) - len(old) if old is not None else _size(namespace, key, value)
+        if added > 0 and self._characters + added > MAX_CHARACTERS:
+            raise _no_room(namespace, key, f"at most {MAX_CHARACTERS} characters in all")
+        self._set(namespace, key, value)
         return True
+
+    def _set(self, namespace: str, key: str, value: str) -> None:
+        old = self.get(namespace, key)
+        if old is None:
+            self._count += 1
+            self._characters += _size(namespace, key, value)
+        else:
+            self._characters += len(value) - len(old)
+        self._namespaces.setdefault(namespace, {})[key] = value
 
     def get(self, namespace: str, key: str) -> str | None:
         """A text, or None."""
@@ -72,9 +82,11 @@ class KvConfig:
     def delete(self, namespace: str, key: str) -> bool:
         """Remove a text; False if it was not there."""
         entries = self._namespaces.get(namespace, {})
-        if entries.pop(key, None) is None:
+        value = entries.pop(key, None)
+        if value is None:
             return False
         self._count -= 1
+        self._characters -= _size(namespace, key, value)
         if not entries:
             del self._namespaces[namespace]
         return True
@@ -87,3 +99,15 @@ class KvConfig:
     def order_conf(self, topic: str) -> str | None:
         """The queues an order topic is bound to."""
         return self.get(ORDER_TOPIC_NAMESPACE, topic)
+
+
+def _size(namespace: str, key: str, value: str) -> int:
+    return len(namespace) + len(key) + len(value)
+
+
+def _no_room(namespace: str, key: str, expected: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"no room for key {key[:255]!r} of namespace {namespace[:255]!r}",
+        expected=expected,
+        hint="delete keys that are not used any more",
+    )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import SubscriptionIllegal
 from penstock.model.subscription import EVERYTHING, SQL92, TAG, Subscription
+
+if TYPE_CHECKING:
+    from penstock.protocol.sql92 import CompiledFilter
+
+MAX_TAG_CHARACTERS = 65_536
+"""The longest tag expression, some ten thousand tags."""
 
 _CACHED_TAGS = 4096
 _CACHED_TAG_CHARACTERS = 128
@@ -54,6 +60,10 @@ def parse_tags(expression: str | None) -> TagFilter:
     text = EVERYTHING if expression is None else expression.strip()
     if text in ("", EVERYTHING):
         return TagFilter(frozenset(), frozenset())
+    if len(text) > MAX_TAG_CHARACTERS:
+        raise SubscriptionIllegal(
+            f"tag expression of {len(text)} characters", expected=f"at most {MAX_TAG_CHARACTERS}"
+        )
     tags = frozenset(tag for part in text.split(_TAG_SEPARATOR) if (tag := part.strip()))
     if not tags:
         raise SubscriptionIllegal(
@@ -83,7 +93,7 @@ def subscription(
 
 
 @functools.lru_cache(maxsize=_CACHED_EXPRESSIONS)
-def compile_sql(expression: str) -> Callable[[Mapping[str, str]], bool]:
+def compile_sql(expression: str) -> CompiledFilter:
     """The test a SQL92 expression makes of a message's properties; see ``sql92``.
 
     Raises ``SubscriptionIllegal``, which names the place of the mistake.

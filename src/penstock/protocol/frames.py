@@ -60,6 +60,11 @@ class FrameDecoder:
         """How many bytes of an unfinished frame are kept."""
         return len(self._buffer)
 
+    def drop(self) -> None:
+        """Forget the unfinished frame: nobody will send the rest of it."""
+        self._buffer = bytearray()
+        self._wanted = _LENGTH_BYTES
+
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames ``data`` completes; keep the rest for the next call.
 

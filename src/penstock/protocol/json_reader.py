@@ -25,6 +25,8 @@ Json: TypeAlias = (
 Key: TypeAlias = Union[str, int, "FrozenObject"]
 
 MAX_DEPTH = 64
+MAX_ESCAPES = 500_000
+"""Each is read by itself; strict JSON, which may have as many as it likes, never comes here."""
 
 _BLANKS = frozenset(" \t\r\n")
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -73,6 +75,11 @@ def _frozen(value: Json) -> Json:
 
 def read(text: str) -> Json:
     """Parse ``text``; anything that cannot be read raises ``ProtocolError`` with its position."""
+    escapes = text.count("\\")
+    if escapes > MAX_ESCAPES:
+        raise ProtocolError(
+            f"lenient JSON with {escapes} escapes", expected=f"at most {MAX_ESCAPES}"
+        )
     return _Reader(text).document()
 
 

@@ -20,6 +20,8 @@ REFERENCE = "$ref"
 # With its references written out a document may be as big as the biggest frame could carry.
 MAX_EXPANDED = 16 * 1024 * 1024
 
+# Following a path is slow; a document full of references to nothing is all paths.
+MAX_FOLLOWED = 500_000
 _MAX_PATH = 4096
 _SEGMENT = re.compile(r"\.((?:[^.\[\\]|\\.)+)|\[(\d{1,9})\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
 _ESCAPED = re.compile(r"\\(.)")
@@ -47,6 +49,7 @@ class _Resolver:
         # Identities are stable: everything hangs on the root.
         self._settled: dict[int, tuple[int, int]] = {}
         self._open: set[int] = set()
+        self._followed = 0
 
     def resolve(self) -> Json:
         root = self._target(self._root)
@@ -134,8 +137,13 @@ class _Resolver:
             if match is None:
                 return None
             at = match.end()
+            self._followed += 1
+            if self._followed > MAX_FOLLOWED:
+                raise ProtocolError(
+                    "JSON references with endless paths", expected=f"at most {MAX_FOLLOWED} steps"
+                )
             node = _step(node, match)
-            if at < len(path) and _path_of(node) is not None:
+            if node is None or (at < len(path) and _path_of(node) is not None):
                 return None
         return node if isinstance(node, (dict, list, FrozenObject)) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
@@ -30,6 +31,13 @@ _FEW: Final = 16
 _MAX_SHAPES: Final = 256
 _START_BYTES: Final = 8  # size and magic
 
+TellUnreadable = Callable[[MessageQueue, int, ProtocolError], None]
+"""Hears of a message by queue and offset, and why its body stays as it was stored."""
+
+
+def _say_nothing(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
+    """For those who look at the COMPRESSED bit."""
+
 
 def messages_from_pull(
     body: bytes,
@@ -38,14 +46,16 @@ def messages_from_pull(
     check_crc: bool = False,
     max_body_bytes: int = MAX_INFLATED_BYTES,
     keep_unreadable: bool = False,
+    tell_unreadable: TellUnreadable | None = None,
     added: bytes = b"",
 ) -> list[StoredMessage]:
     """The messages in a pull answer: bodies inflated, inner batches split.
 
     Whatever does not add up is a ``ProtocolError`` for the whole answer. With ``keep_unreadable``
     a body that does not inflate is not: the message comes as stored, its COMPRESSED bit still
-    set, so that one broken message of a producer cannot stop a queue for good. ``added`` are
-    properties in wire form that every message gets besides its own.
+    set, so that one broken message of a producer cannot stop a queue for good;
+    ``tell_unreadable`` is told of it. ``added`` are properties in wire form that every message
+    gets besides its own.
     """
     if not check_crc and (alike := _messages_alike(body, broker_name, added)) is not None:
         return alike
@@ -87,7 +97,8 @@ def messages_from_pull(
                 queue = MessageQueue(topic, broker_name, last_queue_id)
             if magic != magic_v1 or sys_flag & unusual:
                 between_length, properties_length = 0, unheard_of
-                opened = _open(record, queue, max_body_bytes, keep_unreadable)
+                tell = (tell_unreadable or _say_nothing) if keep_unreadable else None
+                opened = _open(record, queue, max_body_bytes, tell)
                 append_to_all(opened, added)
                 messages += opened
                 position = end
@@ -167,14 +178,14 @@ def message_from_record(
 ) -> StoredMessage:
     """One record as a message, its body inflated; an inner batch stays one message."""
     queue = MessageQueue(record.topic, broker_name, record.queue_id)
-    return _message(record, queue, max_body_bytes, keep_unreadable=False)
+    return _message(record, queue, max_body_bytes, None)
 
 
 def _open(
-    record: Record, queue: MessageQueue, max_body_bytes: int, keep_unreadable: bool
+    record: Record, queue: MessageQueue, max_body_bytes: int, tell: TellUnreadable | None
 ) -> list[StoredMessage]:
     """The message of a record, or those of its inner batch."""
-    whole = _message(record, queue, max_body_bytes, keep_unreadable=keep_unreadable)
+    whole = _message(record, queue, max_body_bytes, tell)
     if record.sys_flag & _UNWRAP != _UNWRAP or whole.sys_flag & SysFlag.COMPRESSED:
         return [whole]
     return [
@@ -199,20 +210,22 @@ def _open(
 
 
 def _message(
-    record: Record, queue: MessageQueue, max_body_bytes: int, *, keep_unreadable: bool
+    record: Record, queue: MessageQueue, max_body_bytes: int, tell: TellUnreadable | None
 ) -> StoredMessage:
+    """The message of a record; a body that does not inflate is told of, or an error."""
     body, sys_flag = record.body, record.sys_flag
     if sys_flag & SysFlag.COMPRESSED:
         try:
             body = decompress(body, sys_flag, max_body_bytes)
             sys_flag &= ~SysFlag.COMPRESSED
         except ProtocolError as error:
-            if not keep_unreadable:
+            if tell is None:
                 raise ProtocolError(
                     f"{error.what}; in {queue} at offset {record.queue_offset}",
                     expected=error.expected,
                     hint=error.hint,
                 ) from error
+            tell(queue, record.queue_offset, error)
     return StoredMessage(
         record.topic,
         body,

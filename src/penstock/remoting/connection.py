@@ -23,6 +23,7 @@ from penstock.remoting.addresses import format_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.outgoing import Outgoing
 from penstock.remoting.turn import Turn
+from penstock.remoting.unfinished import UnfinishedFrames
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +44,14 @@ class Connection(asyncio.Protocol):
         "_close_callbacks",
         "_decoder",
         "_heard_at",
+        "_is_gathering",
         "_limits",
         "_loop",
         "_outgoing",
         "_timer",
         "_transport",
         "_turn",
+        "_unfinished",
         "close_reason",
         "data",
         "has_spoken",
@@ -61,13 +64,21 @@ class Connection(asyncio.Protocol):
     _outgoing: Outgoing
 
     def __init__(
-        self, *, limits: Limits, turn: Turn, loop: asyncio.AbstractEventLoop, accepted: bool
+        self,
+        *,
+        limits: Limits,
+        turn: Turn,
+        loop: asyncio.AbstractEventLoop,
+        accepted: bool,
+        unfinished: UnfinishedFrames | None = None,
     ) -> None:
         self._limits = limits
         self._turn = turn
         self._loop = loop
         self._accepted = accepted
         self._decoder = FrameDecoder(limits.max_frame_bytes)
+        self._unfinished = unfinished
+        self._is_gathering = False
         self._close_callbacks: list[Callable[[], None]] = []
         self._heard_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -113,6 +124,11 @@ class Connection(asyncio.Protocol):
         self._outgoing.drop()
         self._transport.abort()
 
+    def give_up(self, reason: str) -> None:
+        """Cut it for the frame that it gathers."""
+        self._cut(reason)
+        self._decoder.drop()
+
     # --------------------------------------------------------------- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,6 +156,10 @@ class Connection(asyncio.Protocol):
         self._leave(f"{type(error).__name__}: {error}" if error else "closed by the other side")
         self._stop_timer()
         self._outgoing.drop()
+        # Whoever still knows the connection must not keep megabytes of it.
+        self._decoder.drop()
+        if self._is_gathering:
+            self._note_unfinished()
         self._lost()
         level = logging.INFO if error else logging.DEBUG
         log.log(level, "disconnected remote=%s reason=%s", self.remote, self.close_reason)
@@ -181,6 +201,13 @@ class Connection(asyncio.Protocol):
             transport.pause_reading()
         else:
             transport.resume_reading()
+
+    def _note_unfinished(self) -> None:
+        """Have the server know how much of a frame that came in pieces is there."""
+        size = self._decoder.buffered
+        self._is_gathering = size > 0
+        if self._unfinished is not None:
+            self._unfinished.note(self, size)
 
     def _end(self, reason: str) -> None:
         """Note why it ended, first reason wins, and see to it that the end comes in time."""

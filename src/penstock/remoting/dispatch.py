@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from penstock.errors import RequestCodeNotSupported, ServiceNotAvailable
-from penstock.protocol.bodies.codec import encode_body
+from penstock.errors import ProtocolError, RequestCodeNotSupported, ServiceNotAvailable
+from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import Body, Command
 from penstock.protocol.headers import encode_header, header_codec
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_EXT: Final[Mapping[str, str]] = {}
+
+MAX_JSON_BYTES: Final = 512 * 1024
+"""The longest JSON body of a request: a frame of 16 MiB of it takes seconds to read, in which
+nobody else is served. Two thousand subscriptions fit, or ten thousand queues to lock."""
+_Body = TypeVar("_Body")
 
 
 class Call(NamedTuple):
@@ -49,6 +54,17 @@ class Call(NamedTuple):
         body = self.command.body
         assert isinstance(body, bytes), "a received body is bytes"
         return body
+
+    def json(self, cls: type[_Body], max_bytes: int = MAX_JSON_BYTES) -> _Body:
+        """The body as one of the body classes, if it is not longer than anybody needs."""
+        body = self.body
+        if len(body) > max_bytes:
+            raise ProtocolError(
+                f"{request_name(self.command.code)} with a body of {len(body)} bytes",
+                expected=f"at most {max_bytes}",
+                hint="send it in several requests",
+            )
+        return decode_body(cls, body)
 
 
 class Reply(NamedTuple):

@@ -29,6 +29,8 @@ class Limits:
     """Requests of the other side that wait for a promise; one more is answered SYSTEM_BUSY."""
     max_connections: int = 10_000
     """Connections of a server; one more is closed at once."""
+    max_unfinished_bytes: int = 256 * _MIB
+    """Of frames that have begun, on all connections of a server; see `unfinished`."""
     write_high: int = 1 * _MIB
     write_low: int = 256 * _KIB
     write_cut: int = 64 * _MIB

@@ -44,6 +44,7 @@ from penstock.remoting.pending import Done, PendingRequests, finish
 from penstock.remoting.promise import Promise, error_answer
 from penstock.remoting.strangers import SHOWN_BYTES, guess_stranger
 from penstock.remoting.turn import Turn
+from penstock.remoting.unfinished import UnfinishedFrames
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +106,11 @@ class Peer(Connection):
         accepted: bool,
         opened: PeerHook | None = None,
         shortcuts: Mapping[bytes, Shortcut] = _NO_SHORTCUTS,
+        unfinished: UnfinishedFrames | None = None,
     ) -> None:
-        super().__init__(limits=limits, turn=turn, loop=loop, accepted=accepted)
+        super().__init__(
+            limits=limits, turn=turn, loop=loop, accepted=accepted, unfinished=unfinished
+        )
         self._handler = handler
         self._opened = opened
         self._shortcuts = shortcuts
@@ -197,6 +201,8 @@ class Peer(Connection):
         except ProtocolError as error:
             self._refuse_bytes(data, error)
             return
+        if not frames or self._is_gathering:
+            self._note_unfinished()
         if self._backlog:
             # Reading is paused, yet a TLS transport may still hand over what it had decrypted.
             self._backlog.extend(frames)

@@ -17,6 +17,7 @@ from penstock.remoting.peer import Handler, Peer, PeerHook, Shortcut
 from penstock.remoting.promise import Promise
 from penstock.remoting.tls import ServerTls
 from penstock.remoting.turn import Turn
+from penstock.remoting.unfinished import UnfinishedFrames
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Server:
         self._host = host
         self._first_port = port
         self._limits = limits or Limits()
+        self._unfinished = UnfinishedFrames(self._limits.max_unfinished_bytes)
         self._tls = tls
         # Reading certificates now makes a wrong path an error of the configuration.
         self._tls_context = tls.context() if tls is not None else None
@@ -191,6 +193,7 @@ class Server:
             accepted=True,
             opened=self._take_in,
             shortcuts=self._shortcuts,
+            unfinished=self._unfinished,
         )
 
     def _take_in(self, peer: Peer) -> None:

@@ -3,7 +3,7 @@
 from penstock.store.appending import Appended, AppendedRun, BatchItem, Draft
 from penstock.store.config import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
 from penstock.store.files import FileLayer
-from penstock.store.reading import ReadResult, ReadStatus, TagFilter
+from penstock.store.reading import ReadResult, ReadStatus, RecordTest, TagFilter
 from penstock.store.recovery import Recovery
 from penstock.store.segments import OS_FILES, OsFiles
 from penstock.store.statistics import StoreStatistics
@@ -22,6 +22,7 @@ __all__ = [
     "QueryResult",
     "ReadResult",
     "ReadStatus",
+    "RecordTest",
     "Recovery",
     "StoreConfig",
     "StoreStatistics",

@@ -128,17 +128,23 @@ class ConsumeQueue:
         is_record: Callable[[ConsumeQueue, int, QueueEntry], bool],
         *,
         after_crash: bool = False,
+        is_clean: bool = False,
     ) -> None:
         """Find the end of the queue in its files: entries about the log before ``log_end``.
 
         ``is_record`` tells whether an entry is about a message of this queue and offset. It is
         asked about the last one only: entries are written in order, so one that holds vouches for
         those before it.
+
+        After a clean stop (``is_clean``) the files hold this queue and nothing else. What is not
+        an entry of it then stands where one was: to end the queue before it would hide messages.
         """
         shared = self._shared
         found = find_segments(
             shared.files, self.directory, size=shared.segment_bytes, after_crash=after_crash
         )
+        if is_clean and found.stray:
+            raise self._damaged(f"{found.stray[0]} is empty")
         if not shared.read_only:
             for path in found.stray:
                 shared.files.remove(path)
@@ -155,6 +161,16 @@ class ConsumeQueue:
         self.max_offset = self.next_offset = self.tail_start = self.persisted = end
         self.min_offset = max(0, self.first_base) // UNIT_BYTES
         self.min_checked_at = -1
+        if is_clean and self.has_rubbish():
+            raise self._damaged(f"entry {end} in {self.directory} is about no message of the queue")
+
+    def _damaged(self, what: str) -> StoreDamaged:
+        return StoreDamaged(
+            what,
+            expected="the entries that a clean stop left there",
+            hint=f"penstock store verify; restore the files from a copy, or move "
+            f"{self._shared.directory} away to have all queues made again from the log",
+        )
 
     def _holds(
         self,

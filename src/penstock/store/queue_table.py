@@ -26,6 +26,7 @@ from penstock.store.segments import SegmentMaps
 # A tail is written when it fills a page; all of them together may wait for a flush up to this.
 TAIL_BYTES: Final = 4096
 MAX_TAILS_BYTES: Final = 8 << 20
+_MAX_NAME_BYTES = 255
 _MAX_QUEUE_OFFSET = (1 << 63) // UNIT_BYTES
 
 
@@ -114,6 +115,8 @@ class QueueTable:
             self._log.written[0] if limit is None else limit,
             self._is_record,
             after_crash=self.is_after_crash,
+            # Recovery loads all queues, so whatever is loaded later was left by a clean stop.
+            is_clean=limit is None and not self.is_after_crash and not self._read_only,
         )
         if not self._read_only and queue.has_rubbish():
             with self.lock:
@@ -140,7 +143,7 @@ class QueueTable:
         yield from sorted(key for key in seen if self.queues[key].max_offset)
         files = self._shared.files
         for topic in files.list_dir(self._shared.directory):
-            if not topic.is_dir:
+            if not topic.is_dir or not _is_possible(topic.name, 0):
                 continue
             for queue in files.list_dir(f"{self._shared.directory}/{topic.name}"):
                 if queue.is_dir and queue.name.isascii() and queue.name.isdigit():
@@ -331,10 +334,11 @@ class QueueTable:
 
 def _is_possible(topic: str, queue_id: int) -> bool:
     """Whether a topic can be the name of a directory right below that of the queues."""
-    return (
-        bool(topic)
-        and "/" not in topic
-        and "\0" not in topic
-        and topic not in (".", "..")
-        and 0 <= queue_id <= 0x7FFF_FFFF
-    )
+    if not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
+        return False
+    if len(topic) > _MAX_NAME_BYTES or not 0 <= queue_id <= 0x7FFF_FFFF:
+        return False
+    try:
+        return len(topic.encode()) <= _MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        return False  # the name of a directory that is no text

@@ -24,6 +24,11 @@ from penstock.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 MAX_READ_BYTES: Final = 128 << 20
 MAX_ASKED: Final = 1024
 """Records one read asks a filter about: ten milliseconds or so, in which nobody else is served."""
+MAX_FILTER_WORK: Final = 16 << 20
+"""What one read lets a filter do: its steps times the bytes it may have to look at, about the same
+ten milliseconds. The first record is always asked about, so that every read gets on."""
+_ASK_BYTES = 512
+_MAX_ASK_BYTES = 40_000
 _CHUNK = 64
 _PORTION = 1024
 _MANY_PIECES = 64
@@ -65,7 +70,17 @@ class ReadResult(NamedTuple):
     suggest_slave: bool
 
 
-TagFilter = Container[int] | Callable[[int, memoryview], bool]
+class RecordTest(NamedTuple):
+    """A question about tags code and record that takes so many steps to answer."""
+
+    takes: Callable[[int, memoryview], bool]
+    steps: int
+
+    def __call__(self, tags_code: int, record: memoryview) -> bool:
+        return self.takes(tags_code, record)
+
+
+TagFilter = Container[int] | Callable[[int, memoryview], bool] | RecordTest
 """Tag codes to let through, or a question about tags code and record."""
 
 
@@ -264,11 +279,14 @@ class Reader:
         commit_log = self._log
         codes = None if matches is None or callable(matches) else matches
         asks = matches if callable(matches) else None
+        steps = matches.steps if isinstance(matches, RecordTest) else 1
         runs: list[tuple[int, int]] = []
         status = ReadStatus.NO_MATCHED_MESSAGE
-        count = size = scanned = 0
+        count = size = scanned = work = 0
         position = removed_before = 0
         for position, record_size, code in UNIT.iter_unpack(units):
+            if work > MAX_FILTER_WORK:
+                break
             if count and self._is_full(position, record_size, count, size, max_count, max_bytes):
                 break
             scanned += 1
@@ -282,8 +300,11 @@ class Reader:
                     removed_before += commit_log.segment_size
                     status = ReadStatus.MESSAGE_WAS_REMOVING
                     continue
-                if asks is not None and not asks(code, record):
-                    continue
+                if asks is not None:
+                    # Only properties are looked at, and there are 32 KiB of them at most.
+                    work += steps * (_ASK_BYTES + min(record_size, _MAX_ASK_BYTES))
+                    if not asks(code, record):
+                        continue
             if runs and runs[-1][0] + runs[-1][1] == position:
                 runs[-1] = (runs[-1][0], runs[-1][1] + record_size)
             else:

@@ -60,11 +60,16 @@ class OsFiles:
     """The operating system's files."""
 
     def list_dir(self, path: str) -> list[FileEntry]:
+        found: list[FileEntry] = []
         try:
             with os.scandir(path) as entries:
-                return [_file_entry(entry.name, entry.stat()) for entry in entries]
+                for entry in entries:
+                    # One that just went, or a link to nowhere, must not hide all the others.
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(_file_entry(entry.name, entry.stat()))
         except (FileNotFoundError, NotADirectoryError):
             return []
+        return found
 
     def stat(self, path: str) -> FileEntry | None:
         try:
@@ -374,9 +379,16 @@ def find_segments(
 def _named_segments(files: FileLayer, directory: str) -> list[tuple[int, FileEntry]]:
     found: list[tuple[int, FileEntry]] = []
     for entry in files.list_dir(directory):
+        is_named = len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()
         if entry.is_dir:
+            if is_named:
+                raise StoreDamaged(
+                    f"{directory}/{entry.name} is a directory",
+                    expected="a segment of that name",
+                    hint="move it elsewhere and restore the file from a copy",
+                )
             continue
-        if len(entry.name) != NAME_DIGITS or not (entry.name.isascii() and entry.name.isdigit()):
+        if not is_named:
             raise StoreDamaged(
                 f"{directory}/{entry.name} is not a segment",
                 expected=f"names of {NAME_DIGITS} digits",

@@ -15,7 +15,7 @@ from penstock.protocol.bodies.clients import (
     ConsumerList,
     HeartbeatData,
 )
-from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
@@ -35,7 +35,7 @@ from penstock.remoting.dispatch import Call, handles
 def heartbeat(broker: BrokerState, call: Call) -> HeartbeatResult:
     """A client says which groups it is in and what they subscribe to."""
     peer, command = call
-    data = decode_body(HeartbeatData, call.body)
+    data = call.json(HeartbeatData)
     channel = ClientChannel(
         peer,
         data.client_id,
@@ -150,7 +150,7 @@ def get_consumer_list(broker: BrokerState, ask: GetConsumerList) -> Command:
 @handles(RequestCode.CHECK_CLIENT_CONFIG)
 def check_client_config(broker: BrokerState, call: Call) -> None:
     """Whether a filter expression can be used, before a consumer starts with it."""
-    ask = decode_body(CheckClientConfig, call.body).subscription_data
+    ask = call.json(CheckClientConfig).subscription_data
     if ask.expression_type == SQL92 and not broker.config.enable_property_filter:
         error = ConfigError(
             "The broker does not support consumer to filter message by SQL92",

@@ -9,7 +9,6 @@ from penstock.broker.clients import ClientChannel
 from penstock.broker.state import BrokerState
 from penstock.errors import ConsumerNotOnline, GroupNotFound, InvalidArgument, RequestRefused
 from penstock.model.names import retry_topic
-from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.common import (
     Connection,
     ConsumeFromWhere,
@@ -46,19 +45,21 @@ from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, Reply, handles
 
 GROUPS_FILE = "subscriptionGroup.json"
+MAX_LIST_BYTES = 2 << 20
+"""A list of settings, which an operator sends: some five thousand groups."""
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
 def update_group(broker: BrokerState, call: Call) -> Promise:
     """Create a group, or change it."""
-    _put(broker, decode_body(SubscriptionGroupConfig, call.body))
+    _put(broker, call.json(SubscriptionGroupConfig))
     return _when_saved(broker)
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
 def update_groups(broker: BrokerState, call: Call) -> Promise:
     """Create or change several groups."""
-    configs = decode_body(SubscriptionGroupList, call.body).group_config_list
+    configs = call.json(SubscriptionGroupList, MAX_LIST_BYTES).group_config_list
     for config in configs:
         _checked(broker, config)
     for config in configs:

@@ -6,7 +6,7 @@ import orjson
 
 from penstock.broker.state import BrokerState
 from penstock.protocol.bodies.clients import LockBatch, LockBatchReply
-from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import LOCK_OWNERS
@@ -19,7 +19,7 @@ def lock_queues(broker: BrokerState, call: Call) -> Command:
 
     Who holds the rest is said, too: whoever waits for a lock can then tell for whom.
     """
-    ask = decode_body(LockBatch, call.body)
+    ask = call.json(LockBatch)
     now = broker.clock.monotonic()
     held = broker.locks.lock(ask.consumer_group, ask.client_id, ask.mq_set, now)
     answer = Command(ResponseCode.SUCCESS, body=encode_body(LockBatchReply(tuple(held))))
@@ -35,5 +35,5 @@ def lock_queues(broker: BrokerState, call: Call) -> Command:
 @handles(RequestCode.UNLOCK_BATCH_MQ)
 def unlock_queues(broker: BrokerState, call: Call) -> None:
     """Give locks back."""
-    ask = decode_body(LockBatch, call.body)
+    ask = call.json(LockBatch)
     broker.locks.unlock(ask.consumer_group, ask.client_id, ask.mq_set)

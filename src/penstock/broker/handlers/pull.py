@@ -105,7 +105,8 @@ class Pulling:
                 # The connection is closed as soon as all are quiet. An answer would only be
                 # followed by the next pull, a promise would have to be waited for.
                 return None
-            return self._hold(peer, command, ask, filter_)
+            if self._broker.held.has_room((ask.topic, ask.queue_id)):
+                return self._hold(peer, command, ask, filter_)
         return answer
 
     # Long polling

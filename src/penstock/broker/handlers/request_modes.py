@@ -5,7 +5,6 @@ from __future__ import annotations
 from penstock.broker.state import BrokerState
 from penstock.errors import GroupNotFound, NoPermission, RequestCodeNotSupported
 from penstock.model.names import RETRY_PREFIX
-from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.common import RequestMode
 from penstock.protocol.bodies.pop import RequestModes, SetRequestMode
 from penstock.protocol.codes import RequestCode
@@ -15,7 +14,7 @@ from penstock.remoting.dispatch import Call, Reply, handles
 @handles(RequestCode.SET_MESSAGE_REQUEST_MODE)
 def set_request_mode(broker: BrokerState, call: Call) -> None:
     """Have a group pull a topic, which it does anyway; popping is refused."""
-    ask = decode_body(SetRequestMode, call.body)
+    ask = call.json(SetRequestMode)
     if ask.topic.startswith(RETRY_PREFIX):
         raise NoPermission("retry topic is not allowed to set mode")
     broker.topics.require(ask.topic)

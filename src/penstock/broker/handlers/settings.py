@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.state import BrokerState
-from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import BrokerConfigResult
@@ -23,4 +23,4 @@ def get_config(broker: BrokerState) -> Reply:
 @handles(RequestCode.UPDATE_BROKER_CONFIG)
 def update_config(broker: BrokerState, call: Call) -> None:
     """Change settings: all that are named, or, if one may not be changed, none."""
-    broker.settings.change(decode_body(ConfigText, call.body).settings)
+    broker.settings.change(call.json(ConfigText).settings)

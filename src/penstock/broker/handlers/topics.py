@@ -10,7 +10,6 @@ from penstock.broker.topics import TOPICS_FILE, check_queue_count
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
-from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.common import GroupList, TopicList
 from penstock.protocol.bodies.stats import TopicOffset, TopicStats
 from penstock.protocol.bodies.topics import (
@@ -36,6 +35,8 @@ from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, Reply, handles
 
 _MAX_PERM = 7
+MAX_LIST_BYTES = 2 << 20
+"""A list of settings, which an operator sends: some ten thousand topics."""
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, UpdateTopic)
@@ -64,7 +65,7 @@ def update_topic(broker: BrokerState, ask: UpdateTopic) -> Promise:
 @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
 def update_topics(broker: BrokerState, call: Call) -> Promise:
     """Create or change several topics."""
-    configs = decode_body(TopicConfigList, call.body).topic_config_list
+    configs = call.json(TopicConfigList, MAX_LIST_BYTES).topic_config_list
     for config in configs:
         _checked(broker, config)
     for config in configs:

@@ -10,6 +10,8 @@ from penstock.model import BrokerRoute, QueueRoute, TopicRoute
 from penstock.protocol.bodies.topics import MAX_QUEUES, QueueCount, TopicQueueMapping
 from penstock.protocol.bodies.values import Int32
 
+MAX_ROUTE_QUEUES = 1 << 19
+"""Queues of all brokers of a topic, as many as eight brokers can have: a client keeps each."""
 _ORDER_ITEM = re.compile(r"[^:]+:([0-9]{1,9})")
 
 
@@ -70,6 +72,8 @@ class TopicRouteData:
 
     def route(self) -> TopicRoute:
         """The route as the rest of Penstock knows it."""
+        count = sum(max(q.read_queue_nums, q.write_queue_nums) for q in self.queue_datas)
+        _need_few(count, "queueDatas")
         return TopicRoute(
             tuple(
                 QueueRoute(
@@ -100,6 +104,7 @@ class TopicRouteData:
 
 def _checked_order_conf(conf: str | None) -> str | None:
     """``broker-a:4;broker-b:4``, refused if a producer could not take its queues from it."""
+    count = 0
     for item in (conf or "").split(";"):
         match = _ORDER_ITEM.fullmatch(item)
         if item and (match is None or int(match[1]) > MAX_QUEUES):
@@ -107,7 +112,16 @@ def _checked_order_conf(conf: str | None) -> str | None:
                 f"orderTopicConf has {item[:60]!r}",
                 expected=f"broker:queues with at most {MAX_QUEUES} queues, joined by ';'",
             )
+        count += int(match[1]) if match else 0
+    _need_few(count, "orderTopicConf")
     return conf
+
+
+def _need_few(count: int, where: str) -> None:
+    if count > MAX_ROUTE_QUEUES:
+        raise ProtocolError(
+            f"a route with {count} queues in {where}", expected=f"at most {MAX_ROUTE_QUEUES}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
