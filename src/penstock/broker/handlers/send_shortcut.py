@@ -144,11 +144,13 @@ class SendShortcut:
             reconsume_times = SMALL_INT32S[ext["j"]]
             born_text = ext["g"]
             born_timestamp = int(born_text)
-            unique_id = self._stamp(ext["i"]).unique_id
+            _, unique_id, special = self._stamp(ext["i"])
             request_id = head["opaque"]
             wire_flag = head["flag"]
             if (
                 wire_flag != 0
+                or special is not None
+                or sys_flag & ~SENDERS_FLAGS
                 or ext["m"] != "true"
                 or ext["h"] not in SMALL_INT32S
                 or ext["d"] not in SMALL_INT32S
@@ -167,7 +169,7 @@ class SendShortcut:
             topic,
             queue_id,
             b"",
-            sys_flag=sys_flag & SENDERS_FLAGS,
+            sys_flag=sys_flag,
             born_timestamp=born_timestamp,
             born_host=born_host(peer),
             store_host=self._store_host,
