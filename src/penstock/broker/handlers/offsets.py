@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.state import BrokerState
-from penstock.errors import GroupNotFound, InvalidArgument, NotFound
-from penstock.protocol.codes import RequestCode
+from penstock.errors import GroupNotFound, InvalidArgument
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.offsets import (
     EarliestStoreTimeResult,
@@ -20,7 +20,7 @@ from penstock.remoting.dispatch import Call, Reply, handles
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset)
-def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> OffsetResult:
+def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> OffsetResult | Command:
     """Where a group stands in a queue."""
     committed = broker.offsets.committed(ask.consumer_group, ask.topic, ask.queue_id)
     if committed is not None:
@@ -34,9 +34,12 @@ def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> Offs
         and storage.store.is_in_memory(ask.topic, ask.queue_id, 0)
     ):
         return OffsetResult(0)
-    raise NotFound(
-        f"Not found, maybe this group consumer boot first: group {ask.consumer_group} has no "
-        f"offset in queue {ask.queue_id} of {ask.topic}"
+    # Clients look into the map of an answer about offsets, also where it is empty.
+    return Command(
+        ResponseCode.QUERY_NOT_FOUND,
+        ext={},
+        remark=f"Not found, maybe this group consumer boot first: group {ask.consumer_group} has "
+        f"no offset in queue {ask.queue_id} of {ask.topic}",
     )
 
 
