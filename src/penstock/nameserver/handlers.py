@@ -41,6 +41,7 @@ from penstock.protocol.headers.nameserver import (
 )
 from penstock.protocol.validation import MAX_RETRY_TOPIC_LENGTH
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.promise import error_answer
 from penstock.runtime.clock import Clock
 from penstock.runtime.config import to_properties
 
@@ -151,7 +152,7 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
             "register broker failed: one topic alone from a broker that is not known",
             expected="the whole topic table first",
         )
-        return Command(refusal.code, ext={}, remark=str(refusal))
+        return error_answer(refusal, ext={})
     order = state.kv.namespace(ORDER_TOPIC_NAMESPACE)
     return Reply(
         RegisterBrokerResult(result.ha_address, result.master_address),
@@ -268,8 +269,8 @@ def get_kv(state: NameServerState, ask: GetKvConfig) -> GetKvConfigResult | Comm
     """A text."""
     value = state.kv.get(ask.namespace, ask.key)
     if value is None:
-        remark = f"No config item, Namespace: {ask.namespace} Key: {ask.key}"
-        return Command(ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark)
+        missing = NotFound(f"No config item, Namespace: {ask.namespace} Key: {ask.key}")
+        return error_answer(missing, ext={})
     return GetKvConfigResult(value)
 
 

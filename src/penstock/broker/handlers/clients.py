@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.broker.clients import BROADCASTING, ClientChannel
 from penstock.broker.state import BrokerState
 from penstock.broker.topics import READ_WRITE, UNIT_SUB_FLAG
-from penstock.errors import ConfigError, ConnectionLost, SubscriptionIllegal
+from penstock.errors import ConfigError, ConnectionLost, RequestRefused, SubscriptionIllegal
 from penstock.model import Subscription
 from penstock.model.names import retry_topic
 from penstock.model.subscription import SQL92
@@ -17,7 +17,7 @@ from penstock.protocol.bodies.clients import (
 )
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.common import SubscriptionData
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.filters import parse_tags
 from penstock.protocol.headers import encode_header, header_codec
@@ -29,6 +29,7 @@ from penstock.protocol.headers.clients import (
 )
 from penstock.remoting import Peer
 from penstock.remoting.dispatch import Call, handles
+from penstock.remoting.promise import error_answer
 
 
 @handles(RequestCode.HEART_BEAT)
@@ -143,8 +144,8 @@ def get_consumer_list(broker: BrokerState, ask: GetConsumerList) -> Command:
     """The client ids of a group's members."""
     members = broker.clients.consumer_group(ask.consumer_group)
     if members is None:
-        remark = f"no consumer for this group, {ask.consumer_group}"
-        return Command(ResponseCode.SYSTEM_ERROR, ext={}, remark=remark)
+        error = RequestRefused(f"no consumer for this group, {ask.consumer_group}")
+        return error_answer(error, ext={})
     return Command(0, ext={}, body=encode_body(ConsumerList(tuple(members.client_ids()))))
 
 

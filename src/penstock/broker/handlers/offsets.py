@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.state import BrokerState
-from penstock.errors import GroupNotFound, InvalidArgument
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.errors import GroupNotFound, InvalidArgument, NotFound
+from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.offsets import (
     EarliestStoreTimeResult,
@@ -17,6 +17,7 @@ from penstock.protocol.headers.offsets import (
     UpdateConsumerOffset,
 )
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.promise import error_answer
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset)
@@ -34,13 +35,11 @@ def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> Offs
         and storage.store.is_in_memory(ask.topic, ask.queue_id, 0)
     ):
         return OffsetResult(0)
-    # Clients look into the map of an answer about offsets, also where it is empty.
-    return Command(
-        ResponseCode.QUERY_NOT_FOUND,
-        ext={},
-        remark=f"Not found, maybe this group consumer boot first: group {ask.consumer_group} has "
-        f"no offset in queue {ask.queue_id} of {ask.topic}",
+    error = NotFound(
+        f"Not found, maybe this group consumer boot first: group {ask.consumer_group} has no "
+        f"offset in queue {ask.queue_id} of {ask.topic}"
     )
+    return error_answer(error, ext={})
 
 
 @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset)

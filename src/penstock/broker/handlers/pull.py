@@ -327,10 +327,9 @@ class Pulling:
 
 
 def _refusal(error: PenstockError) -> Command:
-    answer = error_answer(error)
-    # Java's client reads the ext fields of every pull answer, so there must be some.
-    answer.ext = {"forbiddenType": str(error.who)} if isinstance(error, Forbidden) else {}
-    return answer
+    return error_answer(
+        error, ext={"forbiddenType": str(error.who)} if isinstance(error, Forbidden) else {}
+    )
 
 
 def _sql_disabled() -> ConfigError:

@@ -88,7 +88,8 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         call_hooks(broker.send_back_hooks, SentBack(ask.group, record.topic, False, target.is_dead))
         # RocketMQ names the status of its store here, and a code of its own.
         raise RequestRefused(f"{response_name(error.code)}: {error}") from error
-    broker.stats.sent_back(ask.group, record.topic)
+    # Also a second retry counts for the topic that the message was sent to.
+    broker.stats.sent_back(ask.group, properties[Property.RETRY_TOPIC])
     if target.is_dead:
         broker.stats.dead_letter(ask.group)
         log.info(
