@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import timeit
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -125,12 +126,15 @@ async def test_the_cost_of_showing_every_group_grows_with_their_number_only(
     for number in range(2000):
         broker.state.groups.put(SubscriptionGroupConfig(f"cg-{number}"))
         broker.state.offsets.commit(f"cg-{number}", "T", 0, 1, "a test")
-    one_pass = min(timeit.repeat(broker.state.offsets.full_table, number=1, repeat=5))
+    # The broker is in this process: what it costs, however busy the machine is.
+    clock = time.process_time
+    table = broker.state.offsets.full_table
+    one_pass = min(timeit.repeat(table, timer=clock, number=1, repeat=5))
     taken: list[float] = []
     for _ in range(3):
-        begin = timeit.default_timer()
+        begin = clock()
         await wire.ok(RequestCode.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats(False))
-        taken.append(timeit.default_timer() - begin)
+        taken.append(clock() - begin)
     # Looking through the offsets for each group by itself took nine hundred.
     assert min(taken) < 50 * one_pass
 
