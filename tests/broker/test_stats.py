@@ -249,10 +249,14 @@ async def test_send_backs_and_dead_letters_grow_by_one_each(tmp_path: Path) -> N
         await stage.clock.sleep(10)
         assert await counted("SNDBCK_PUT_NUMS", "T@g") == 2
         assert await counted("SNDBCK_PUT_NUMS", "%RETRY%g@g") == 0
+        # What comes in for the group again counts as coming in; dead letters do not.
+        assert await counted("TOPIC_PUT_NUMS", "%RETRY%g") == 2
         await send_back(wire, "g", retry.log_position, level=-1)
         await stage.clock.sleep(10)
         assert await counted("SNDBCK_PUT_NUMS", "T@g") == 3
         assert await counted("DLQ_PUT_NUMS", "g") == 1
+        assert await counted("TOPIC_PUT_NUMS", "%DLQ%g") == 0
+        assert await counted("BROKER_PUT_NUMS", "DefaultCluster") == 3
 
 
 @pytest.mark.parametrize(
