@@ -13,6 +13,7 @@ from penstock.model.hosts import pack_host
 from penstock.model.names import SCHEDULE_TOPIC
 from penstock.model.properties import encode_properties
 from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.offsets import DelayOffsetTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.delays import DelayLevels
@@ -32,7 +33,7 @@ from penstock.testing.clock import VirtualClock
 from penstock.testing.eventually import eventually
 from penstock.testing.faulty_files import FaultyFiles, SimulatedDisk
 from penstock.testing.stage import Stage, in_virtual_time
-from penstock.testing.wire import Wire
+from penstock.testing.wire import Wire, json_body
 
 OK = ResponseCode.SUCCESS
 HOST = pack_host("127.0.0.1", 1)
@@ -241,6 +242,38 @@ async def test_progress_is_saved_every_ten_seconds_and_at_the_end(tmp_path: Path
         await stage.clock.sleep(2)
         await broker.stop()
     assert saved_progress(file)[1] == 2
+
+
+@in_virtual_time
+async def test_the_version_of_the_progress_moves_with_it_and_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "broker-a/config/delayOffset.json"
+
+    def saved_version() -> DataVersion:
+        version = decode_body(DelayOffsetTable, file.read_bytes()).data_version
+        assert version is not None
+        return version
+
+    async def deliver_one() -> None:
+        before = delivered(broker)
+        await delay(wire, 1)
+        await eventually(lambda: delivered(broker) > before, 30)
+
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        answer = await wire.ok(RequestCode.GET_ALL_DELAY_OFFSET)
+        first = json_body(DelayOffsetTable, answer).data_version
+        assert first is not None
+        for _ in range(199):
+            await deliver_one()
+        answer = await wire.ok(RequestCode.GET_ALL_DELAY_OFFSET)
+        assert json_body(DelayOffsetTable, answer).data_version == first
+        await deliver_one()
+        await broker.stop()
+        assert saved_version().counter == first.counter + 1
+        broker = await stage.broker()
+        answer = await (await stage.connect(broker)).ok(RequestCode.GET_ALL_DELAY_OFFSET)
+        assert json_body(DelayOffsetTable, answer).data_version == saved_version()
 
 
 @in_virtual_time

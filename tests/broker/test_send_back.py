@@ -282,15 +282,18 @@ async def test_the_retry_topic_has_a_route_to_read_and_write(tmp_path: Path, mad
 
 
 @pytest.mark.spec("S105")
+@in_virtual_time
 @pytest.mark.parametrize("unit_mode", [False, True])
 async def test_unit_mode_marks_the_retry_topic(tmp_path: Path, unit_mode: bool) -> None:
     async with Stage(tmp_path) as stage:
-        broker = await stage.broker()
-        wire = await stage.connect(broker)
+        names = await stage.connect(await stage.name_server())
+        wire = await stage.connect(await stage.broker())
         position = await failed(wire)
         await send_back(wire, "g", position, unit_mode=unit_mode)
-        flag = broker.state.topics.require(RETRY_TOPIC).topic_sys_flag
-        assert bool(flag & 2) is unit_mode
+        found = await eventually(lambda: route(names, RETRY_TOPIC))
+        assert found is not None
+        [queues] = found.queues
+        assert queues.topic_sys_flag == (2 if unit_mode else 0)
 
 
 @pytest.mark.spec("S112")

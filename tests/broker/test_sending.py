@@ -285,6 +285,53 @@ async def test_a_batch_is_stored_whole_or_not_at_all(wire: Wire) -> None:
     assert await max_offset(wire, "T") == 0
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("envelope", "sys_flag"),
+    [
+        ({"DELAY": "3"}, 0),
+        ({"TIMER_DELAY_SEC": "60"}, 0),
+        ({"TRAN_MSG": "true", "PGROUP": "p"}, 0),
+        ({"DELAY": "soon"}, 0),
+        ({}, 4),
+    ],
+)
+async def test_a_batch_asks_for_nothing_but_to_be_stored(
+    wire: Wire, envelope: dict[str, str], sys_flag: int, is_first: bool
+) -> None:
+    items = [BatchItem(b"a", b"", 0), BatchItem(b"b", b"", 0)]
+    if not is_first:
+        # The queue has taken one, so the next takes the shortcut.
+        assert (await send_batch(wire, "T", items)).code == ResponseCode.SUCCESS
+    before = await max_offset(wire, "T")
+    answer = await wire.send(
+        "T",
+        encode_batch(items),
+        code=RequestCode.SEND_BATCH_MESSAGE,
+        batch=True,
+        properties=envelope,
+        sys_flag=sys_flag,
+    )
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert await max_offset(wire, "T") == before
+
+
+async def test_names_that_end_like_a_delay_are_names_like_any_other(wire: Wire) -> None:
+    stored = [
+        b"SHIPPING_DELAY\x0112\x02",
+        b"DELAY\x010\x02",
+        b"note\x01TIMER_DELAY\x02",
+        b"MY_TRAN_MSG\x01true\x02TRAN_MSG\x01false\x02",
+    ]
+    items = [BatchItem(b"%d" % number, said, 0) for number, said in enumerate(stored)]
+    answer = await send_batch(wire, "T", items)
+    assert answer.code == ResponseCode.SUCCESS
+    assert [r.properties for r in records(await wire.pull("g", "T", 0))] == stored
+    single = await wire.send("T", properties={"SHIPPING_DELAY": "12"})
+    assert single.code == ResponseCode.SUCCESS
+    assert len(records(await wire.pull("g", "T", 0))) == 5
+
+
 # Delays, transactions and timers
 
 
@@ -305,10 +352,20 @@ async def test_a_level_beyond_the_last_is_the_last(wire: Wire) -> None:
     assert properties(record)["DELAY"] == "18"
 
 
-@pytest.mark.parametrize("level", ["0", "-1", "soon"])
+@pytest.mark.parametrize("level", ["0", "-1"])
 async def test_a_level_that_is_none_delays_nothing(wire: Wire, level: str) -> None:
     await wire.send("T", b"now", properties={"DELAY": level, "x": "y"})
     assert bodies(await wire.pull("g", "T", 0)) == [b"now"]
+
+
+@pytest.mark.parametrize("key", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+async def test_a_time_that_cannot_be_read_is_refused_and_nothing_sent_too_early(
+    wire: Wire, key: str
+) -> None:
+    answer = await wire.send("T", properties={key: "soon"})
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert f"property {key} is 'soon'" in (answer.remark or "")
+    assert await max_offset(wire, "T") == 0
 
 
 async def test_what_the_broker_cannot_do_yet_is_refused_and_never_done_wrong(wire: Wire) -> None:

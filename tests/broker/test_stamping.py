@@ -66,24 +66,3 @@ def test_properties_that_ask_for_more_come_back_parsed(stamp: Stamp, key: str) -
     assert stamped.special is not None
     assert stamped.special[key] == "3"
     assert parse_properties(stamped.text) == stamped.special
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "UNIQ_KEY\x01U\x02WAIT\x01true\x02",
-        "UNIQ_KEY\x01U",
-        "UNIQ_KEY\x01\x02TAGS\x01a\x02",
-        "WAIT\x01true\x02UNIQ_KEY\x01U\x02",
-        "MY_UNIQ_KEY\x01X\x02UNIQ_KEY\x01U\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x013\x02UNIQ_KEY\x01V\x02",
-        "UNIQ_KEY\x01U\x02UNIQ_KEY\x01V\x02",
-    ],
-)
-def test_a_unique_id_alone_is_the_one_that_would_be_stored(stamp: Stamp, text: str) -> None:
-    assert stamp.unique_id(text) == stamp.stamp(text).unique_id
-
-
-@pytest.mark.parametrize("text", ["", "TAGS\x01a\x02"])
-def test_where_a_unique_id_alone_is_asked_for_it_is_given(stamp: Stamp, text: str) -> None:
-    assert [stamp.unique_id(text) for _ in range(2)] == ["ID1", "ID2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import timeit
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ from penstock.protocol.headers.admin import (
     ViewBrokerStats,
 )
 from penstock.protocol.headers.offsets import QueryCorrectionOffset, UpdateConsumerOffset
+from penstock.testing.asking import all_records, log_position, send_back
 from penstock.testing.clock import FakeClock
 from penstock.testing.stage import Stage, in_virtual_time
 from penstock.testing.wire import Wire, json_body
@@ -124,12 +126,15 @@ async def test_the_cost_of_showing_every_group_grows_with_their_number_only(
     for number in range(2000):
         broker.state.groups.put(SubscriptionGroupConfig(f"cg-{number}"))
         broker.state.offsets.commit(f"cg-{number}", "T", 0, 1, "a test")
-    one_pass = min(timeit.repeat(broker.state.offsets.full_table, number=1, repeat=5))
+    # The broker is in this process: what it costs, however busy the machine is.
+    clock = time.process_time
+    table = broker.state.offsets.full_table
+    one_pass = min(timeit.repeat(table, timer=clock, number=1, repeat=5))
     taken: list[float] = []
     for _ in range(3):
-        begin = timeit.default_timer()
+        begin = clock()
         await wire.ok(RequestCode.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats(False))
-        taken.append(timeit.default_timer() - begin)
+        taken.append(clock() - begin)
     # Looking through the offsets for each group by itself took nine hundred.
     assert min(taken) < 50 * one_pass
 
@@ -202,16 +207,12 @@ async def view(wire: Wire, name: str, key: str) -> BrokerStats:
     return json_body(BrokerStats, answer)
 
 
-@pytest.mark.spec("S117")
 async def test_counts_become_rates_of_the_last_minute(make_broker: MakeBroker) -> None:
     clock = FakeClock()
     broker = await make_broker(clock=clock)
     async with await Wire.connect(broker.port) as wire:
         await send(wire, 20)
         await wire.pull("cg", "T", 0)
-        state = broker.state
-        state.stats.sent_back("cg", "T")
-        state.stats.dead_letter("cg")
         assert (await view(wire, "TOPIC_PUT_NUMS", "T")).stats_minute.sum == 0, "not sampled yet"
         await clock.advance(10)
         assert (await view(wire, "TOPIC_PUT_NUMS", "T")).stats_minute.sum == 20
@@ -219,13 +220,43 @@ async def test_counts_become_rates_of_the_last_minute(make_broker: MakeBroker) -
         assert (minute.sum, minute.tps, minute.average_time) == (20, 2.0, 20.0)
         size = (await view(wire, "TOPIC_PUT_SIZE", "T")).stats_minute
         assert size.average_time == size.sum / 20
-        assert (await view(wire, "SNDBCK_PUT_NUMS", "T@cg")).stats_minute.sum == 1
-        assert (await view(wire, "DLQ_PUT_NUMS", "cg")).stats_minute.sum == 1
         assert (await view(wire, "BROKER_PUT_NUMS", "DefaultCluster")).stats_minute.sum == 20
         assert (await view(wire, "BROKER_GET_NUMS", "DefaultCluster")).stats_minute.sum == 20
         assert (await consume_stats(wire, "cg", topic="T")).consume_tps == 2.0
         stats = await wire.ok(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStats("T"))
         assert json_body(TopicStats, stats).topic_put_tps == 2.0
+
+
+@pytest.mark.spec("S117")
+@in_virtual_time
+async def test_send_backs_and_dead_letters_grow_by_one_each(tmp_path: Path) -> None:
+    async def counted(name: str, key: str) -> int:
+        answer = await wire.request(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
+        return 0 if answer.code else json_body(BrokerStats, answer).stats_minute.sum
+
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        position = log_position(await wire.send("T"))
+        await stage.clock.sleep(10)
+        assert await counted("SNDBCK_PUT_NUMS", "T@g") == 0
+        await send_back(wire, "g", position, level=1)
+        await stage.clock.sleep(10)
+        assert await counted("SNDBCK_PUT_NUMS", "T@g") == 1
+        assert await counted("DLQ_PUT_NUMS", "g") == 0
+        # A retry that fails as well counts for the topic it was sent to, too.
+        [retry] = await all_records(wire, "%RETRY%g")
+        await send_back(wire, "g", retry.log_position, level=1)
+        await stage.clock.sleep(10)
+        assert await counted("SNDBCK_PUT_NUMS", "T@g") == 2
+        assert await counted("SNDBCK_PUT_NUMS", "%RETRY%g@g") == 0
+        # What comes in for the group again counts as coming in; dead letters do not.
+        assert await counted("TOPIC_PUT_NUMS", "%RETRY%g") == 2
+        await send_back(wire, "g", retry.log_position, level=-1)
+        await stage.clock.sleep(10)
+        assert await counted("SNDBCK_PUT_NUMS", "T@g") == 3
+        assert await counted("DLQ_PUT_NUMS", "g") == 1
+        assert await counted("TOPIC_PUT_NUMS", "%DLQ%g") == 0
+        assert await counted("BROKER_PUT_NUMS", "DefaultCluster") == 3
 
 
 @pytest.mark.parametrize(
@@ -255,7 +286,6 @@ async def test_deleted_topics_and_groups_are_forgotten(make_broker: MakeBroker) 
             assert answer.code == 1
 
 
-@pytest.mark.spec("S117")
 async def test_single_queues_are_counted(make_broker: MakeBroker) -> None:
     clock = FakeClock()
     broker = await make_broker(clock=clock)

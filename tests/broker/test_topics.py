@@ -190,6 +190,18 @@ async def test_system_topics_stay_as_they_are(wire: Wire, name: str) -> None:
     assert (await wire.request(RequestCode.GET_TOPIC_CONFIG, GetTopicConfig(name))).code == 0
 
 
+async def test_a_name_of_the_systems_own_is_no_topic_for_users(broker: Broker, wire: Wire) -> None:
+    # Nobody could delete it any more.
+    answer = await wire.request(CREATE, wanted("rmq_sys_mine"))
+    assert answer.code == 29
+    assert "conflict with system topic" in (answer.remark or "")
+    assert "rmq_sys_mine" not in broker.state.topics
+    many = TopicConfigList((TopicConfig("A", 2, 2), TopicConfig("rmq_sys_mine", 2, 2)))
+    answer = await wire.request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=many)
+    assert answer.code == 29
+    assert "A" not in broker.state.topics
+
+
 async def test_several_topics_are_created_together_or_not_at_all(
     broker: Broker, wire: Wire
 ) -> None:

@@ -138,6 +138,22 @@ def test_a_bad_config_value_is_one_sentence(tmp_path: Path) -> None:
     assert "cannot be read" in missing
 
 
+@pytest.mark.parametrize("port", ["1", "2"])
+def test_a_port_without_room_for_the_vip_port_below_is_one_sentence(
+    tmp_path: Path, port: str
+) -> None:
+    said = refused("up", "--data", str(tmp_path), "--nameserver-port", "0", "--broker-port", port)
+    assert f"listenPort is {port}; expected 0, or 3 to 65535" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_addresses_of_ipv6_can_be_used_as_they_are_printed(tmp_path: Path) -> None:
+    with up(tmp_path, "--bind", "::1") as process:
+        ready = process.wait_for_line(r"^ready namesrv=(\[::1\]:\d+) broker=\[::1\]:\d+ data=")
+        succeed("topic", "create", "orders", "--namesrv", ready[1])
+
+
 def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

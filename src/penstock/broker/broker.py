@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from penstock.broker.clients import Clients
-from penstock.broker.config import SLAVE, SYNC_MASTER, BrokerConfig
+from penstock.broker.config import SLAVE, SYNC_MASTER, VIP_PORT_DISTANCE, BrokerConfig
 from penstock.broker.delays import Delays
 from penstock.broker.filters import Filters
 from penstock.broker.groups import Groups
@@ -45,7 +45,6 @@ from penstock.store import OS_FILES, FileLayer, MessageStore, StoreConfig
 
 log = logging.getLogger(__name__)
 
-VIP_PORT_DISTANCE = 2
 _PORT_TRIES = 50
 _DRAIN_SECONDS = 3.0
 # Brokers that are asked to find a free port must not all look in the same place.

@@ -14,6 +14,7 @@ from penstock.remoting.addresses import parse_address
 ASYNC_MASTER = "ASYNC_MASTER"
 SYNC_MASTER = "SYNC_MASTER"
 SLAVE = "SLAVE"
+VIP_PORT_DISTANCE = 2
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -95,6 +96,11 @@ class BrokerConfig:
         ):
             if not low <= value <= high:
                 raise ConfigError(f"{key} is {value}", expected=f"{low} to {high}")
+        if 0 < self.listen_port <= VIP_PORT_DISTANCE:
+            raise ConfigError(
+                f"listenPort is {self.listen_port}",
+                expected=f"0, or {VIP_PORT_DISTANCE + 1} to 65535: the VIP port is two below",
+            )
         if self.broker_role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
             raise ConfigError(
                 f"brokerRole is {self.broker_role!r}",

@@ -18,6 +18,7 @@ from penstock.broker.topics import Topics
 from penstock.errors import IllegalMessage, ProtocolError, StoreError
 from penstock.model.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.offsets import DelayOffsetTable
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records import Record, decode_record
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _PER_STEP = 32
 _MAX_STEPS = 64
+_MOVES_PER_VERSION = 200
 
 
 class Delays(Service):
@@ -61,12 +63,16 @@ class Delays(Service):
         self.queues = frozenset((SCHEDULE_TOPIC, level - 1) for level in self._busy_levels)
         """Where messages arrive that wait for their time."""
         self._woken = asyncio.Event()
+        self._version = DataVersion(0, clock.time_ms(), 0)
+        self._moves = 0
 
     # Progress
 
     def load(self, data: bytes) -> None:
-        """Take over ``delayOffset.json``."""
-        self._positions = dict(decode_body(DelayOffsetTable, data).offset_table)
+        """Take over ``delayOffset.json``; 4.9 wrote it without a version."""
+        table = decode_body(DelayOffsetTable, data)
+        self._positions = dict(table.offset_table)
+        self._version = table.data_version or self._version
 
     def dump(self) -> bytes:
         """The content of ``delayOffset.json``."""
@@ -74,7 +80,7 @@ class Delays(Service):
 
     def table(self) -> DelayOffsetTable:
         """The queue offset of each level's next message."""
-        return DelayOffsetTable(dict(sorted(self._positions.items())))
+        return DelayOffsetTable(dict(sorted(self._positions.items())), self._version)
 
     def correct(self) -> None:
         """Bring saved positions into what the store has."""
@@ -169,10 +175,16 @@ class Delays(Service):
                 return self.TICK
             self._is_failing = False
             if self._position(level) != before:
-                self._changed()
+                self._note_move()
             if wait is not None:
                 return wait
         return self.TICK
+
+    def _note_move(self) -> None:
+        self._moves += 1
+        if self._moves % _MOVES_PER_VERSION == 0:
+            self._version = self._version.following(self._clock.time_ms())
+        self._changed()
 
     def _deliver_step(self, level: int, position: int) -> float | None:
         """Deliver what is due of the next few messages; how long the rest must wait, None: not."""

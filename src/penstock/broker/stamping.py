@@ -86,15 +86,6 @@ class Stamp:
         # NamedTuple's own constructor costs twice as much as the tuple it makes.
         return _new_tuple(Stamped, (text + self._suffix, unique_id, None))
 
-    def unique_id(self, text: str) -> str:
-        """The unique id that `stamp` finds or gives, for whoever stores other properties."""
-        if text.startswith(_UNIQUE_KEY_MARK):
-            start = len(_UNIQUE_KEY_MARK)
-            end = text.find(_END_MARK, start)
-            if end > start and text.find(_UNIQUE_KEY_MARK, end) < 0:
-                return text[start:end]
-        return self.stamp(text).unique_id
-
     def _stamp_parsed(self, properties: dict[str, str], unique_id: str) -> Stamped:
         # A receipt of an earlier delivery means nothing for the new record.
         properties.pop(Property.POP_RECEIPT, None)

@@ -28,6 +28,7 @@ from penstock.broker.data_directory import (
 from penstock.cli.connecting import DEFAULT_NAMESRV
 from penstock.errors import ConfigError, ListenFailed, PenstockError
 from penstock.nameserver import NameServer, NameServerConfig
+from penstock.remoting.addresses import format_address
 from penstock.remoting.loop import run
 from penstock.runtime.config import Loaded, from_mapping
 from penstock.runtime.logs import set_up_logging
@@ -182,7 +183,8 @@ async def everything(plan: Plan) -> AsyncIterator[Running]:
                 ) from error
             services.append(broker)
             addresses.append(broker.address)
-        namesrv = f"{settings.broker.broker_ip1 or settings.broker.bind_host}:{name_server.port}"
+        host = settings.broker.broker_ip1 or settings.broker.bind_host
+        namesrv = format_address((host, name_server.port))
         yield Running(services, plan.data, namesrv, addresses)
 
 

@@ -41,6 +41,7 @@ from penstock.protocol.headers.nameserver import (
 )
 from penstock.protocol.validation import MAX_RETRY_TOPIC_LENGTH
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.promise import error_answer
 from penstock.runtime.clock import Clock
 from penstock.runtime.config import to_properties
 
@@ -107,7 +108,7 @@ def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
 
 
 @handles(RequestCode.REGISTER_BROKER, RegisterBroker)
-def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> Reply:
+def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> Reply | Command:
     """A broker lives, and has these topics."""
     body = call.body
     if ask.body_crc32 and ask.body_crc32 != body_crc32(body):
@@ -147,10 +148,11 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
         state.now_ms(),
     )
     if not result.accepted:
-        raise RequestRefused(
+        refusal = RequestRefused(
             "register broker failed: one topic alone from a broker that is not known",
             expected="the whole topic table first",
         )
+        return error_answer(refusal, ext={})
     order = state.kv.namespace(ORDER_TOPIC_NAMESPACE)
     return Reply(
         RegisterBrokerResult(result.ha_address, result.master_address),
@@ -263,11 +265,12 @@ def put_kv(state: NameServerState, ask: PutKvConfig) -> None:
 
 
 @handles(RequestCode.GET_KV_CONFIG, GetKvConfig)
-def get_kv(state: NameServerState, ask: GetKvConfig) -> GetKvConfigResult:
+def get_kv(state: NameServerState, ask: GetKvConfig) -> GetKvConfigResult | Command:
     """A text."""
     value = state.kv.get(ask.namespace, ask.key)
     if value is None:
-        raise NotFound(f"No config item, Namespace: {ask.namespace} Key: {ask.key}")
+        missing = NotFound(f"No config item, Namespace: {ask.namespace} Key: {ask.key}")
+        return error_answer(missing, ext={})
     return GetKvConfigResult(value)
 
 

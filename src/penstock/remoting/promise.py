@@ -66,11 +66,14 @@ class Promise:
         self.is_resolved = True
 
 
-def error_answer(error: Exception) -> Command:
-    """What the asker is told about an error; the connection puts the request's number on it."""
+def error_answer(error: Exception, ext: dict[str, str] | None = None) -> Command:
+    """What the asker is told about an error; the connection puts the request's number on it.
+
+    Where a success has fields, Java's clients look for them in a refusal, too: it needs an ``ext``.
+    """
     if isinstance(error, PenstockError):
         code, text = error.code, str(error)
     else:
         # RocketMQ's clients show the remark to their users; the traceback is for our log.
         code, text = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
-    return Command(code, flag=RESPONSE, remark=text[:MAX_REMARK_CHARACTERS])
+    return Command(code, flag=RESPONSE, ext=ext, remark=text[:MAX_REMARK_CHARACTERS])

@@ -29,6 +29,7 @@ from penstock.protocol.headers.clients import (
 )
 from penstock.remoting import Peer
 from penstock.remoting.dispatch import Call, handles
+from penstock.remoting.promise import error_answer
 
 
 @handles(RequestCode.HEART_BEAT)
@@ -143,7 +144,8 @@ def get_consumer_list(broker: BrokerState, ask: GetConsumerList) -> Command:
     """The client ids of a group's members."""
     members = broker.clients.consumer_group(ask.consumer_group)
     if members is None:
-        raise RequestRefused(f"no consumer for this group, {ask.consumer_group}")
+        error = RequestRefused(f"no consumer for this group, {ask.consumer_group}")
+        return error_answer(error, ext={})
     return Command(0, ext={}, body=encode_body(ConsumerList(tuple(members.client_ids()))))
 
 

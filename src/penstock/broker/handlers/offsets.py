@@ -17,10 +17,11 @@ from penstock.protocol.headers.offsets import (
     UpdateConsumerOffset,
 )
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.promise import error_answer
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset)
-def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> OffsetResult:
+def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> OffsetResult | Command:
     """Where a group stands in a queue."""
     committed = broker.offsets.committed(ask.consumer_group, ask.topic, ask.queue_id)
     if committed is not None:
@@ -34,10 +35,11 @@ def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> Offs
         and storage.store.is_in_memory(ask.topic, ask.queue_id, 0)
     ):
         return OffsetResult(0)
-    raise NotFound(
+    error = NotFound(
         f"Not found, maybe this group consumer boot first: group {ask.consumer_group} has no "
         f"offset in queue {ask.queue_id} of {ask.topic}"
     )
+    return error_answer(error, ext={})
 
 
 @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset)

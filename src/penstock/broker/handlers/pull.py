@@ -20,12 +20,14 @@ from penstock.errors import (
     InvalidArgument,
     NoPermission,
     PenstockError,
+    SubscriptionIllegal,
     SubscriptionNotFound,
     TopicNotFound,
 )
 from penstock.model.names import READ
 from penstock.model.subscription import SQL92, TAG
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
+from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
@@ -57,6 +59,8 @@ _CODES: Final = {
     ReadStatus.NO_MESSAGE_IN_QUEUE: _MOVED,
 }
 _EMPTY: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+# RocketMQ makes a queue when it is first asked for, so no client ever hears that there is none.
+_REMARKS: Final = {ReadStatus.NO_MATCHED_LOGIC_QUEUE: ReadStatus.NO_MESSAGE_IN_QUEUE.name}
 _TIMED_EVERY = 16
 """One pull in so many is timed; the clock is not free."""
 _MAX_COUNT = 65_536
@@ -92,12 +96,12 @@ class Pulling:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
         ask = _decode(command.ext or _NO_EXT)
         try:
-            group, filter_ = self._check(command, ask)
+            group, topic, filter_ = self._check(command, ask)
             if ask.sys_flag & PullFlag.COMMIT_OFFSET:
                 self._offsets.commit(
                     ask.consumer_group, ask.topic, ask.queue_id, ask.commit_offset, peer.remote
                 )
-            answer = self._answer(command, ask, group, filter_)
+            answer = self._answer(command, ask, group, topic, filter_)
         except PenstockError as error:
             return _refusal(error)
         if answer.code == _NOT_FOUND and ask.sys_flag & PullFlag.SUSPEND:
@@ -133,16 +137,18 @@ class Pulling:
     def _answer_held(self, promise: Promise, command: Command, ask: PullMessage) -> None:
         """Run the pull again: what was allowed when it came may not be allowed any more."""
         try:
-            group, filter_ = self._check(command, ask)
-            answer = self._answer(command, ask, group, filter_)
+            group, topic, filter_ = self._check(command, ask)
+            answer = self._answer(command, ask, group, topic, filter_)
         except PenstockError as error:
             answer = _refusal(error)
         promise.resolve(answer)
 
     # Evaluation
 
-    def _check(self, command: Command, ask: PullMessage) -> tuple[SubscriptionGroupConfig, Filter]:
-        """All checks, in RocketMQ's order; the group and the filter of the pull."""
+    def _check(
+        self, command: Command, ask: PullMessage
+    ) -> tuple[SubscriptionGroupConfig, TopicConfig, Filter]:
+        """All checks, in RocketMQ's order; the group, the topic and the filter of the pull."""
         broker = self._broker
         config = broker.config
         if not config.broker_permission & READ:
@@ -176,7 +182,7 @@ class Pulling:
                 f"the consumer group[{ask.consumer_group}] is forbidden for topic[{ask.topic}]",
                 Forbidden.SUBSCRIPTION,
             )
-        return group, self._filter_of(ask, group)
+        return group, topic, self._filter_of(ask, group)
 
     def _filter_of(self, ask: PullMessage, group: SubscriptionGroupConfig) -> Filter:
         """The request's own expression if it brings one, else the one of the last heartbeat.
@@ -187,6 +193,11 @@ class Pulling:
         broker = self._broker
         if ask.sys_flag & PullFlag.SUBSCRIPTION:
             expression, expression_type = ask.subscription or "", ask.expression_type or TAG
+            if expression_type == SQL92 and not expression:
+                raise SubscriptionIllegal(
+                    "parse the consumer's subscription failed: an SQL92 filter without a text",
+                    expected="an expression such as a > 3, or the type TAG",
+                )
         else:
             members = broker.clients.consumer_group(ask.consumer_group)
             if members is None:
@@ -207,16 +218,35 @@ class Pulling:
                     expected="every member of a group to subscribe to the same topics",
                 )
             expression, expression_type = subscription.expression, subscription.expression_type
+            if expression_type == SQL92 and broker.config.enable_property_filter:
+                return self._registered_sql(expression)
         if expression_type == SQL92 and not broker.config.enable_property_filter:
             raise _sql_disabled()
         return broker.filters.of_pull(expression, expression_type)
 
+    def _registered_sql(self, expression: str) -> Filter:
+        """The filter of a heartbeat; unlike the one of a request it must compile."""
+        try:
+            return self._broker.filters.of(expression, SQL92)
+        except SubscriptionIllegal as error:
+            raise SubscriptionIllegal(
+                f"The broker's consumer filter data is not exist! {error.what}",
+                code=ResponseCode.FILTER_DATA_NOT_EXIST,
+                expected=error.expected,
+                hint=error.hint,
+            ) from error
+
     def _answer(
-        self, command: Command, ask: PullMessage, group: SubscriptionGroupConfig, filter_: Filter
+        self,
+        command: Command,
+        ask: PullMessage,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        filter_: Filter,
     ) -> Command:
         reset = self._offsets.take_reset(ask.consumer_group, ask.topic, ask.queue_id)
         if reset is not None:
-            return self._reset_answer(ask, reset)
+            return self._reset_answer(ask, group, topic, reset)
         wanted = command.ext and command.ext.get(PULL_BYTES)
         is_timed = self._pulls % _TIMED_EVERY == 0
         self._pulls += 1
@@ -244,9 +274,10 @@ class Pulling:
                 result.size,
                 self._monotonic() - begun if is_timed else None,
             )
-            self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, result.next_offset)
         else:
-            code, remark = self._code_of(status, ask), status.name
+            code, remark = self._code_of(status, ask), _REMARKS.get(status) or status.name
+        # Also what was skipped, or where it was sent instead: the next pull starts there.
+        self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, result.next_offset)
         return Command(
             code,
             ext={
@@ -254,6 +285,8 @@ class Pulling:
                 "nextBeginOffset": str(result.next_offset),
                 "minOffset": str(result.min_offset),
                 "maxOffset": str(result.max_offset),
+                "topicSysFlag": str(topic.topic_sys_flag),
+                "groupSysFlag": str(group.group_sys_flag or 0),
             },
             body=result.slices if code == _FOUND else b"",
             remark=remark,
@@ -275,8 +308,11 @@ class Pulling:
             return str(group.which_broker_when_consume_slowly)
         return str(group.broker_id)
 
-    def _reset_answer(self, ask: PullMessage, offset: int) -> Command:
+    def _reset_answer(
+        self, ask: PullMessage, group: SubscriptionGroupConfig, topic: TopicConfig, offset: int
+    ) -> Command:
         storage = self._broker.storage
+        self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, offset)
         return Command(
             _MOVED,
             ext={
@@ -284,16 +320,17 @@ class Pulling:
                 "nextBeginOffset": str(offset),
                 "minOffset": str(storage.min_offset(ask.topic, ask.queue_id)),
                 "maxOffset": str(storage.max_offset(ask.topic, ask.queue_id)),
+                "topicSysFlag": str(topic.topic_sys_flag),
+                "groupSysFlag": str(group.group_sys_flag or 0),
             },
             remark="OFFSET_RESET",
         )
 
 
 def _refusal(error: PenstockError) -> Command:
-    answer = error_answer(error)
-    # Java's client reads the ext fields of every pull answer, so there must be some.
-    answer.ext = {"forbiddenType": str(error.who)} if isinstance(error, Forbidden) else {}
-    return answer
+    return error_answer(
+        error, ext={"forbiddenType": str(error.who)} if isinstance(error, Forbidden) else {}
+    )
 
 
 def _sql_disabled() -> ConfigError:

@@ -33,7 +33,7 @@ from penstock.errors import (
     SystemBusy,
 )
 from penstock.model.names import RETRY_PREFIX, WRITE, Property, dead_letter_topic
-from penstock.model.properties import encode_properties
+from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.batches import BatchItem, decode_batch
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
@@ -166,6 +166,9 @@ class Sending:
             raise IllegalMessage(
                 f"a batch for the retry topic {ask.topic}", expected="single sends"
             )
+        _, unique_id, special = self._stamp(ask.properties or "")
+        if ask.sys_flag & ~SENDERS_FLAGS or special is not None:
+            _refuse_in_batches(special or {}, is_prepared=bool(ask.sys_flag & ~SENDERS_FLAGS))
         queue_id = self._queue_for(ask)
         body = command.body
         assert type(body) is bytes, "a received body is bytes"
@@ -177,7 +180,7 @@ class Sending:
             b"",
             b"",
             ask.flag,
-            ask.sys_flag & SENDERS_FLAGS,
+            ask.sys_flag,
             ask.born_timestamp,
             born_host(peer),
             self._store_host,
@@ -200,15 +203,8 @@ class Sending:
             config = self._topic_of(ask.topic)
             if config is not None and queue_id < config.write_queue_nums:
                 self._shortcut.open_lane(ask.topic, queue_id, is_ordered=config.order)
-        answer = Command(
-            0,
-            ext=self._answers.ext(
-                self._answers.ids(positions),
-                queue_id,
-                queue_offset,
-                self._stamp(ask.properties or "").unique_id,
-            ),
-        )
+        ids = self._answers.ids(positions)
+        answer = Command(0, ext=self._answers.ext(ids, queue_id, queue_offset, unique_id))
         return self._acknowledge(answer, last, _WAIT_NOT not in (ask.properties or ""))
 
     def _acknowledge(self, answer: Command, appended: Appended, waits: bool) -> Command | Promise:
@@ -278,7 +274,7 @@ class Sending:
                 "transactional messages are not supported by this broker yet",
                 hint="send the message after the local transaction has committed",
             )
-        level = _integer(properties.get(Property.DELAY))
+        level = _integer(properties, Property.DELAY)
         if level > 0 and draft.topic != asked_topic:
             # It was meant to be retried later, and is given up instead.
             return draft._replace(properties=encode_properties({**properties, Property.DELAY: "0"}))
@@ -291,9 +287,9 @@ class Sending:
     def _refuse_timer(self, properties: dict[str, str]) -> None:
         """A timer message in the future would be delivered at once: refuse it instead."""
         now = self._broker.clock.time_ms()
-        seconds = _integer(properties.get(Property.TIMER_DELAY_SECONDS))
-        delay_ms = _integer(properties.get(Property.TIMER_DELAY_MS))
-        deliver_ms = _integer(properties.get(Property.TIMER_DELIVER_MS))
+        seconds = _integer(properties, Property.TIMER_DELAY_SECONDS)
+        delay_ms = _integer(properties, Property.TIMER_DELAY_MS)
+        deliver_ms = _integer(properties, Property.TIMER_DELIVER_MS)
         if seconds > 0 or delay_ms > 0 or deliver_ms > now:
             raise IllegalMessage(
                 "timer messages are not supported by this broker yet",
@@ -349,15 +345,20 @@ def _batch_items(body: bytes) -> list[BatchItem]:
     except ProtocolError as error:
         raise IllegalMessage(f"batch cannot be read: {error}") from error
     for item in items:
-        properties = item.properties
-        # Stored as they are, these would be delivered at once.
-        if b"DELAY\x01" in properties or b"TIMER_DEL" in properties:
-            raise IllegalMessage("a batch with a delayed message", expected="no delay in batches")
-        if b"TRAN_MSG\x01true" in properties:
-            raise IllegalMessage(
-                "a batch with a transactional message", expected="no transactions in batches"
-            )
+        # Seldom there, and mostly the end of a name that only looks like one of these.
+        if any(mark in item.properties for mark in SPECIAL_IN_BATCHES):
+            _refuse_in_batches(parse_properties(item.properties))
     return items
+
+
+def _refuse_in_batches(properties: Mapping[str, str], *, is_prepared: bool = False) -> None:
+    """A batch is stored at once: what asks for more would be delivered too early."""
+    if _integer(properties, Property.DELAY) > 0 or any(key in properties for key in _TIMER_KEYS):
+        raise IllegalMessage("a batch with a delayed message", expected="no delay in batches")
+    if is_prepared or properties.get(Property.TRANSACTION_PREPARED, "").lower() == "true":
+        raise IllegalMessage(
+            "a batch with a transactional message", expected="no transactions in batches"
+        )
 
 
 def _body_illegal(size: int, limit: int) -> IllegalMessage:
@@ -367,8 +368,15 @@ def _body_illegal(size: int, limit: int) -> IllegalMessage:
     )
 
 
-def _integer(text: str | None) -> int:
+def _integer(properties: Mapping[str, str], key: str) -> int:
+    """A number among the properties, 0 if it is not there.
+
+    A time that cannot be read is refused, as by RocketMQ: the message would go out at once.
+    """
+    text = properties.get(key) or "0"
     try:
-        return int(text or 0)
+        return int(text)
     except ValueError:
-        return 0
+        raise IllegalMessage(
+            f"property {key} is {text[:100]!r}", expected="a whole number"
+        ) from None

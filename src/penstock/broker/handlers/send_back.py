@@ -83,13 +83,17 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
     if not target.is_dead:
         draft = delayed(draft, properties, target.delay_level, broker.delay_levels)
     try:
-        broker.storage.append(draft)
+        appended = broker.storage.append(draft)
     except (StoreError, IllegalMessage) as error:
         call_hooks(broker.send_back_hooks, SentBack(ask.group, record.topic, False, target.is_dead))
         # RocketMQ names the status of its store here, and a code of its own.
         raise RequestRefused(f"{response_name(error.code)}: {error}") from error
-    broker.stats.sent_back(ask.group, record.topic)
-    if target.is_dead:
+    # Also a second retry counts for the topic that the message was sent to.
+    broker.stats.sent_back(ask.group, properties[Property.RETRY_TOPIC])
+    if not target.is_dead:
+        # As a delayed send: counted now, for where it will arrive.
+        broker.stats.put(target.topic, queue_id, appended.size)
+    else:
         broker.stats.dead_letter(ask.group)
         log.info(
             "message given up group=%s topic=%s attempts=%d id=%s",

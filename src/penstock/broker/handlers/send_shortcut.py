@@ -58,7 +58,6 @@ class SendShortcut:
         self._is_open = not broker.storage.is_sync_flush and not broker.config.is_slave
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._stamp = broker.stamp.stamp
-        self._unique_id = broker.stamp.unique_id
         self._append = broker.storage.append
         self._append_run = broker.storage.append_run
         self._answer_frame = answers.frame
@@ -145,11 +144,13 @@ class SendShortcut:
             reconsume_times = SMALL_INT32S[ext["j"]]
             born_text = ext["g"]
             born_timestamp = int(born_text)
-            unique_id = self._unique_id(ext["i"])
+            _, unique_id, special = self._stamp(ext["i"])
             request_id = head["opaque"]
             wire_flag = head["flag"]
             if (
                 wire_flag != 0
+                or special is not None
+                or sys_flag & ~SENDERS_FLAGS
                 or ext["m"] != "true"
                 or ext["h"] not in SMALL_INT32S
                 or ext["d"] not in SMALL_INT32S
@@ -173,7 +174,7 @@ class SendShortcut:
                     b"",
                     b"",
                     0,
-                    sys_flag & SENDERS_FLAGS,
+                    sys_flag,
                     born_timestamp,
                     peer.data.get(_BORN_HOST) or born_host(peer),
                     self._store_host,

@@ -83,7 +83,7 @@ def _checked(broker: BrokerState, config: TopicConfig) -> TopicConfig:
     if name not in broker.topics:
         # Names that the broker made itself (of pop, of light queues) need not pass.
         check_topic(name)
-    elif broker.topics.is_system(name):
+    if broker.topics.is_system(name):
         raise InvalidArgument(
             f"The topic[{name}] is conflict with system topic.", expected="a topic of your own"
         )
