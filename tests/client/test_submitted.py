@@ -33,7 +33,7 @@ def is_ordinary(future: SendFuture) -> bool:
     return "_condition" in vars(future)
 
 
-@pytest.mark.parametrize("look", [Future.running, repr, Future.cancelled], ids=str)
+@pytest.mark.parametrize("look", [Future.running, Future.cancelled, repr])
 @pytest.mark.parametrize("when", ["never", "before", "after"])
 def test_it_is_the_same_whenever_somebody_looked(
     look: Callable[[Future[Receipt]], object], when: str
