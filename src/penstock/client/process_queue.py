@@ -99,8 +99,11 @@ class ProcessQueue:
 
     def __contains__(self, queue_offset: object) -> bool:
         """Whether a message at that offset waits or was taken."""
-        self._split_runs()
-        return queue_offset in self._cached or queue_offset in self._taken
+        return (
+            queue_offset in self._cached
+            or queue_offset in self._taken
+            or (isinstance(queue_offset, int) and self._is_in_a_run(queue_offset))
+        )
 
     def __iter__(self) -> Iterator[StoredMessage]:
         """The messages that wait, lowest offset first."""
@@ -181,13 +184,15 @@ class ProcessQueue:
         That is the lowest offset still here, or one past the largest ever put when nothing is left;
         `NOTHING_REMOVED` when nothing was here in the first place.
         """
-        self._split_runs()
-        cached = self._cached
-        if not cached:
+        if self.is_empty:
             return NOTHING_REMOVED
+        cached = self._cached
         removed = removed_bytes = 0
         for message in messages:
-            old = cached.pop(message.queue_offset, None)
+            offset = message.queue_offset
+            if self._runs and offset not in cached and self._is_in_a_run(offset):
+                self._split_runs()
+            old = cached.pop(offset, None)
             if old is not None:
                 removed += 1
                 removed_bytes += len(old.body)
@@ -344,6 +349,9 @@ class ProcessQueue:
                 return runs[last].last_offset
             order.pop()
         return default
+
+    def _is_in_a_run(self, offset: int) -> bool:
+        return any(run.first_offset <= offset <= run.last_offset for run in self._runs.values())
 
     def _split_runs(self) -> None:
         """From now on the messages of all runs stand for themselves."""
