@@ -147,7 +147,7 @@ class ConcurrentRunner:
                 settled = done.get(queue)
                 if settled is None:
                     settled = done[queue] = _Done()
-                if isinstance(job.messages, Run):
+                if type(job.messages) is Run:
                     settled.runs.append(job.messages)
                 else:
                     settled.messages += job.messages

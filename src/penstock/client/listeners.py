@@ -294,7 +294,7 @@ class Caller:
             # Threads may do this twice; each then uses a stamp that is right.
             stamp = b"%s\x01%d\x02" % (_START_TIME, now_ms)
             self._stamp = (now_ms, stamp)
-        if isinstance(job.messages, Run):
+        if type(job.messages) is Run:
             job.messages.append_properties(stamp)
         else:
             append_to_all(job.messages, stamp)
@@ -324,7 +324,7 @@ class Caller:
             self._run_hooks("after", context)
         job.elapsed = elapsed
         job.outcome = outcome
-        if job.is_plain_success and isinstance(job.messages, Run):
+        if type(job.messages) is Run and job.is_plain_success:
             job.messages.forget()
 
     def _run_hooks(self, moment: str, context: HookContext) -> None:

@@ -189,13 +189,14 @@ class ProcessQueue:
         cached = self._cached
         removed = removed_bytes = 0
         for message in messages:
-            offset = message.queue_offset
-            if self._runs and offset not in cached and self._is_in_a_run(offset):
+            old = cached.pop(message.queue_offset, None)
+            if old is None:
+                if not self._is_in_a_run(message.queue_offset):
+                    continue
                 self._split_runs()
-            old = cached.pop(offset, None)
-            if old is not None:
-                removed += 1
-                removed_bytes += len(old.body)
+                old = cached.pop(message.queue_offset)
+            removed += 1
+            removed_bytes += len(old.body)
         self._shrink(removed, removed_bytes)
         return self._may_commit()
 

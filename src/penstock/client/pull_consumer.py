@@ -312,7 +312,7 @@ class PullConsumerCore:
                     self._polled.append((queue, messages[len(done) :]))
                 if not done:
                     continue
-            offset = queue.remove_runs([done]) if isinstance(done, Run) else queue.remove(done)
+            offset = queue.remove_runs([done]) if type(done) is Run else queue.remove(done)
             self.state.statistics.consumed(queue.queue.topic, len(done), 0, 0.0)
             if offset < 0:
                 continue

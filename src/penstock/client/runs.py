@@ -21,7 +21,11 @@ SHORTEST_RUN: Final = 16
 
 
 class Run(Sequence[StoredMessage]):
-    """Messages of one queue at consecutive offsets; made when somebody wants one, by any thread."""
+    """Messages of one queue at consecutive offsets; made when somebody wants one, by any thread.
+
+    Whether something is one is asked by ``type``: `isinstance` of an abstract class is slow, and
+    it is asked for every call of a handler.
+    """
 
     __slots__ = (
         "_added",
