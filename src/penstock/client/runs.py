@@ -66,7 +66,7 @@ class Run(Sequence[StoredMessage]):
 
     @property
     def made(self) -> Sequence[StoredMessage]:
-        """The messages, if somebody has looked at them; of no run whose handler began none are."""
+        """The messages, once somebody has looked at them, until they are forgotten; else none."""
         return self._made or ()
 
     def append_properties(self, encoded: bytes) -> None:
