@@ -17,9 +17,13 @@ from penstock.client.process_queue import (
     PULL_IDLE_SECONDS,
     ProcessQueue,
 )
+from penstock.client.runs import Run
 from penstock.model import MessageQueue, StoredMessage
+from penstock.protocol.pulled import AlikeRecords, alike_records
+from penstock.protocol.records import encode_record, pack_host
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
+HOST = pack_host("127.0.0.1", 10911)
 
 
 def message(
@@ -49,6 +53,16 @@ def messages(*offsets: int) -> list[StoredMessage]:
 
 def offsets(batch: list[StoredMessage]) -> list[int]:
     return [m.queue_offset for m in batch]
+
+
+def records_from(offset: int) -> AlikeRecords:
+    """As many as make a table."""
+    records = [
+        encode_record(b"orders", b"run", b"", 0, offset + n, n, 0, 0, HOST, HOST) for n in range(64)
+    ]
+    alike = alike_records(b"".join(records), "broker-a")
+    assert alike is not None
+    return alike
 
 
 @pytest.fixture
@@ -292,6 +306,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         self.highest = 0
         self.consuming = False
         self.next_offset = 0
+        self.runs: list[Run] = []
 
     @rule(
         gaps=st.lists(st.integers(1, 4), max_size=6),
@@ -314,6 +329,30 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         announced = bool(self.cached) and not self.consuming
         assert self.queue.put(batch) is announced
         self.consuming = self.consuming or announced
+
+    @rule(gap=st.integers(1, 3), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    def put_runs(self, gap: int, sizes: list[int]) -> None:
+        runs: list[Run] = []
+        for size in sizes:
+            start = (runs[-1].last_offset if runs else self.next_offset + gap - 1) + 1
+            runs.append(Run(records_from(start), range(size), b""))
+            self.cached.update(dict.fromkeys(range(start, start + size), b"run"))
+        self.runs += runs
+        self.next_offset = self.largest = self.highest = runs[-1].last_offset
+        self.queue.put_runs(runs)
+        self.consuming = True
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def remove_runs(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(self.runs), unique_by=id, max_size=3))
+        was_empty = not self.cached
+        for run in chosen:
+            self.runs.remove(run)
+            for offset in range(run.first_offset, run.last_offset + 1):
+                self.cached.pop(offset, None)
+        expected = NOTHING_REMOVED if was_empty else min(self.cached, default=self.largest + 1)
+        assert self.queue.remove_runs(chosen) == expected
 
     @rule(chosen=st.sets(st.integers(0, 40)), low_first=st.booleans())
     def remove(self, chosen: set[int], low_first: bool) -> None:
@@ -362,6 +401,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         self.taken.clear()
         self.largest = self.highest = 0
         self.consuming = False
+        self.runs.clear()
 
     @invariant()
     def counts_agree(self) -> None:
@@ -375,13 +415,16 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         assert self.queue.span == high - low
         assert self.queue.reach == (self.highest - low if self.cached else 0)
         assert self.queue.cached_range == (low, high, len(self.cached))
-        lowest = self.queue.lowest
-        assert (lowest.queue_offset if lowest else None) == min(self.cached, default=None)
         assert self.queue.is_empty is not bool(self.cached)
 
-    @invariant()
-    def the_order_is_that_of_the_offsets(self) -> None:
+    @rule()
+    def look_at_the_order(self) -> None:
+        lowest = self.queue.lowest
+        assert (lowest.queue_offset if lowest else None) == min(self.cached, default=None)
         assert offsets(list(self.queue)) == sorted(self.cached)
+
+    @invariant()
+    def what_is_taken_agrees(self) -> None:
         taken = sorted(self.taken)
         assert self.queue.taken_range == ((taken[0], taken[-1], len(taken)) if taken else (0, 0, 0))
 

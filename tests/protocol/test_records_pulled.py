@@ -263,8 +263,9 @@ def test_the_fast_way_and_the_careful_way_agree_on_any_bytes(data: st.DataObject
 
 @given(st.data())
 def test_messages_that_are_alike_are_cut_as_others_are_on_any_bytes(data: st.DataObject) -> None:
-    count, length = data.draw(st.integers(1, 40)), data.draw(st.integers(0, 40))
-    records = [record(bytes([n]) * length, queue_offset=n) for n in range(count)]
+    count = data.draw(st.integers(1, 40) | st.integers(60, 70))
+    length, first = data.draw(st.integers(0, 40)), data.draw(st.integers(0, 300))
+    records = [record(bytes([n]) * length, queue_offset=first + n) for n in range(count)]
     body = bytearray(b"".join(records))
     size = len(records[0])
     # Of the first, of one in the middle and of the last: heads, lengths, topics, properties.

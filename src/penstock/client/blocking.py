@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import signal
 import threading
@@ -36,9 +35,8 @@ from penstock.client.producer import STOP_SECONDS
 from penstock.client.receipts import Receipt
 from penstock.client.reports import ConsumerStats, consumer_stats
 from penstock.client.selection import QueueSelector
-from penstock.client.sending import SendDone
 from penstock.client.stopping import ConsumerStop
-from penstock.errors import PenstockError
+from penstock.client.submitted import Window
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
 
@@ -76,20 +74,6 @@ class _Entered(ABC):
         self.stop()
 
 
-def _settled_elsewhere() -> tuple[Future[Receipt], SendDone]:
-    """A future, and what settles it from the session's thread."""
-    future: Future[Receipt] = Future()
-    future.set_running_or_notify_cancel()
-
-    def settle(result: Receipt | PenstockError) -> None:
-        if isinstance(result, Receipt):
-            future.set_result(result)
-        else:
-            future.set_exception(result)
-
-    return future, settle
-
-
 class Producer(_Entered, ProducerFacade):
     """Sends messages.
 
@@ -101,8 +85,8 @@ class Producer(_Entered, ProducerFacade):
     """
 
     _outbox: Outbox
+    _window: Window
     _direct: DirectSends | None = None
-    _waiting_for_room = False
 
     def start(self) -> None:
         """Join the cluster; the first send finds the brokers."""
@@ -111,9 +95,7 @@ class Producer(_Entered, ProducerFacade):
             self._core = self._make_core(lease)
             self._outbox = Outbox(self._core, lease.host)
             self._direct = direct_sends(self._core)
-            self._submitted = itertools.count(1)
-            self._answered = 0
-            self._room = threading.Event()
+            self._window = Window(self._settings.max_in_flight)
             lease.host.run(self._start())
         except BaseException:
             self._close()
@@ -163,8 +145,8 @@ class Producer(_Entered, ProducerFacade):
             if isinstance(result, Receipt):
                 return result
             if result is not None:
-                future, done = _settled_elsewhere()
-                host.call_soon(self._core.go_on, message, wish, result, done)
+                future = self._window.expect()
+                host.call_soon(self._core.go_on, message, wish, result, future)
                 return host.wait(future)
         return host.wait(self._put(message, wish, limit, retry_refusals=True))
 
@@ -175,7 +157,10 @@ class Producer(_Entered, ProducerFacade):
 
         Blocks while ``max_in_flight`` sends wait for their answers.
         """
-        self._keep_to_one_connection()
+        if self._direct is not None:
+            self._keep_to_one_connection()
+        if queue is None and not self._namespace:
+            return self._put(message, None, None, retry_refusals=False)
         message, wish = self._addressed(message, queue)
         return self._put(message, wish, None, retry_refusals=False)
 
@@ -209,26 +194,9 @@ class Producer(_Entered, ProducerFacade):
         host = self._host
         # Before it is counted, and before room is waited for that nobody makes in a fork.
         host.check()
-        self._wait_for_room(next(self._submitted))
-        future, settle = _settled_elsewhere()
-
-        def done(result: Receipt | PenstockError) -> None:
-            self._answered += 1
-            if self._waiting_for_room:
-                self._room.set()
-            settle(result)
-
-        self._outbox.put(message, host.expect(done), queue, timeout, retry_refusals)
+        future = self._window.expect()
+        self._outbox.put(message, host.expect(future), queue, timeout, retry_refusals)
         return future
-
-    def _wait_for_room(self, number: int) -> None:
-        limit = self._settings.max_in_flight
-        while number - self._answered > limit:
-            self._waiting_for_room = True
-            self._room.clear()
-            if number - self._answered > limit:
-                self._room.wait(1.0)
-            self._waiting_for_room = False
 
     def send_oneway(self, message: Message) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""

@@ -20,6 +20,7 @@ from penstock.client.failures import is_last, level_of
 from penstock.client.listeners import Job, Listener
 from penstock.client.outcomes import ConsumeContext, Outcome, acknowledged
 from penstock.client.process_queue import ProcessQueue
+from penstock.client.runs import Run
 from penstock.client.send_back import FailedMessages
 from penstock.model import StoredMessage
 
@@ -36,10 +37,12 @@ FindListener = Callable[[str], Listener]
 class _Done:
     """What a burst finished of one queue."""
 
-    __slots__ = ("calls", "messages", "seconds")
+    __slots__ = ("calls", "count", "messages", "runs", "seconds")
 
     def __init__(self) -> None:
         self.messages: list[StoredMessage] = []
+        self.runs: list[Run] = []
+        self.count = 0
         self.calls = 0
         self.seconds = 0.0
 
@@ -85,6 +88,17 @@ class ConcurrentRunner:
             taken = self._executor(listener).submit(jobs)
             if taken < len(jobs):
                 self._refused(queue, of_topic[taken * size :])
+
+    @property
+    def run_size(self) -> int:
+        return self._state.settings.batch_size
+
+    def submit_runs(self, queue: ProcessQueue, runs: Sequence[Run]) -> None:
+        """Have a pull handled whose messages are not made yet, each run by one handler."""
+        listener = self._listener(queue.queue.topic)
+        taken = self._executor(listener).submit([self._job(queue, run, listener) for run in runs])
+        if taken < len(runs):
+            self._refused(queue, [message for run in runs[taken:] for message in run])
 
     def _restored(self, messages: Sequence[StoredMessage]) -> dict[str, Sequence[StoredMessage]]:
         """Messages by the topic their handlers know."""
@@ -133,7 +147,11 @@ class ConcurrentRunner:
                 settled = done.get(queue)
                 if settled is None:
                     settled = done[queue] = _Done()
-                settled.messages += job.messages
+                if type(job.messages) is Run:
+                    settled.runs.append(job.messages)
+                else:
+                    settled.messages += job.messages
+                settled.count += len(job.messages)
                 settled.calls += 1
                 settled.seconds += job.elapsed
             elif job.outcome is not None:
@@ -141,9 +159,12 @@ class ConcurrentRunner:
         for queue, settled in done.items():
             queue.last_consume_at = now
             state.statistics.succeeded(
-                queue.queue.topic, len(settled.messages), settled.calls, settled.seconds
+                queue.queue.topic, settled.count, settled.calls, settled.seconds
             )
-            self._remove(queue, settled.messages)
+            if settled.messages:
+                self._remove(queue, settled.messages)
+            if settled.runs:
+                self._commit(queue, queue.remove_runs(settled.runs))
 
     def _settle(self, job: Job, outcome: Outcome, now: float) -> None:
         """Deal with a call that was not a plain success."""
@@ -166,7 +187,9 @@ class ConcurrentRunner:
             state.tasks.spawn(returning, "send back")
 
     def _remove(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
-        offset = queue.remove(messages)
+        self._commit(queue, queue.remove(messages))
+
+    def _commit(self, queue: ProcessQueue, offset: int) -> None:
         if offset >= 0 and not queue.is_dropped:
             self._state.offsets.update(queue.queue, offset, increase_only=True)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from penstock.client.receipts import Receipt
+from penstock.client.submitted import SendFuture
 from penstock.errors import PenstockError
 
 
@@ -92,16 +93,17 @@ def tell(
     dones: Sequence[Callable[[Receipt | PenstockError], None]],
     results: Sequence[Receipt | PenstockError],
 ) -> None:
-    """Call each with its result; futures of one inbox are handed to it together."""
-    futures: list[asyncio.Future[Receipt]] = []
-    inbox: Inbox | None = None
-    for done in dones:
-        if type(done) is not Answer or (inbox is not None and done.inbox is not inbox):
-            break
-        inbox = done.inbox
-        futures.append(done.future)
-    if inbox is not None and len(futures) == len(dones):
-        inbox.settle(futures, results)
-        return
+    """Call each with its result; futures of one inbox or window are handed to it together."""
+    kinds = set(map(type, dones))
+    if kinds == {Answer}:
+        answers = cast(Sequence[Answer], dones)
+        if len({answer.inbox for answer in answers}) == 1:
+            answers[0].inbox.settle([answer.future for answer in answers], results)
+            return
+    elif kinds == {SendFuture}:
+        futures = cast(Sequence[SendFuture], dones)
+        if len({future.window for future in futures}) == 1:
+            futures[0].window.settle(futures, results)
+            return
     for done, result in zip(dones, results, strict=True):
         done(result)

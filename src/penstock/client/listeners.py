@@ -24,6 +24,7 @@ from penstock.client.outcomes import (
     judge,
 )
 from penstock.client.process_queue import ProcessQueue
+from penstock.client.runs import Run
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.message import append_to_all
@@ -293,7 +294,10 @@ class Caller:
             # Threads may do this twice; each then uses a stamp that is right.
             stamp = b"%s\x01%d\x02" % (_START_TIME, now_ms)
             self._stamp = (now_ms, stamp)
-        append_to_all(job.messages, stamp)
+        if type(job.messages) is Run:
+            job.messages.append_properties(stamp)
+        else:
+            append_to_all(job.messages, stamp)
         return context
 
     def _end(
@@ -320,6 +324,8 @@ class Caller:
             self._run_hooks("after", context)
         job.elapsed = elapsed
         job.outcome = outcome
+        if type(job.messages) is Run and job.is_plain_success:
+            job.messages.forget()
 
     def _run_hooks(self, moment: str, context: HookContext) -> None:
         for hook in self._hooks:

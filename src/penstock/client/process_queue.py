@@ -14,6 +14,9 @@ deque when it reaches an end:
 Both ends of the range, all a commit or a span needs, cost O(1) on average. What breaks the order
 (a queue pulled again from below) is rare and pays with a sort.
 
+A `Run` of messages comes and goes as a whole and stands in the order by its first offset. As soon
+as somebody has to do with single messages (a handler that failed, a timeout) all runs are split.
+
 For orderly consumption the lowest messages are *taken*: they stay counted but move to a second
 range until they are committed or put back.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from penstock.client.runs import Run
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Property
 
@@ -45,6 +49,7 @@ class ProcessQueue:
         "_on_room",
         "_order",
         "_room_at",
+        "_runs",
         "_taken",
         "accumulated",
         "body_bytes",
@@ -81,6 +86,7 @@ class ProcessQueue:
         self.accumulated = 0
         self.is_consuming = False
         self._cached: dict[int, StoredMessage] = {}
+        self._runs: dict[int, Run] = {}
         self._order: deque[int] = deque()
         self._taken: dict[int, StoredMessage] = {}
         self._largest = 0
@@ -93,10 +99,15 @@ class ProcessQueue:
 
     def __contains__(self, queue_offset: object) -> bool:
         """Whether a message at that offset waits or was taken."""
-        return queue_offset in self._cached or queue_offset in self._taken
+        return (
+            queue_offset in self._cached
+            or queue_offset in self._taken
+            or (isinstance(queue_offset, int) and self._is_in_a_run(queue_offset))
+        )
 
     def __iter__(self) -> Iterator[StoredMessage]:
         """The messages that wait, lowest offset first."""
+        self._split_runs()
         return iter([self._cached[offset] for offset in sorted(self._cached)])
 
     def put(self, messages: Sequence[StoredMessage], max_offset: int = 0) -> bool:
@@ -105,10 +116,11 @@ class ProcessQueue:
         An offset that is already there is replaced, and not counted again. ``max_offset`` is where
         the broker's queue ended when it answered.
         """
+        last = self._last(-1)
+        if self._runs and any(message.queue_offset <= last for message in messages):
+            self._split_runs()
         cached, order = self._cached, self._order
-        self._trim()
         added_bytes = added = 0
-        last = order[-1] if order else -1
         in_order = True
         for message in messages:
             offset = message.queue_offset
@@ -138,22 +150,57 @@ class ProcessQueue:
             return True
         return False
 
+    def put_runs(self, runs: Sequence[Run], max_offset: int = 0) -> None:
+        """Add a pull as runs, lowest first; not for those who `take` messages."""
+        if runs[0].first_offset <= self._last(-1):
+            self.put([message for run in runs for message in run], max_offset)
+            return
+        for run in runs:
+            self._runs[run.first_offset] = run
+            self._order.append(run.first_offset)
+            self.count += len(run)
+            self.body_bytes += run.body_bytes
+        self._largest = last = runs[-1].last_offset
+        self._highest = max(self._highest, last)
+        if max_offset > last:
+            self.accumulated = max_offset - last
+        self.is_consuming = True
+
+    def remove_runs(self, runs: Iterable[Run]) -> int:
+        """Take finished runs out, and return what `remove` does."""
+        if self.is_empty:
+            return NOTHING_REMOVED
+        for run in runs:
+            if self._runs.get(run.first_offset) is run:
+                del self._runs[run.first_offset]
+                self._shrink(len(run), run.body_bytes)
+            else:  # It was split.
+                self.remove(run)
+        return self._may_commit()
+
     def remove(self, messages: Iterable[StoredMessage]) -> int:
         """Take finished messages out; return the offset that may be committed now.
 
         That is the lowest offset still here, or one past the largest ever put when nothing is left;
         `NOTHING_REMOVED` when nothing was here in the first place.
         """
-        cached = self._cached
-        if not cached:
+        if self.is_empty:
             return NOTHING_REMOVED
+        cached = self._cached
         removed = removed_bytes = 0
         for message in messages:
             old = cached.pop(message.queue_offset, None)
-            if old is not None:
-                removed += 1
-                removed_bytes += len(old.body)
+            if old is None:
+                if not self._is_in_a_run(message.queue_offset):
+                    continue
+                self._split_runs()
+                old = cached.pop(message.queue_offset)
+            removed += 1
+            removed_bytes += len(old.body)
         self._shrink(removed, removed_bytes)
+        return self._may_commit()
+
+    def _may_commit(self) -> int:
         first = self._first()
         return self._largest + 1 if first is None else first
 
@@ -162,6 +209,7 @@ class ProcessQueue:
 
         With nothing left to take the queue becomes idle: the next put announces work again.
         """
+        self._split_runs()
         batch: list[StoredMessage] = []
         while len(batch) < limit:
             first = self._first()
@@ -234,6 +282,7 @@ class ProcessQueue:
     @property
     def lowest(self) -> StoredMessage | None:
         """The waiting message with the lowest offset."""
+        self._split_runs()
         first = self._first()
         return None if first is None else self._cached[first]
 
@@ -241,7 +290,9 @@ class ProcessQueue:
     def cached_range(self) -> tuple[int, int, int]:
         """Lowest and highest waiting offset and their number; zeros when there is none."""
         first = self._first()
-        return (0, 0, 0) if first is None else (first, self._last(first), len(self._cached))
+        if first is None:
+            return 0, 0, 0
+        return first, self._last(first), len(self._cached) + sum(map(len, self._runs.values()))
 
     @property
     def taken_range(self) -> tuple[int, int, int]:
@@ -252,7 +303,7 @@ class ProcessQueue:
     @property
     def is_empty(self) -> bool:
         """Whether no message waits; taken ones are not asked."""
-        return not self._cached
+        return not self._cached and not self._runs
 
     def is_lock_expired(self, now: float) -> bool:
         """Whether the broker may have given the lock to somebody else."""
@@ -268,6 +319,8 @@ class ProcessQueue:
         RocketMQ stops at the first one that is not late, so a stuck message is only seen once it
         is the lowest; with ``scan_all`` a quick one before it does not hide it.
         """
+        if scan_all and not self._cached and not any(run.made for run in self._runs.values()):
+            return []  # No handler has begun.
         late: list[StoredMessage] = []
         for message in self:
             if len(late) == EXPIRED_A_ROUND:
@@ -280,25 +333,40 @@ class ProcessQueue:
         return late
 
     def _first(self) -> int | None:
-        order, cached = self._order, self._cached
+        order, cached, runs = self._order, self._cached, self._runs
         while order:
-            if order[0] in cached:
+            if order[0] in cached or order[0] in runs:
                 return order[0]
             order.popleft()
         return None
 
     def _last(self, default: int) -> int:
-        self._trim()
-        return self._order[-1] if self._order else default
-
-    def _trim(self) -> None:
-        order, cached = self._order, self._cached
-        while order and order[-1] not in cached:
+        order, cached, runs = self._order, self._cached, self._runs
+        while order:
+            last = order[-1]
+            if last in cached:
+                return last
+            if last in runs:
+                return runs[last].last_offset
             order.pop()
+        return default
+
+    def _is_in_a_run(self, offset: int) -> bool:
+        return any(run.first_offset <= offset <= run.last_offset for run in self._runs.values())
+
+    def _split_runs(self) -> None:
+        """From now on the messages of all runs stand for themselves."""
+        if not self._runs:
+            return
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            self._cached.update((message.queue_offset, message) for message in run)
+        self._order = deque(sorted(self._cached))
 
     def _put_back(self, messages: Sequence[StoredMessage]) -> None:
         if not messages:
             return
+        self._split_runs()
         first = self._first()
         offsets = sorted(message.queue_offset for message in messages)
         for message in messages:

@@ -19,6 +19,7 @@ from penstock.client.process_queue import ProcessQueue
 from penstock.client.pulling import PullCursor, Puller
 from penstock.client.rebalance import Rebalancer
 from penstock.client.running import polled_info
+from penstock.client.runs import Run
 from penstock.client.session import ClientSession
 from penstock.client.settings import ConsumerSettings
 from penstock.client.statistics import ConsumerStatistics
@@ -82,11 +83,12 @@ class PullConsumerCore:
             on_illegal_offset=self._go_on_where_told,
             may_correct=lambda queue: queue.count == 0 and queue not in self._uncommitted,
             suspend_ms=SUSPEND_MS,
+            runs=self,
         )
         self._assigned: frozenset[MessageQueue] | None = None
-        self._buffer: deque[tuple[ProcessQueue, list[StoredMessage]]] = deque()
+        self._buffer: deque[tuple[ProcessQueue, Sequence[StoredMessage]]] = deque()
         self._buffered = 0
-        self._polled: list[tuple[ProcessQueue, list[StoredMessage]]] = []
+        self._polled: list[tuple[ProcessQueue, Sequence[StoredMessage]]] = []
         # By what is held, not by name: of a queue that went and came back nothing is left over.
         self._uncommitted: dict[ProcessQueue, int] = {}
         self._arrived = asyncio.Event()
@@ -208,7 +210,19 @@ class PullConsumerCore:
         if not subscriptions.is_as_handled(queue.queue.topic):
             for message in messages:
                 subscriptions.restore_topic(message)
-        self._buffer.append((queue, list(messages)))
+        self._wait_for_poll(queue, list(messages))
+
+    @property
+    def run_size(self) -> int:
+        return self._batch_size
+
+    def submit_runs(self, queue: ProcessQueue, runs: Sequence[Run]) -> None:
+        """The same for messages that are made when a poll takes them."""
+        for run in runs:
+            self._wait_for_poll(queue, run)
+
+    def _wait_for_poll(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
+        self._buffer.append((queue, messages))
         self._buffered += len(messages)
         self._arrived.set()
         self.state.is_full = self._buffered > TOTAL_LIMIT
@@ -253,7 +267,7 @@ class PullConsumerCore:
         What is paused keeps its place, and so does what is left of a pull that brought more than
         a poll may: our own broker fills large ones.
         """
-        kept: list[tuple[ProcessQueue, list[StoredMessage]]] = []
+        kept: list[tuple[ProcessQueue, Sequence[StoredMessage]]] = []
         found: list[StoredMessage] = []
         while self._buffer:
             queue, messages = self._buffer[0]
@@ -298,7 +312,7 @@ class PullConsumerCore:
                     self._polled.append((queue, messages[len(done) :]))
                 if not done:
                     continue
-            offset = queue.remove(done)
+            offset = queue.remove_runs([done]) if type(done) is Run else queue.remove(done)
             self.state.statistics.consumed(queue.queue.topic, len(done), 0, 0.0)
             if offset < 0:
                 continue

@@ -25,7 +25,8 @@ from penstock.client.consumer_state import ConsumerState
 from penstock.client.flow_control import Stop
 from penstock.client.offset_stores import ReadFrom
 from penstock.client.process_queue import ProcessQueue
-from penstock.client.subscriptions import passes
+from penstock.client.runs import SHORTEST_RUN, Run, runs_of
+from penstock.client.subscriptions import passes, takes_all
 from penstock.errors import (
     PenstockError,
     ProtocolError,
@@ -41,7 +42,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullFlag, PullMessage, PullMessageResult
-from penstock.protocol.pulled import messages_from_pull
+from penstock.protocol.pulled import alike_records, messages_from_pull
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,16 @@ class Consuming(Protocol):
     def submit(
         self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool
     ) -> None: ...
+
+
+class TakingRuns(Protocol):
+    """Where pulled messages may go before anybody has looked at them."""
+
+    @property
+    def run_size(self) -> int:
+        """How many go together at most."""
+
+    def submit_runs(self, queue: ProcessQueue, runs: Sequence[Run]) -> None: ...
 
 
 class PullCursor:
@@ -102,9 +113,11 @@ class Puller:
         may_correct: Callable[[ProcessQueue], bool] = lambda queue: queue.count == 0,
         suspend_ms: int = SUSPEND_MS,
         filter_hooks: Sequence[FilterHook] = (),
+        runs: TakingRuns | None = None,
     ) -> None:
         self._state = state
         self._consuming = consuming
+        self._runs = runs if runs is not None and runs.run_size >= SHORTEST_RUN else None
         self._start_offset = start_offset
         self._on_illegal_offset = on_illegal_offset
         self._may_correct = may_correct
@@ -310,6 +323,13 @@ class Puller:
             _MAX_OFFSET,
             result.max_offset,
         )
+        cursor.next_offset = result.next_begin_offset
+        runs = self._found_runs(cursor, wanted, body, stamp, result)
+        if self._runs is not None and runs:
+            state.statistics.pulled(cursor.queue.topic, sum(map(len, runs)), elapsed)
+            process_queue.put_runs(runs, result.max_offset)
+            self._runs.submit_runs(process_queue, runs)
+            return state.settings.pull_interval
         messages = messages_from_pull(
             body,
             cursor.queue.broker_name,
@@ -317,7 +337,6 @@ class Puller:
             tell_unreadable=_tell_unreadable,
             added=stamp,
         )
-        cursor.next_offset = result.next_begin_offset
         messages = passes(wanted, messages)
         if self._filter_hooks:
             messages = await self._run_filter_hooks(messages)
@@ -334,6 +353,26 @@ class Puller:
         announced = process_queue.put(messages, result.max_offset)
         self._consuming.submit(process_queue, messages, announced=announced)
         return state.settings.pull_interval
+
+    def _found_runs(
+        self,
+        cursor: PullCursor,
+        wanted: Subscription,
+        body: bytes,
+        stamp: bytes,
+        result: PullMessageResult,
+    ) -> Sequence[Run]:
+        """What was pulled as runs; none when somebody has to look at each message first."""
+        if (
+            self._runs is None
+            or self._filter_hooks
+            or result.offset_delta
+            or not takes_all(wanted)
+            or not self._state.subscriptions.is_as_handled(cursor.queue.topic)
+        ):
+            return ()
+        records = alike_records(body, cursor.queue.broker_name)
+        return () if records is None else runs_of(records, stamp, self._runs.run_size)
 
     async def _run_filter_hooks(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Hooks are a user's code: they run on a thread, not on this loop."""

@@ -138,12 +138,16 @@ def restored_topic(message: StoredMessage, retry: str, namespace: str | None) ->
     return unwrap(namespace, topic)
 
 
+def takes_all(wanted: Subscription) -> bool:
+    """Whether all that a broker brings is wanted, without a look at it."""
+    return not wanted.tags or wanted.class_filter_mode or wanted.expression_type != TAG
+
+
 def passes(wanted: Subscription, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
     """The messages whose tag is wanted.
 
     Brokers compare hashes only, so a few others slip through; they are told apart here.
     """
-    tags = wanted.tags
-    if not tags or wanted.class_filter_mode or wanted.expression_type != TAG:
+    if takes_all(wanted):
         return list(messages)
-    return [message for message in messages if message.peek(Property.TAGS) in tags]
+    return [message for message in messages if message.peek(Property.TAGS) in wanted.tags]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from struct import Struct
+from struct import Struct, pack
 from struct import error as StructError
 from typing import Final
 
@@ -28,8 +28,13 @@ _LOOK: Final = Struct(">iI4xi4xq8xi44xi")
 _UNUSUAL = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _UNWRAP
 _FEW: Final = 16
 """Fewer records are not worth the preparations."""
+_MANY: Final = 64
+"""From so many on it pays to look at records that are alike a column of bytes at a time."""
 _MAX_SHAPES: Final = 256
 _START_BYTES: Final = 8  # size and magic
+_OFFSET_BYTES: Final = range(20, 28)
+# size and magic, queue_id, sys_flag, body_length
+_FIXED_BYTES: Final = (*range(8), *range(12, 16), *range(36, 40), *range(84, 88))
 
 TellUnreadable = Callable[[MessageQueue, int, ProtocolError], None]
 """Hears of a message by queue and offset, and why its body stays as it was stored."""
@@ -57,8 +62,13 @@ def messages_from_pull(
     ``tell_unreadable`` is told of it. ``added`` are properties in wire form that every message
     gets besides its own.
     """
-    if not check_crc and (alike := _messages_alike(body, broker_name, added)) is not None:
-        return alike
+    if not check_crc:
+        many = alike_records(body, broker_name)
+        if many is not None:
+            return many.messages(range(len(many.offsets)), added)
+        alike = _messages_alike(body, broker_name, added)
+        if alike is not None:
+            return alike
     messages: list[StoredMessage] = []
     append = messages.append
     unpack = _LOOK.unpack_from
@@ -120,6 +130,72 @@ def messages_from_pull(
     return messages
 
 
+class AlikeRecords:
+    """Records of one queue at consecutive offsets, as long as each other in every part.
+
+    What one program sends in bulk is, and a large pull brings. Such a table is checked a column of
+    bytes at a time, and cut into messages when somebody wants some of them.
+    """
+
+    __slots__ = ("_cut", "_queue", "_records", "_size", "_topic", "body_length", "offsets")
+
+    def __init__(
+        self, records: bytes, first: Record, broker_name: str, offsets: range, cut: Struct
+    ) -> None:
+        self._records = records
+        self._size = cut.size
+        self._cut = cut
+        self._topic = first.topic
+        self._queue = MessageQueue(first.topic, broker_name, first.queue_id)
+        self.body_length = len(first.body)
+        """Of each of them."""
+        self.offsets = offsets
+
+    def messages(self, span: range, added: bytes) -> list[StoredMessage]:
+        """The messages of some records; each gets the properties ``added`` besides its own."""
+        size, topic, queue = self._size, self._topic, self._queue
+        messages: list[StoredMessage] = list(map(object.__new__, [StoredMessage] * len(span)))
+        # As StoredMessage.__init__ would, in a third of its time; once for every message.
+        for message, offset, (head, body, properties) in zip(
+            messages,
+            self.offsets[span.start : span.stop],
+            self._cut.iter_unpack(memoryview(self._records)[span.start * size : span.stop * size]),
+            strict=True,
+        ):
+            message.topic = topic
+            message.body = body
+            message.queue = queue
+            message.queue_offset = offset
+            message._properties = properties
+            message._added = added
+            message._head = head
+        return messages
+
+
+def alike_records(body: bytes, broker_name: str) -> AlikeRecords | None:
+    """The records of a pull answer, if they are many and all alike at consecutive offsets."""
+    total = len(body)
+    if total < _MANY * BODY_POSITION:
+        return None
+    size, magic, _, first_offset, sys_flag, body_length = _LOOK.unpack_from(body)
+    if magic != MAGIC_V1 or sys_flag & _UNUSUAL or not 0 < size * _MANY <= total or total % size:
+        return None
+    first = decode_record(body, 0, check_crc=False)
+    count = total // size
+    properties_length = len(first.properties)
+    between = range(BODY_POSITION + body_length, size - properties_length)
+    for column in (*_FIXED_BYTES, *between):
+        if body[column::size] != body[column : column + 1] * count:
+            return None
+    offsets = range(first_offset, first_offset + count)
+    packed = pack(f">{count}q", *offsets)
+    for number, column in enumerate(_OFFSET_BYTES):
+        if body[column::size] != packed[number :: len(_OFFSET_BYTES)]:
+            return None
+    *_, cut = _shapes(body_length, len(between), properties_length)
+    return AlikeRecords(body, first, broker_name, offsets, cut)
+
+
 def _messages_alike(body: bytes, broker_name: str, added: bytes) -> list[StoredMessage] | None:
     """The messages of one queue that are as long as each other in every part; None: not so.
 
@@ -135,7 +211,7 @@ def _messages_alike(body: bytes, broker_name: str, added: bytes) -> list[StoredM
     first = decode_record(body, 0, check_crc=False)
     properties_length = len(first.properties)
     rest = size - BODY_POSITION - body_length - properties_length
-    look, cut = _shapes(body_length, rest, properties_length)
+    look, cut, _ = _shapes(body_length, rest, properties_length)
     start = body[:_START_BYTES]
     between = body[BODY_POSITION + body_length : BODY_POSITION + body_length + rest]
     topic, new = first.topic, object.__new__
@@ -166,11 +242,14 @@ def _messages_alike(body: bytes, broker_name: str, added: bytes) -> list[StoredM
 
 
 @lru_cache(_MAX_SHAPES)
-def _shapes(body_length: int, rest: int, properties_length: int) -> tuple[Struct, Struct]:
-    """What is looked at of a record with these lengths, and the parts it is cut into."""
+def _shapes(body_length: int, rest: int, properties_length: int) -> tuple[Struct, Struct, Struct]:
+    """What is looked at of a record with these lengths; its parts; those that messages keep."""
     skipped = body_length + rest + properties_length
-    look = Struct(f">{_START_BYTES}s4xi4xq8xi44xi{skipped}x")  # as _LOOK, its first two together
-    return look, Struct(f">{BODY_POSITION}s{body_length}s{rest}s{properties_length}s")
+    return (
+        Struct(f">{_START_BYTES}s4xi4xq8xi44xi{skipped}x"),  # as _LOOK, its first two together
+        Struct(f">{BODY_POSITION}s{body_length}s{rest}s{properties_length}s"),
+        Struct(f">{BODY_POSITION}s{body_length}s{rest}x{properties_length}s"),
+    )
 
 
 def message_from_record(
