@@ -15,8 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.interop.toolchain import PROJECT, QUICK, Toolchain
+
+from penstock import Admin
 
 READY_SECONDS = 120
 CLUSTER_NAME = "DefaultCluster"
@@ -159,31 +162,52 @@ def apache_broker(
     heap: str = "768m",
     options: tuple[str, ...] = QUICK,
     kill: bool = False,
+    access: Mapping[str, Any] | None = None,
 ) -> Iterator[Cluster]:
-    """Apache's broker on ``directory/store``, registered with ``namesrv``."""
-    port = free_port()
+    """Apache's broker on ``directory/store``, registered with ``namesrv``.
+
+    ``access`` is what our admin client needs where the servers ask for more than an address.
+    """
+    settings = {"listenPort": str(free_port()), "brokerName": BROKER_NAME, **(settings or {})}
     store = directory / "store"
     conf = write_properties(
         directory / "broker.conf",
         {
             "brokerClusterName": CLUSTER_NAME,
-            "brokerName": BROKER_NAME,
             "brokerId": "0",
             "brokerIP1": "127.0.0.1",
             "namesrvAddr": namesrv,
-            "listenPort": str(port),
             "storePathRootDir": str(store),
             "storePathCommitLog": str(store / "commitlog"),
             **BROKER_SETTINGS,
-            **(settings or {}),
+            **settings,
         },
     )
     command = toolchain.command(
         "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), heap=heap, options=options
     )
     env = apache_home(directory)
+    address, name = f"127.0.0.1:{settings['listenPort']}", settings["brokerName"]
     with process(command, directory / "broker.log", "boot success", env, kill=kill):
-        yield Cluster(namesrv, f"127.0.0.1:{port}", CLUSTER_NAME, BROKER_NAME, store)
+        wait_until_registered(namesrv, address, **(access or {}))
+        yield Cluster(namesrv, address, CLUSTER_NAME, name, store)
+
+
+def wait_until_registered(
+    namesrv: str, broker: str, wait: float = READY_SECONDS, **access: Any
+) -> None:
+    """Wait until the name server tells of the broker at this address.
+
+    Apache's 5.x says that it has started whether it has registered or not: it registers with the
+    name servers it is connected to by then, and the connection is made on another thread. Where
+    that loses the race, on a busy machine, nobody finds the broker until its next turn, 10 s later.
+    """
+    deadline = time.monotonic() + wait
+    with Admin(namesrv=namesrv, **access) as admin:
+        while broker not in {known.address for known in admin.cluster()}:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{namesrv} does not know the broker {broker} after {wait:g} s")
+            time.sleep(0.02)
 
 
 @contextmanager
