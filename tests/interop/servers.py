@@ -7,6 +7,7 @@ is the target's choice, so a name server of one kind can hold a broker of the ot
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.interop.toolchain import PROJECT, QUICK, Toolchain
 from penstock import Admin
 
 READY_SECONDS = 120
+PORTS = (10_000, 32_000)
 CLUSTER_NAME = "DefaultCluster"
 BROKER_NAME = "broker-a"
 # Short transaction checks so that a scenario sees one, no flow control while a cold JVM warms up;
@@ -48,11 +50,13 @@ class Cluster:
 
 
 def free_port() -> int:
-    """A port free together with the one two below (VIP) and the one above it (replication)."""
+    """A port free together with the one two below (VIP) and the one above it (replication).
+
+    It lies below the ports that systems give to outgoing connections: a JVM binds it seconds later,
+    and on a busy machine somebody's connection would have it by then.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
+        port = random.randrange(*PORTS)
         if all(_is_free(port + step) for step in (-2, 0, 1)):
             return port
 
