@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from penstock.model.names import SCHEDULE_TOPIC
 from penstock.protocol.batches import BatchItem, encode_batch
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.commands import Command
-from penstock.protocol.frames import BINARY
+from penstock.protocol.commands import Command, decode_command
+from penstock.protocol.frames import BINARY, FrameDecoder
 from penstock.protocol.headers.send import SendMessage
 from penstock.protocol.records import SysFlag
 from penstock.testing.asking import (
@@ -34,6 +35,7 @@ from penstock.testing.eventually import eventually
 from penstock.testing.stage import Stage
 from penstock.testing.wire import Wire
 
+CPP_BATCH = Path(__file__).parent.parent / "vectors" / "send-batch-cpp-1.0.1-rocketmq-0.4.4.bin"
 SEND_FORMS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
 
 
@@ -129,6 +131,22 @@ async def test_a_batch_becomes_ordinary_messages_in_a_row(wire: Wire) -> None:
     assert [int(one[-16:], 16) for one in ids] == [r.log_position for r in found]
     # The envelope's own properties are not the messages'.
     assert [properties(r) for r in found] == [{"TAGS": f"t{i}"} for i in range(5)]
+
+
+async def test_a_batch_of_the_cpp_client_becomes_three_messages(broker: Broker, wire: Wire) -> None:
+    """The bytes of ``send_batch`` of PyPI's rocketmq 0.4.4: SEND_MESSAGE with ``"batch":"1"``."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    writer.write(CPP_BATCH.read_bytes())
+    decoder = FrameDecoder()
+    answers: list[Command] = []
+    while not answers:
+        answers += [decode_command(one) for one in decoder.feed(await reader.read(1 << 16))]
+    writer.close()
+    assert [answer.code for answer in answers] == [ResponseCode.SUCCESS]
+    assert len(ext(answers[0])["msgId"].split(",")) == 3
+    found = await all_records(wire, "PYbatch2", 1)
+    assert [record.body for record in found] == [b"b0", b"b1", b"b2"]
+    assert [properties(record)["KEYS"] for record in found] == ["k0", "k1", "k2"]
 
 
 async def test_a_one_way_send_is_stored_and_never_answered(wire: Wire) -> None:

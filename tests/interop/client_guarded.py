@@ -157,11 +157,14 @@ def tls_only(toolchain: Toolchain, directory: Path) -> Iterator[tuple[Cluster, C
         "-Dtls.server.mode=enforcing",
         "-Dtls.enable=true",
     )
+    tls = ClientTls(ca_file=trusted)
     with (
         apache_namesrv(toolchain, directory, options=options) as namesrv,
-        apache_broker(toolchain, directory, namesrv, options=options) as cluster,
+        apache_broker(
+            toolchain, directory, namesrv, options=options, access={"tls": tls}
+        ) as cluster,
     ):
-        yield cluster, ClientTls(ca_file=trusted)
+        yield cluster, tls
 
 
 @contextmanager
@@ -172,9 +175,10 @@ def signed_only(toolchain: Toolchain, directory: Path) -> Iterator[Cluster]:
     settings = {"aclEnable": "true"}
     if not toolchain.version.startswith("4."):
         settings = _accounts_of_5(directory)
+    access = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
     with (
         apache_namesrv(toolchain, directory) as namesrv,
-        apache_broker(toolchain, directory, namesrv, settings) as cluster,
+        apache_broker(toolchain, directory, namesrv, settings, access=access) as cluster,
     ):
         yield cluster
 

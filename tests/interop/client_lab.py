@@ -59,12 +59,6 @@ def wait_for(
         time.sleep(0.02)
 
 
-def wait_for_registration(cluster: Cluster, **access: Any) -> None:
-    """Wait until the name server knows the broker: 5.x says it has started before that."""
-    with Admin(namesrv=cluster.namesrv, **access) as admin:
-        wait_for(lambda: bool(admin.cluster()), lambda: "the broker is not registered")
-
-
 class Seen:
     """Messages as handlers got them, from whatever thread."""
 

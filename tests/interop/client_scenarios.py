@@ -18,7 +18,7 @@ from tests.interop import client_spark as spark
 from tests.interop import client_spark_handling as spark_handling
 from tests.interop import client_spark_pipelines as spark_pipelines
 from tests.interop import client_spark_writing as spark_writing
-from tests.interop.client_lab import Failed, Lab, NotApplicable, wait_for_registration
+from tests.interop.client_lab import Failed, Lab, NotApplicable
 from tests.interop.results import FAIL, LIMIT, NOT_APPLICABLE, PASS, Cell
 from tests.interop.servers import Cluster
 
@@ -118,7 +118,6 @@ def run_clients(
     """Run ``names`` a few at a time; yields a cell as each ends."""
     if not names:
         return
-    wait_for_registration(cluster, **access)
     suffix = f"{int(time.time()):x}"
 
     def one(name: str) -> Cell:

@@ -7,6 +7,7 @@ is the target's choice, so a name server of one kind can hold a broker of the ot
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -15,10 +16,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.interop.toolchain import PROJECT, QUICK, Toolchain
 
+from penstock import Admin
+
 READY_SECONDS = 120
+PORTS = (10_000, 32_000)
 CLUSTER_NAME = "DefaultCluster"
 BROKER_NAME = "broker-a"
 # Short transaction checks so that a scenario sees one, no flow control while a cold JVM warms up;
@@ -45,11 +50,13 @@ class Cluster:
 
 
 def free_port() -> int:
-    """A port free together with the one two below (VIP) and the one above it (replication)."""
+    """A port free together with the one two below (VIP) and the one above it (replication).
+
+    It lies below the ports that systems give to outgoing connections: a JVM binds it seconds later,
+    and on a busy machine somebody's connection would have it by then.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
+        port = random.randrange(*PORTS)
         if all(_is_free(port + step) for step in (-2, 0, 1)):
             return port
 
@@ -159,31 +166,52 @@ def apache_broker(
     heap: str = "768m",
     options: tuple[str, ...] = QUICK,
     kill: bool = False,
+    access: Mapping[str, Any] | None = None,
 ) -> Iterator[Cluster]:
-    """Apache's broker on ``directory/store``, registered with ``namesrv``."""
-    port = free_port()
+    """Apache's broker on ``directory/store``, registered with ``namesrv``.
+
+    ``access`` is what our admin client needs where the servers ask for more than an address.
+    """
+    settings = {"listenPort": str(free_port()), "brokerName": BROKER_NAME, **(settings or {})}
     store = directory / "store"
     conf = write_properties(
         directory / "broker.conf",
         {
             "brokerClusterName": CLUSTER_NAME,
-            "brokerName": BROKER_NAME,
             "brokerId": "0",
             "brokerIP1": "127.0.0.1",
             "namesrvAddr": namesrv,
-            "listenPort": str(port),
             "storePathRootDir": str(store),
             "storePathCommitLog": str(store / "commitlog"),
             **BROKER_SETTINGS,
-            **(settings or {}),
+            **settings,
         },
     )
     command = toolchain.command(
         "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), heap=heap, options=options
     )
     env = apache_home(directory)
+    address, name = f"127.0.0.1:{settings['listenPort']}", settings["brokerName"]
     with process(command, directory / "broker.log", "boot success", env, kill=kill):
-        yield Cluster(namesrv, f"127.0.0.1:{port}", CLUSTER_NAME, BROKER_NAME, store)
+        wait_until_registered(namesrv, address, **(access or {}))
+        yield Cluster(namesrv, address, CLUSTER_NAME, name, store)
+
+
+def wait_until_registered(
+    namesrv: str, broker: str, wait: float = READY_SECONDS, **access: Any
+) -> None:
+    """Wait until the name server tells of the broker at this address.
+
+    Apache's 5.x says that it has started whether it has registered or not: it registers with the
+    name servers it is connected to by then, and the connection is made on another thread. Where
+    that loses the race, on a busy machine, nobody finds the broker until its next turn, 10 s later.
+    """
+    deadline = time.monotonic() + wait
+    with Admin(namesrv=namesrv, **access) as admin:
+        while broker not in {known.address for known in admin.cluster()}:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{namesrv} does not know the broker {broker} after {wait:g} s")
+            time.sleep(0.02)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.interop import go_clients, node_clients, programs
+from tests.interop import go_clients, node_clients, programs, toolchain
 from tests.interop.go_clients import run_go
 from tests.interop.mqadmin import COMMANDS, Row, judge
 from tests.interop.node_clients import run_node
@@ -27,12 +27,29 @@ from tests.interop.results import (
 )
 from tests.interop.run import documented, needs_java
 from tests.interop.scenarios import PENSTOCK_LIMITS, SCENARIOS, SEVERAL_BROKERS
-from tests.interop.servers import Cluster, write_properties
+from tests.interop.servers import (
+    Cluster,
+    apache_broker,
+    penstock_command,
+    penstock_nameserver,
+    wait_until_registered,
+    write_properties,
+)
 from tests.interop.store_swap import CONFIG, TOPICS, difference, keys_of, read_store, write_store
-from tests.interop.toolchain import HERE, Unavailable, prepare
+from tests.interop.toolchain import HERE, Toolchain, Unavailable, prepare
 
+from penstock import Admin
 from penstock.store import MessageStore
 
+# In place of Java: it says that it has started, and becomes a broker only then.
+LATE_BROKER = """\
+#!{python}
+import os, pathlib, sys
+conf = dict(line.split("=", 1) for line in pathlib.Path(sys.argv[-1]).read_text().splitlines())
+print("The broker boot success", flush=True)
+os.execv({penstock!r}, [{penstock!r}, "broker", "--namesrv=" + conf["namesrvAddr"],
+    "--broker-port=" + conf["listenPort"], "--data=" + conf["storePathRootDir"]])
+"""
 FIELDS = {"topic": "t-1", "broker": "127.0.0.1:1", "ns": "127.0.0.1:2"}
 
 
@@ -205,3 +222,28 @@ def test_java_is_needed_for_its_own_rows_and_servers_only() -> None:
     assert needs_java("penstock", ["go", "send_sync"])
     assert needs_java("penstock", [])
     assert needs_java("apache-5.5.0", ["go"])
+
+
+def test_a_broker_that_says_it_started_is_waited_for_until_its_name_server_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache's 5.x may miss its first registration, and says "boot success" all the same."""
+    program = tmp_path / "java"
+    program.write_text(LATE_BROKER.format(python=sys.executable, penstock=penstock_command()))
+    program.chmod(0o755)
+    tools = Toolchain("5.5.0", str(program), "no.jar", tmp_path / "classes")
+    monkeypatch.setattr(toolchain, "BUILD", tmp_path / "build")
+    with (
+        penstock_nameserver(tmp_path) as namesrv,
+        Admin(namesrv=namesrv) as admin,
+        apache_broker(tools, tmp_path, namesrv) as cluster,
+    ):
+        assert [broker.address for broker in admin.cluster()] == [cluster.broker]
+
+
+def test_a_broker_that_never_registers_is_told(tmp_path: Path) -> None:
+    with (
+        penstock_nameserver(tmp_path) as namesrv,
+        pytest.raises(RuntimeError, match=r"does not know the broker 127\.0\.0\.1:1 after 0 s"),
+    ):
+        wait_until_registered(namesrv, "127.0.0.1:1", wait=0)

@@ -120,6 +120,28 @@ async def test_a_route_can_be_read_as_a_python_literal(server: NameServer, wire:
     assert listed["brokerAddrs"] == {0: "10.0.0.5:10911"}
 
 
+async def test_a_route_has_every_field_the_rust_client_insists_on(
+    server: NameServer, wire: Wire
+) -> None:
+    """rocketmq-client-rust 1.0.0 refuses a route, and so every send, that lacks one of them."""
+    await register(wire, broker=another(enable_acting_master=False))
+    async with await Wire.connect(server.port, language=Language.RUST) as rust:
+        route = json.loads(body_of(await rust.ok(ROUTE, asks.GetRouteInfo("T"))))
+        cluster = json.loads(body_of(await rust.ok(RequestCode.GET_BROKER_CLUSTER_INFO)))
+    assert route.keys() >= {"queueDatas", "brokerDatas", "filterServerTable"}
+    [queues] = route["queueDatas"]
+    assert queues.keys() >= {
+        "brokerName",
+        "readQueueNums",
+        "writeQueueNums",
+        "perm",
+        "topicSysFlag",
+    }
+    for broker in (*route["brokerDatas"], *cluster["brokerAddrTable"].values()):
+        assert broker.keys() >= {"cluster", "brokerName", "brokerAddrs"}
+        assert broker["enableActingMaster"] is False
+
+
 async def test_a_topic_nobody_registered_is_17(wire: Wire) -> None:
     answer = await wire.request(ROUTE, asks.GetRouteInfo("none"))
     assert answer.code == 17

@@ -461,7 +461,7 @@ class TestLists:
         table.register(broker(acting=None), NOW)
         table.register(broker(broker_id=1, address=B, acting=None), NOW)
         assert table.cluster_info() == ClusterInfo(
-            {"broker-a": BrokerData("DefaultCluster", "broker-a", {0: A, 1: B})},
+            {"broker-a": BrokerData("DefaultCluster", "broker-a", {0: A, 1: B}, False)},
             {"DefaultCluster": ("broker-a",)},
         )
 

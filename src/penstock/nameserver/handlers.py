@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import InvalidArgument, NotFound, ProtocolError, RequestRefused, TopicNotFound
 from penstock.nameserver.config import NameServerConfig
@@ -96,11 +96,12 @@ def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
                 hint=f"penstock topic create {ask.topic}",
             )
         data = TopicRouteData.of(route)
+        if is_literal:
+            brokers = tuple(broker.without_words() for broker in data.broker_datas)
+            data = replace(data, broker_datas=brokers)
         if state.config.order_message_enable:
             order = state.kv.order_conf(ask.topic)
-            data = TopicRouteData(
-                data.queue_datas, data.broker_datas, data.filter_server_table, order
-            )
+            data = replace(data, order_topic_conf=order)
         body = encode_body(data, bare_integer_keys=is_literal)
         if not state.config.order_message_enable:
             state.cached_routes[ask.topic, is_literal] = body
@@ -194,7 +195,11 @@ def get_member_group(state: NameServerState, ask: GetBrokerMemberGroup) -> Reply
 def get_cluster_info(state: NameServerState, call: Call) -> Reply:
     """Every broker of every cluster."""
     info = state.routes.cluster_info()
-    return Reply(body=encode_body(info, bare_integer_keys=_needs_numbers(call)))
+    is_literal = _needs_numbers(call)
+    if is_literal:
+        brokers = {name: data.without_words() for name, data in info.broker_addr_table.items()}
+        info = replace(info, broker_addr_table=brokers)
+    return Reply(body=encode_body(info, bare_integer_keys=is_literal))
 
 
 @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

@@ -9,6 +9,7 @@ The answer is returned at once; the connection sends it only after the store has
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ from penstock.store import Appended, Draft
 _NO_EXT: Final[Mapping[str, str]] = {}
 _read_v1 = header_codec(SendMessage).read
 _read_v2 = SEND_V2.read
+_BATCH: Final = [field.name for field in dataclasses.fields(SendMessage)].index("batch")
 _new_tuple = tuple.__new__
 _WAIT_NOT: Final = "WAIT\x01false"
 _TIMER_KEYS: Final = (
@@ -90,7 +92,13 @@ class Sending:
 
     def send_v1(self, peer: Peer, command: Command) -> Answer:
         """SEND_MESSAGE: the header spelt out."""
-        return self._send(peer, command, _read_v1(command.ext or _NO_EXT))
+        ext = command.ext or _NO_EXT
+        fields = _read_v1(ext)
+        if ext.get("batch") == "1":
+            # The C++ client's word for true. Java reads it as false, and so its broker keeps the
+            # whole batch as one message that no consumer can make sense of.
+            fields = (*fields[:_BATCH], True, *fields[_BATCH + 1 :])
+        return self._send(peer, command, fields)
 
     def send_v2(self, peer: Peer, command: Command) -> Answer:
         """SEND_MESSAGE_V2: the header in single letters."""

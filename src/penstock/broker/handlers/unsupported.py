@@ -98,6 +98,29 @@ _FORBIDDING: Final = Limit(
     (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,),
     "disable the whole group with consumeEnable=false",
 )
+_COLD_DATA: Final = Limit(
+    "flow control and read-ahead modes for cold data",
+    (
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
+        RequestCode.SET_COMMITLOG_READ_MODE,
+    ),
+    "bound what one pull returns with penstockMaxPullBytes",
+)
+_ROCKSDB: Final = Limit(
+    "queues and tables in RocksDB",
+    (
+        RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+        RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+    ),
+    "read the tables with exportMetadata; they are JSON files here",
+)
+_REPLICATION: Final = Limit(
+    "an agreed flush offset of a master and its slaves",
+    (RequestCode.RESET_MASTER_FLUSH_OFFSET,),
+    "look at a broker's flushed position in its runtime information",
+)
 _LEGACY: Final = Limit(
     "requests that no client in use sends",
     (
@@ -117,6 +140,9 @@ LIMITS: Final = (
     _STATIC,
     _USERS,
     _FORBIDDING,
+    _COLD_DATA,
+    _ROCKSDB,
+    _REPLICATION,
     _LEGACY,
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import ProtocolError
 from penstock.model import BrokerRoute, QueueRoute, TopicRoute
@@ -53,11 +53,14 @@ class BrokerData:
             broker.cluster,
             broker.broker_name,
             dict(sorted(broker.addresses.items())),
-            # Left out like 4.x does, where 5.x writes false: whoever does not find it takes it for
-            # that, and a client that reads routes as Python literals fails at the word.
-            broker.enable_acting_master or None,
+            # Written when it is false, too, as 5.x does: the Rust client takes no route without it.
+            broker.enable_acting_master,
             broker.zone_name,
         )
+
+    def without_words(self) -> BrokerData:
+        """The form of 4.x, for a client that reads Python literals and fails at ``false``."""
+        return replace(self, enable_acting_master=None)
 
 
 @dataclass(frozen=True, slots=True)
