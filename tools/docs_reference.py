@@ -38,7 +38,7 @@ def cli_page() -> str:
     ]
     runner = CliRunner()
     for path in _paths(typer.main.get_command(app), ()):
-        printed = runner.invoke(app, [*path, "--help"], prog_name="penstock", terminal_width=96)
+        printed = runner.invoke(app, [*path, "--help"], prog_name="penstock", terminal_width=80)
         title = " ".join(("penstock", *path))
         lines += ["", f"## {title}", "", "```text", printed.stdout.rstrip(), "```"]
     return "\n".join(lines) + "\n"
