@@ -34,7 +34,7 @@ def cli_page() -> str:
         "# Command line",
         "",
         "What `--help` prints. `NAMESRV_ADDR` or a context names the cluster; `--json` is for",
-        "machines; commands that destroy something ask, or take `--yes`.",
+        "machines, errors included; commands that destroy something ask, or take `--yes`.",
     ]
     runner = CliRunner()
     for path in _paths(typer.main.get_command(app), ()):
