@@ -34,11 +34,11 @@ def cli_page() -> str:
         "# Command line",
         "",
         "What `--help` prints. `NAMESRV_ADDR` or a context names the cluster; `--json` is for",
-        "machines; commands that destroy something ask, or take `--yes`.",
+        "machines, errors included; commands that destroy something ask, or take `--yes`.",
     ]
     runner = CliRunner()
     for path in _paths(typer.main.get_command(app), ()):
-        printed = runner.invoke(app, [*path, "--help"], prog_name="penstock", terminal_width=96)
+        printed = runner.invoke(app, [*path, "--help"], prog_name="penstock", terminal_width=80)
         title = " ".join(("penstock", *path))
         lines += ["", f"## {title}", "", "```text", printed.stdout.rstrip(), "```"]
     return "\n".join(lines) + "\n"

@@ -109,7 +109,8 @@ def test_a_removed_context_is_gone_and_no_longer_in_use() -> None:
 
 def test_a_context_that_is_not_there_suggests_the_nearest() -> None:
     keep(None, staging=Context(namesrv="one:1"))
-    assert "try: --context staging" in fail("topic", "list", "--context", "stagin")
+    assert "did you mean staging?" in fail("topic", "list", "--context", "stagin")
+    assert "did you mean staging?" in fail("context", "remove", "stagin")
     assert "penstock context add live" in fail("context", "use", "live")
 
 

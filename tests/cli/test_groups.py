@@ -66,12 +66,23 @@ def test_a_list_says_who_is_connected_and_how_far_behind(cluster: Embedded) -> N
     rows = {row["group"]: row for row in succeed("group", "list", "--json").json}
     assert rows["billing"]["members"] == 1
     assert rows["billing"]["lag"] == 0
-    assert TOPIC in rows["billing"]["topics"]
+    assert rows["billing"]["topics"] == [TOPIC]
     assert "billing" in succeed("group", "list", "--names").out.splitlines()
     assert "billing" in succeed("group", "list", "--names", "--json").json
     assert "TOOLS_CONSUMER" in succeed("group", "list", "--names", "--internal").out
     line = next(line for line in succeed("group", "list").lines if line[0] == "billing")
     assert line[1] == "1"
+
+
+def test_a_list_counts_retries_and_names_what_was_subscribed_to(
+    idle: str, cluster: Embedded
+) -> None:
+    cluster.admin.create_topic(f"%RETRY%{idle}", 1)
+    with Producer("shop", namesrv=cluster.namesrv) as producer:
+        producer.send(Message(f"%RETRY%{idle}", b"once more"))
+    wait_for(lambda: any(q.topic.startswith("%") for q in cluster.admin.group_lag(idle)))
+    [row] = [row for row in succeed("group", "list", "--json").json if row["group"] == idle]
+    assert (row["topics"], row["lag"]) == ([TOPIC], 1)
 
 
 @pytest.mark.usefixtures("connected")

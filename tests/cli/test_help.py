@@ -214,3 +214,32 @@ def test_help_starts_at_once() -> None:
 
     # The best of three: a machine that is busy all along disturbs the longer run more.
     assert min(ratio() for _ in range(3)) < START_UP_FACTOR
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_names_what_to_type_and_no_types(verb: str) -> None:
+    for path, leaf in leaves((verb,), load(verb, VERBS[verb])):
+        shown = succeed(*path, "--help").out
+        usage = shown.splitlines()[0]
+        for word in ("<str", "<int", "<float", "<path", "<list", "range>", "x>=", "default: ("):
+            assert word not in shown, path
+        assert not set("{}<>") & set(usage), usage
+        for parameter in leaf.params:
+            if parameter.param_type_name == "argument":
+                name = str(parameter.metavar or parameter.name).upper()
+                many = "..." if parameter.nargs == -1 else ""
+                expected = f" {name}{many}" if parameter.required else f" [{name}]{many}"
+                assert expected in usage
+        if any(parameter.name == "context" for parameter in leaf.params):
+            own, _, cluster = shown.partition("\nWhich cluster:\n")
+            assert "--namesrv" not in own.split("Options:")[1]
+            assert "--namesrv HOST:PORT" in cluster
+
+
+def test_a_range_and_a_default_are_in_words() -> None:
+    shown = " ".join(succeed("up", "--help").out.split())
+    assert "--nameserver-port NUMBER 0 picks a free one. [default: 9876; 0 to 65535]" in shown
+    assert "--data DIR " in shown
+    assert "[default: broker-a]" in shown
+    shown = " ".join(succeed("topic", "create", "--help").out.split())
+    assert "[default: 8 if it is new; at least 1]" in shown

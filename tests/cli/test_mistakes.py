@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import socket
@@ -362,3 +363,61 @@ def test_errors_of_ours_are_told_and_bugs_are_not_hidden(
     assert failures.report(PermissionError(13, "Permission denied", "/root/x")) == 1
     assert "penstock: /root/x: permission denied; try: " in capsys.readouterr().err
     assert not issubclass(KeyError, failures.EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "code"),
+    [
+        (["topic", "list", "--namesrv", "127.0.0.1:1"], "NameserverUnavailable", 1),
+        (["topic", "list", "--namesrv", "nonsense"], "InvalidArgument", 1),
+        (["topic", "list", "--intrenal"], "NoSuchOption", 2),
+        (["store", "verify", "/not/there"], "InvalidArgument", 1),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_a_program_that_asks_for_json_gets_its_errors_as_json(
+    arguments: list[str], kind: str, code: int
+) -> None:
+    plain = run(*arguments)
+    done = run(*arguments, "--json")
+    assert (done.code, done.out) == (code, "")
+    [line] = done.err.splitlines()
+    said = json.loads(line)
+    assert set(said) == {"error", "message", "exit_code"}
+    assert (said["error"], said["exit_code"]) == (kind, code)
+    assert plain.err == f"penstock: {said['message']}\n"
+
+
+def test_json_that_is_a_message_is_no_wish_for_json() -> None:
+    said = fail("send", "orders", "--namesrv", "nonsense", "--", "--json")
+    assert "host:port" in said
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1", "127.0.0.1:1;nonsense"])
+def test_an_address_that_nobody_typed_is_told_with_where_it_is_from(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", address)
+    assert fail("topic", "list").startswith("penstock: NAMESRV_ADDR: ")
+    assert "NAMESRV_ADDR: " not in fail("topic", "list", "--namesrv", "127.0.0.1:2")
+    # What is wrong with something else has nothing to do with the address.
+    assert "NAMESRV_ADDR: " not in fail("topic", "create", "bad name", "--namesrv", address)
+
+
+def test_a_body_that_begins_with_a_dash_is_told_where_it_goes() -> None:
+    assert "-5 (a value that begins with - goes after --)" in fail("send", "orders", "-5", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["topic", "create", "orders", "--queues", "0"], "expected at least 1"),
+        (["up", "--nameserver-port", "99999"], "expected at most 65535"),
+        (["send", "orders", "x", "--rate", "-1"], "expected at least 0.001"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_a_number_out_of_range_is_told_with_the_range(arguments: list[str], expected: str) -> None:
+    said = fail(*arguments, code=2)
+    assert expected in said
+    assert "Input should" not in said

@@ -95,7 +95,8 @@ def test_a_file_is_lines_or_one_message(cluster: Embedded, tmp_path: Path) -> No
 def test_a_delayed_message_comes_later(cluster: Embedded) -> None:
     cluster.admin.create_topic("late", 1)
     succeed("send", "late", "now")
-    succeed("send", "late", "later", "--delay", "1s")
+    said = succeed("send", "late", "later", "--delay", "1s").out
+    assert said.endswith("to late, delayed by 1s.\n")
     deadline = time.monotonic() + 30
     while bodies(cluster, "late") != {b"now", b"later"}:
         assert time.monotonic() < deadline

@@ -141,6 +141,8 @@ async def test_dead_letters_are_told_with_the_reason_of_the_newest() -> None:
     async with shop() as mq, consuming(mq, fails, max_retries=0):
         await send(mq, 2)
         await mq.clock.advance("30s")
+        assert causes(await examine(mq)) == ["dead-letters", "handler-fails"]
+        await mq.clock.advance("2m")
         found = only(await examine(mq), "dead-letters")
         assert found.severity is Severity.WARNING
         assert found.evidence["dead_letters"] == 2
@@ -157,7 +159,7 @@ async def test_dead_letters_that_were_dealt_with_are_no_trouble() -> None:
         aio.Admin(namesrv=mq.namesrv) as tool,
     ):
         await send(mq, 2)
-        await mq.clock.advance("30s")
+        await mq.clock.advance("2m")
         only(await examine(mq), "dead-letters")
         await tool.settle_dead_letters("billing")
         report = await examine(mq)

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from penstock.errors import ConnectionLost
+from penstock.errors import ConnectionLost, DiskFull
 from penstock.protocol.commands import Command, reply
 from penstock.remoting import Peer, Pool, Promise, Server
 from penstock.remoting.turn import Turn
@@ -119,11 +119,13 @@ async def test_an_answer_leaves_only_after_what_it_acknowledges() -> None:
             assert body in written
 
 
+@pytest.mark.parametrize("error", [OSError, DiskFull])
 async def test_when_the_write_fails_no_answer_leaves_and_the_log_says_why(
+    error: type[Exception],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail() -> None:
-        raise OSError("no space left on device")
+        raise error("no space left on device")
 
     async with (
         Server(lambda _peer, request: reply(request), before_write=fail) as server,
@@ -133,6 +135,8 @@ async def test_when_the_write_fails_no_answer_leaves_and_the_log_says_why(
             await pool.request(f"127.0.0.1:{server.port}", Command(310), 10)
     assert "answers withheld" in caplog.text
     assert "no space left on device" in caplog.text
+    # Our own errors say it all; others may be a mistake of ours.
+    assert ("Traceback" in caplog.text) is (error is OSError)
 
 
 async def test_promises_of_one_turn_are_written_after_one_preparation() -> None:

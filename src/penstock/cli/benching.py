@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import tempfile
 import uuid
@@ -81,9 +80,7 @@ def bench(
         in_flight=in_flight,
         rate=rate,
     )
-    is_given = bool(
-        ctx.params.get("namesrv") or os.environ.get("NAMESRV_ADDR") or target.name is not None
-    )
+    is_given = bool(ctx.params.get("namesrv") or target.origin)
     with contextlib.ExitStack() as stack:
         where = target.namesrv
         if not is_given:

@@ -32,7 +32,7 @@ import typer
 
 from penstock.cli import contexts
 from penstock.cli.contexts import Context
-from penstock.errors import InvalidArgument, RemotingError
+from penstock.errors import InvalidArgument, PenstockError, RemotingError
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -118,8 +118,8 @@ class Target:
     """The cluster a command is for."""
 
     context: Context
-    name: str | None = None
-    """The context's own name, if it has one."""
+    origin: str | None = None
+    """Where the address is from, if nobody typed it with the command."""
 
     @classmethod
     def of(
@@ -139,20 +139,23 @@ class Target:
                 expected="HOST:PORT",
                 hint=f"how many to show is --last {namesrv} or --limit {namesrv}",
             )
-        address = namesrv or (None if context else os.environ.get("NAMESRV_ADDR"))
-        base, name = Context(namesrv=address or DEFAULT_NAMESRV), None
-        if context is not None or address is None:
+        address, origin = namesrv, None
+        if not address and not context and (address := os.environ.get("NAMESRV_ADDR")):
+            origin = "NAMESRV_ADDR"
+        base = Context(namesrv=address or DEFAULT_NAMESRV)
+        if context is not None or not address:
             known = contexts.load()
             name = context or known.current
             if name is not None:
                 base = known.get(name)
+                origin = f"context {name}"
         given: dict[str, Any] = {
             **access,
-            "namesrv": address,
+            "namesrv": address or None,
             "tls_ca": None if tls_ca is None else str(tls_ca),
         }
         changed = {field: value for field, value in given.items() if value is not None}
-        return cls(context=dataclasses.replace(base, **changed), name=name)
+        return cls(context=dataclasses.replace(base, **changed), origin=origin)
 
     @classmethod
     def of_flags(cls, flags: Mapping[str, Any]) -> Target:
@@ -185,6 +188,12 @@ class Target:
             options["tls"] = kept.tls
         return options
 
+    def is_meant_by(self, error: PenstockError) -> bool:
+        """Whether an error is about the way to the cluster, and not about what was asked there."""
+        return isinstance(error, RemotingError) or any(
+            repr(address) in error.what for address in (self.namesrv, *self.namesrv.split(";"))
+        )
+
     def admin(self, *, timeout: float = 5) -> Admin:
         """An administrator of the cluster; use it in a ``with`` block."""
         from penstock import Admin
@@ -211,10 +220,10 @@ def on_cluster(
         target = Target.of_flags({name: kwargs.pop(name, None) for name in _FLAGS})
         try:
             command(target, *args, **kwargs)
-        except RemotingError as error:
-            if target.name is not None:
+        except (RemotingError, InvalidArgument) as error:
+            if target.origin is not None and target.is_meant_by(error):
                 # Who forgot which one is in use looks for the fault in the wrong place.
-                error.what = f"context {target.name}: {error.what}"
+                error.what = f"{target.origin}: {error.what}"
             raise
 
     # What typer reads: the command's own parameters, then the flags.

@@ -49,7 +49,7 @@ class Contexts:
             raise InvalidArgument(
                 f"there is no context {name!r}",
                 expected=f"one of those in {path()}: {known}",
-                hint=f"--context {near[0]}"
+                hint=f"did you mean {near[0]}?"
                 if near
                 else f"penstock context add {name} --namesrv HOST:PORT",
             )

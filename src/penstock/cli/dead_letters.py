@@ -92,7 +92,7 @@ def list_letters(
     group: Annotated[
         str | None,
         typer.Argument(
-            metavar="[GROUP]",
+            metavar="GROUP",
             help="Consumer group; without one, all groups that have any.",
             autocompletion=complete_groups,
         ),

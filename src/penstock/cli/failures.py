@@ -9,6 +9,8 @@ code   meaning
 130    Ctrl-C, as shells have it
 143    SIGTERM, likewise
 =====  =========================================================================================
+
+With ``--json`` the sentence is the ``message`` of a JSON object in a line of its own.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ _AFTER_THE_COMMAND = {
     "--namespace": "--namespace NAME",
 }
 _KINDS = {"integer": "a whole number is expected", "number": "a number is expected"}
+_BOUNDS = {"greater": "expected at least", "less": "expected at most"}
 _IS_IT_TLS = "does that port speak TLS?"
 _HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
@@ -114,10 +117,10 @@ def report(error: BaseException) -> int:
         _leave_the_pipe()
         return 0
     if isinstance(error, PenstockError):
-        _say(_with_way_out(error))
+        _say(_with_way_out(error), error, FAILED)
         return FAILED
     if isinstance(error, OSError):
-        _say(of_the_system(error))
+        _say(of_the_system(error), error, FAILED)
         _leave_the_pipe()  # it may have been the disk under stdout that is full
         return FAILED
     return _report_usage(error)
@@ -127,7 +130,7 @@ def _report_usage(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
-        _say(_too_early(error) or _not_understood(error))
+        _say(_too_early(error) or _not_understood(error), error, int(error.exit_code))
     return int(error.exit_code)
 
 
@@ -152,6 +155,8 @@ def _plainly(message: str) -> str:
     message = message.replace("Value error, ", "")
     for kind, name in _KINDS.items():
         message = re.sub(f"Input should be a valid {kind}, unable to parse .*", name, message)
+    for bound, name in _BOUNDS.items():
+        message = message.replace(f"Input should be {bound} than or equal to", name)
     return message
 
 
@@ -187,6 +192,8 @@ def _suggested(error: Any, message: str) -> str:
         context = getattr(error, "ctx", None)
         known = [] if context is None else [flag for p in context.command.params for flag in p.opts]
         near = [flag for flag in _ELSEWHERE[name] if flag in known] or near
+    if not near and name is not None and name[1:2].isdigit():
+        return f"{message} (a value that begins with - goes after --)"
     if not near:
         return message
     nearest = difflib.get_close_matches(error.option_name, near, n=1, cutoff=0)
@@ -231,11 +238,27 @@ def of_the_system(error: OSError) -> str:
     return what
 
 
-def _say(sentence: str) -> None:
+def _say(sentence: str, error: BaseException, code: int) -> None:
     try:
-        typer.echo(f"penstock: {sentence}", err=True)
+        typer.echo(_for_programs(sentence, error, code) or f"penstock: {sentence}", err=True)
     except BrokenPipeError:
         _leave_the_pipe()
+
+
+def _for_programs(sentence: str, error: BaseException, code: int) -> str | None:
+    """The sentence as a line of JSON where JSON was asked for, and in the right place."""
+    words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
+    if "--json" not in words or getattr(error, "option_name", None) == "--json":
+        return None
+    import orjson
+
+    said = {"error": type(error).__name__, "message": sentence, "exit_code": code}
+    # What was typed may hold bytes that are no letters, which JSON has no place for.
+    return orjson.dumps(said, default=str).decode() if _is_text(sentence) else None
+
+
+def _is_text(sentence: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in sentence)
 
 
 def _leave_the_pipe() -> None:

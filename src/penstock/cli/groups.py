@@ -73,6 +73,8 @@ def list_groups(
 
 def _summary(admin: Admin, group: str) -> dict[str, object]:
     """A group in one line; what its brokers do not tell is left open."""
+    from penstock.model.names import RETRY_PREFIX
+
     row: dict[str, object] = {"group": group, "members": None, "topics": None, "lag": None}
     try:
         row["members"] = len(admin.clients(group))
@@ -81,7 +83,8 @@ def _summary(admin: Admin, group: str) -> dict[str, object]:
         # Deleted meanwhile, or a broker is away: the others are still worth listing.
         return row
     return row | {
-        "topics": sorted({queue.topic for queue in queues}),
+        # Its retries count as lag, but nobody subscribed to them.
+        "topics": sorted({q.topic for q in queues if not q.topic.startswith(RETRY_PREFIX)}),
         "lag": sum(queue.lag for queue in queues) if queues else None,
     }
 

@@ -50,7 +50,7 @@ def query(
     topic: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TOPIC]",
+            metavar="TOPIC",
             help="Where to look; with --id it may be left out.",
             autocompletion=complete_topics,
         ),

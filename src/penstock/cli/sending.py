@@ -45,7 +45,7 @@ def send(
     bodies: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[BODY]...", help="A message each; without any, lines are read from stdin."
+            metavar="BODY", help="A message each; without any, lines are read from stdin."
         ),
     ] = None,
     file: Annotated[
@@ -136,7 +136,7 @@ def send(
                 output.note(f"{sent.count} messages were sent before that.")
             raise
     if not as_json:
-        _report(topic, sent, time.monotonic() - started)
+        _report(topic, sent, time.monotonic() - started, delay)
     if sent.count and others is not None:
         near = nearest(topic, others, likeness=_MISSPELLED)
         output.note(
@@ -188,13 +188,16 @@ class _Sent:
             )
 
 
-def _report(topic: str, sent: _Sent, seconds: float) -> None:
+def _report(topic: str, sent: _Sent, seconds: float, delay: str | None) -> None:
     last = sent.last
     if last is None:
         output.note("There was nothing to send: the input has no lines.")
     elif sent.count == 1:
         queue = last.queue
         where = f"{topic}, {queue.broker_name}:{queue.queue_id}@{last.queue_offset}"
+        # A delayed one waits elsewhere, and gets its place in the topic when its time comes.
+        if delay is not None:
+            where = f"{topic}, delayed by {'level ' if delay.isdecimal() else ''}{delay}"
         output.say(f"Sent {last.msg_id} to {where}.")
     else:
         pace = f"{sent.count / seconds:,.0f} a second" if seconds > 0 else "at once"

@@ -23,13 +23,18 @@ class Flush(StrEnum):
     ASYNC = "async"
 
 
-DataOption = Annotated[Path, typer.Option("--data", help="Directory that keeps everything.")]
+DataOption = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="Directory that keeps everything.")
+]
 BindOption = Annotated[
-    str | None, typer.Option("--bind", help="Address to listen on.", show_default="127.0.0.1")
+    str | None,
+    typer.Option("--bind", metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
 ]
 AdvertiseOption = Annotated[
     str | None,
-    typer.Option("--advertise", help="Address clients are told (RocketMQ's brokerIP1)."),
+    typer.Option(
+        "--advertise", metavar="HOST", help="Address clients are told (RocketMQ's brokerIP1)."
+    ),
 ]
 InsecureOption = Annotated[
     bool,
@@ -53,10 +58,13 @@ BrokerNameOption = Annotated[
 ]
 ClusterOption = Annotated[
     str | None,
-    typer.Option("--cluster", help="Name of the cluster.", show_default="DefaultCluster"),
+    typer.Option(
+        "--cluster", metavar="NAME", help="Name of the cluster.", show_default="DefaultCluster"
+    ),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="A broker.conf with RocketMQ's keys.")
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A broker.conf with RocketMQ's keys."),
 ]
 FlushOption = Annotated[
     Flush | None,
@@ -138,6 +146,7 @@ def broker(
         str | None,
         typer.Option(
             "--namesrv",
+            metavar="HOST:PORT",
             envvar="NAMESRV_ADDR",
             help="Name servers to register with, host:port;host:port; also Apache RocketMQ's.",
             show_default=f"namesrvAddr of --config, else 127.0.0.1:{NAMESERVER_PORT}",

@@ -32,7 +32,7 @@ app = typer.Typer(
 
 MasterOption = Annotated[
     str | None,
-    typer.Option("--master", help="Where Spark runs.", show_default="this machine"),
+    typer.Option("--master", metavar="URL", help="Where Spark runs.", show_default="this machine"),
 ]
 FromOption = Annotated[
     str | None,

@@ -115,7 +115,7 @@ def _summary(admin: Admin, topic: str) -> dict[str, object]:
 @on_cluster
 def create_topic(
     target: Target,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")],
     queues: Annotated[
         int | None,
         typer.Option(
@@ -350,7 +350,7 @@ def delete_topic(
     target: Target,
     topics: Annotated[
         list[str],
-        typer.Argument(metavar="TOPIC...", help="Names of topics.", autocompletion=complete_topics),
+        typer.Argument(metavar="TOPIC", help="Names of topics.", autocompletion=complete_topics),
     ],
     yes: YesFlag = False,
     as_json: JsonFlag = False,

@@ -73,6 +73,8 @@ class LazyVerbs(TyperGroup):
 
 def load(name: str, verb: Verb) -> TyperCommand | TyperGroup:
     """Import a verb: a function, or a `typer.Typer` with verbs of its own."""
+    from penstock.cli.help_pages import lay_out
+
     module, _, attribute = verb.home.partition(":")
     found = getattr(importlib.import_module(module), attribute)
     holder = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -87,6 +89,7 @@ def load(name: str, verb: Verb) -> TyperCommand | TyperGroup:
     command = group.commands[name]
     assert isinstance(command, TyperCommand | TyperGroup), "typer made it"
     _end_with_example(command)
+    lay_out(command)
     _take_values_as_they_are(command)
     return command
 

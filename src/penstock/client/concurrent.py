@@ -173,6 +173,8 @@ class ConcurrentRunner:
         size = len(job.messages)
         ok = acknowledged(outcome.result, job.context.ack_index, size)
         state.statistics.consumed(queue.queue.topic, ok, size - ok, job.elapsed)
+        if ok < size:
+            state.statistics.failed(queue.queue, job.messages[ok], outcome)
         state.statistics.returns[outcome.return_type] += 1
         queue.last_consume_at = now
         if queue.is_dropped:

@@ -272,6 +272,7 @@ class OrderlyRunner:
             self._again(queue, suspend)
             return False
         statistics.consumed(topic, 0, size, job.elapsed)
+        statistics.failed(queue.queue, job.messages[0], outcome)
         if await self._must_wait(job.messages, outcome):
             queue.consume_again(job.messages)
             self._again(queue, suspend)

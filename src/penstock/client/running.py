@@ -82,6 +82,7 @@ def _info(
             RunningProperty.CLIENT_VERSION: VERSION_NAME,
             **_settings(state.settings),
             **_flow(state),
+            **_last_failure(state),
             RunningExtension.CLOCK: str(state.clock.time_ms()),
             RunningExtension.REFUSED_LOCKS: _json(
                 {str(queue): owner for queue, owner in sorted(state.refused_locks.items())}
@@ -131,6 +132,19 @@ def _flow(state: ConsumerState) -> dict[str, str]:
         RunningExtension.FLOW_STOPS: _json(stops),
         RunningExtension.STOPPED_QUEUES: _json(stopped),
     }
+
+
+def _last_failure(state: ConsumerState) -> dict[str, str]:
+    failure = state.statistics.last_failure
+    if failure is None:
+        return {}
+    told = {
+        "queue": str(failure.queue),
+        "msgId": failure.msg_id,
+        "reason": failure.reason,
+        "agoMs": max(0, state.clock.time_ms() - failure.at_ms),
+    }
+    return {RunningExtension.LAST_FAILURE: _json(told)}
 
 
 def _handlers(consumer: PushConsumerCore) -> dict[str, str]:

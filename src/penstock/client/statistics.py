@@ -6,9 +6,13 @@ For retried messages the topic is the group's retry topic: that is the queue the
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
+from penstock.client.failures import reason_of
 from penstock.client.flow_control import Stop
-from penstock.client.outcomes import ReturnType
+from penstock.client.outcomes import Outcome, ReturnType
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import Failure
 from penstock.protocol.bodies.running import ConsumeStatus
 from penstock.runtime.clock import Clock
 from penstock.runtime.statistics import Statistics, StatsItem
@@ -18,6 +22,15 @@ CONSUME_FAILED = "CONSUME_FAILED_TPS"
 CONSUME_RT = "CONSUME_RT"
 PULL_TPS = "PULL_TPS"
 PULL_RT = "PULL_RT"
+
+
+class LastFailure(NamedTuple):
+    """The newest message whose handler failed."""
+
+    queue: MessageQueue
+    msg_id: str
+    reason: str
+    at_ms: int
 
 
 class ConsumerStatistics(Statistics):
@@ -36,6 +49,7 @@ class ConsumerStatistics(Statistics):
         self.local_retries = 0
         self.results_ignored = 0
         """Listener calls whose queue was given up meanwhile."""
+        self.last_failure: LastFailure | None = None
 
     def pulled(self, topic: str, count: int, seconds: float) -> None:
         """A pull brought ``count`` messages."""
@@ -59,6 +73,14 @@ class ConsumerStatistics(Statistics):
         items.consume_rt.add(round(seconds * 1000), calls)
         items.ok.add(messages, calls)
         self.returns[ReturnType.SUCCESS] += calls
+
+    def failed(self, queue: MessageQueue, message: StoredMessage, outcome: Outcome) -> None:
+        """Remember a failure for whoever asks what keeps the group; its error is not kept alive."""
+        reason = reason_of(message, outcome, "")
+        said = filter(None, (reason.get(Failure.TYPE), reason.get(Failure.MESSAGE)))
+        self.last_failure = LastFailure(
+            queue, message.msg_id, ": ".join(said), self._clock.time_ms()
+        )
 
     def totals(self, topic: str) -> tuple[int, int]:
         """Messages consumed and failed since the start."""

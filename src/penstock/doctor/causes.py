@@ -53,6 +53,7 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
     "dead-letters": ("the group gave up on messages", offsets.dead_letters),
     "paused": ("a member is paused", consuming.paused),
     "stuck-handler": ("a handler does not return", consuming.stuck_handler),
+    "handler-fails": ("handlers fail", consuming.handler_fails),
     "flow-control": ("a member cannot take more", consuming.flow_control),
     "lock-held-elsewhere": ("a queue is locked by another client", consuming.lock_held_elsewhere),
     "not-pulled": ("a member does not pull a queue that it holds", consuming.not_pulled),

@@ -90,6 +90,26 @@ class RunningMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class HandlingFacts:
+    """How a member's handlers do with all it consumes."""
+
+    ok_per_second: float
+    """In the last minute."""
+    failed_per_second: float
+    failed_last_hour: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """The newest message whose handler failed."""
+
+    queue: str
+    msg_id: str
+    reason: str
+    ago_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberFacts:
     """A connected member of a group, and what it told about itself."""
 
@@ -123,6 +143,8 @@ class MemberFacts:
     longest: RunningMessage | None = None
     tells_longest: bool = False
     """Whether no `longest` means that no handler runs."""
+    handling: HandlingFacts | None = None
+    last_failure: LastFailure | None = None
     flow_stops: Mapping[str, int] | None = None
     stopped_queues: Mapping[str, str] | None = None
     refused_locks: Mapping[str, str] | None = None

@@ -6,18 +6,29 @@ What is missing, or is not what it should be, stays None.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import orjson
 
 from penstock.admin import Client
-from penstock.doctor.facts import HeldQueue, MemberFacts, RunningMessage
+from penstock.doctor.facts import (
+    HandlingFacts,
+    HeldQueue,
+    LastFailure,
+    MemberFacts,
+    RunningMessage,
+)
 from penstock.errors import SubscriptionIllegal
 from penstock.model import MessageQueue, Subscription
 from penstock.model.names import RETRY_PREFIX
 from penstock.protocol.bodies.common import ConsumeType, SubscriptionData
-from penstock.protocol.bodies.running import ConsumerRunningInfo, ProcessQueueInfo, RunningProperty
+from penstock.protocol.bodies.running import (
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    ProcessQueueInfo,
+    RunningProperty,
+)
 from penstock.protocol.extensions import RunningExtension
 from penstock.protocol.filters import subscription
 
@@ -70,6 +81,8 @@ def member(
         running=_number(said, RunningExtension.RUNNING),
         longest=_json(said, RunningExtension.LONGEST_RUNNING, _running),
         tells_longest=RunningExtension.RUNNING in said,
+        handling=_handling(info.status_table),
+        last_failure=_json(said, RunningExtension.LAST_FAILURE, _failure),
         flow_stops=_json(said, RunningExtension.FLOW_STOPS, _numbers_by_name),
         stopped_queues=_json(said, RunningExtension.STOPPED_QUEUES, _texts_by_name),
         refused_locks=_json(said, RunningExtension.REFUSED_LOCKS, _texts_by_name),
@@ -95,6 +108,18 @@ def _held(info: ProcessQueueInfo) -> HeldQueue:
         last_lock_ms=info.last_lock_timestamp,
         last_pull_ms=info.last_pull_timestamp,
         last_consume_ms=info.last_consume_timestamp,
+    )
+
+
+def _handling(by_topic: Mapping[str, ConsumeStatus]) -> HandlingFacts | None:
+    """Over all topics, retries included: a failed message is consumed under another topic."""
+    if not by_topic:
+        return None
+    told = by_topic.values()
+    return HandlingFacts(
+        sum(status.consume_ok_tps for status in told),
+        sum(status.consume_failed_tps for status in told),
+        sum(status.consume_failed_count for status in told),
     )
 
 
@@ -149,3 +174,10 @@ def _running(value: object) -> RunningMessage | None:
     return RunningMessage(
         str(value.get("queue", "")), offset, str(value.get("msgId", "")), running_ms
     )
+
+
+def _failure(value: object) -> LastFailure | None:
+    if not isinstance(value, dict) or not isinstance(value.get("agoMs"), int):
+        return None
+    queue, msg_id, reason = (str(value.get(key, "")) for key in ("queue", "msgId", "reason"))
+    return LastFailure(queue, msg_id, reason, value["agoMs"])

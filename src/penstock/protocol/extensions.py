@@ -50,6 +50,9 @@ class RunningExtension:
     """How often a limit kept a queue from being pulled, as a JSON object by limit."""
     STOPPED_QUEUES: Final = "penstock.stoppedQueues"
     """Which queues a limit keeps from being pulled now, as a JSON object of limits by queue."""
+    LAST_FAILURE: Final = "penstock.lastFailure"
+    """The newest message whose handler failed, as a JSON object: ``queue``, ``msgId``, ``reason``,
+    ``agoMs``; left out where none did."""
     REFUSED_LOCKS: Final = "penstock.refusedLocks"
     """Queues it should consume in order and cannot lock, as a JSON object by queue of the client
     that holds the lock; an empty text where the broker does not tell."""

@@ -36,6 +36,7 @@ class Outgoing:
         "_parts",
         "_stuck_timer",
         "_taken_before",
+        "_takes_lists",
         "_transport",
         "_turn",
         "_written_total",
@@ -71,6 +72,9 @@ class Outgoing:
         self.flushed_at = loop.time()
         self.flushed: Callable[[], None] | None = None
         """Called once, after the next flush."""
+        # From Python 3.12 on asyncio's own writelines does not say when its buffer is over the
+        # mark, and a peer that reads nothing would be answered for ever. Before, it joined them.
+        self._takes_lists = not type(transport).__module__.startswith("asyncio.")
         transport.set_write_buffer_limits(high=limits.write_high, low=limits.write_low)
 
     def add(self, command: Command) -> None:
@@ -135,11 +139,11 @@ class Outgoing:
         self._parts = []
         self.size = 0
         self.flushed_at = self._loop.time()
-        if self._has_large:
-            self._has_large = False
+        if self._has_large and self._takes_lists:
             transport.writelines(join_small(parts))
         else:
             transport.write(b"".join(parts))
+        self._has_large = False
         if self.is_blocked:
             waiting = transport.get_write_buffer_size()
             if waiting > self._limits.write_cut:

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.errors import PenstockError
+
 log = logging.getLogger(__name__)
 
 
@@ -52,12 +54,16 @@ class Turn:
         if self._before_write is not None:
             try:
                 self._before_write()
-            except Exception:
+            except Exception as error:
                 # The answers may acknowledge what is not there. Whoever does not get one asks
                 # again; whoever gets a wrong one loses a message.
                 gathered, self._gathered = self._gathered, []
-                log.exception(
-                    "answers withheld, what must precede them failed peers=%d", len(gathered)
+                # What has a name, as a disk that is full has, needs no traceback.
+                log.error(
+                    "answers withheld, what must precede them failed peers=%d error=%s",
+                    len(gathered),
+                    error,
+                    exc_info=not isinstance(error, PenstockError),
                 )
                 for output in gathered:
                     output.withhold("the server could not complete what it was about to answer")

@@ -48,6 +48,20 @@ LOCAL: Final[Mapping[str, str]] = {
 }
 
 
+# Spark's own says at every start that it is used, and that Hadoop's native code is not there.
+_LOGGING: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
 def session(
     name: str = "penstock",
     *,
@@ -121,22 +135,26 @@ def launch_environment(
     if "PYSPARK_GATEWAY_PORT" in environment:
         return changed
     changed["JAVA_HOME"] = str(java_home(environment))
-    if is_local(master) and "SPARK_HOME" not in environment:
-        changed |= _lean_spark_home()
+    if is_local(master):
+        if "SPARK_LOCAL_IP" not in environment:
+            # Otherwise it looks for another address first, and warns that it did.
+            changed["SPARK_LOCAL_IP"] = LOCAL["spark.driver.host"]
+        if "SPARK_HOME" not in environment:
+            changed |= _lean_spark_home()
     return changed
 
 
 def _lean_spark_home() -> dict[str, str]:
-    """A ``SPARK_HOME`` whose workers import pyspark as installed.
+    """A ``SPARK_HOME`` whose workers import pyspark as installed, and that logs only warnings.
 
     Spark's own home makes them import it from a zip without bytecode, which costs every kind of
-    worker half a second at its first start.
+    worker half a second at its first start. Who has a ``SPARK_CONF_DIR`` keeps its logging.
     """
     installed = Path(pyspark.__file__).parent
     links = {name: installed / name for name in ("bin", "jars", "sbin")}
     if not all(path.is_dir() for path in links.values()):
         return {}  # not pip's package: a Spark that was installed otherwise knows its own home
-    return {"SPARK_HOME": str(make_home("spark", links, {}))}
+    return {"SPARK_HOME": str(make_home("spark", links, {"conf/log4j2.properties": _LOGGING}))}
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ class MessageStore:
         except BlockingIOError as error:
             raise StoreLocked(
                 f"somebody writes to store {self.root}: {error.strerror}",
-                hint="stop that broker, or open the store read-only",
+                hint="stop that broker, or use another directory",
             ) from error
 
     def close(self) -> None:

@@ -94,12 +94,27 @@ def test_what_the_user_set_stays() -> None:
         "PATH": os.environ["PATH"],
         "SPARK_HOME": "/opt/spark",
         "PYSPARK_PYTHON": "/usr/bin/python3",
+        "SPARK_LOCAL_IP": "192.0.2.1",
     }
     assert set(launch_environment("local[2]", {}, environment)) == {"JAVA_HOME"}
     python = launch_environment("local", {"spark.pyspark.python": "/x"}, {"PATH": ""})
     assert "PYSPARK_PYTHON" not in python
     cluster = launch_environment("spark://host:7077", {}, {"PATH": os.environ["PATH"]})
     assert set(cluster) == {"JAVA_HOME", "PYSPARK_PYTHON"}
+
+
+@pytest.mark.timeout(400)
+def test_a_first_program_prints_nothing_but_its_own() -> None:
+    code = "from penstock.spark import session; print(session().range(3).count())"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert done.stdout == "3\n"
+    # Java itself says one thing about a module that Spark asks for.
+    chatter = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
+    assert chatter == []
 
 
 def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:

@@ -13,6 +13,7 @@ from penstock.model.names import RETRY_PREFIX
 
 LOCK_SECONDS = 60
 """How long a broker keeps a lock that is not renewed."""
+_A_MINUTE_MS = 60_000
 _LOCK_LIFE_MS = 30_000
 """A member does not trust a lock it has not renewed for so long."""
 
@@ -95,6 +96,47 @@ def _seems_stuck(facts: GroupFacts, member: MemberFacts, limits: Thresholds) -> 
             idle_seconds=round(stuck[queue] / 1000, 1),
             queues=sorted(map(str, stuck)),
         )
+
+
+def handler_fails(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
+    """Failed messages are out of sight between attempts: no lag shows them, nor a retry topic."""
+    for member in facts.members:
+        handling = member.handling
+        if handling is None:
+            continue
+        ok, failed = handling.ok_per_second, handling.failed_per_second
+        newest = member.last_failure
+        if newest is not None and newest.ago_ms <= _A_MINUTE_MS:
+            # Rates are known ten seconds later, and a group has its first failure before.
+            failed = failed or 1 / 60
+        if failed > ok:
+            yield _fails(facts, member, "in the last minute", ok, failed * 60)
+        elif not failed and not ok and handling.failed_last_hour:
+            yield _fails(facts, member, "in the last hour", ok, handling.failed_last_hour)
+
+
+def _fails(
+    facts: GroupFacts, member: MemberFacts, when: str, ok: float, failures: float
+) -> Finding:
+    newest = member.last_failure
+    count = max(1, round(failures))
+    reason = "" if newest is None else f"; the newest: {newest.reason}"
+    # In order a message is tried again until it succeeds, and all behind it wait.
+    found = critical if member.is_orderly else warning
+    look = f"look at what member {member.client_id} logs: handler failed"
+    return found(
+        "handler-fails",
+        f"handlers of member {member.client_id} failed {plural(count, 'time')} {when}, and "
+        f"{'none' if not ok else 'fewer'} succeeded{reason}",
+        look if newest is None else f"penstock query --id {newest.msg_id}",
+        f"failed messages are tried again, then kept: penstock dlq list {facts.group}",
+        member=member.client_id,
+        failures=count,
+        ok_per_second=round(ok, 2),
+        newest_reason=None if newest is None else newest.reason,
+        newest_msg_id=None if newest is None else newest.msg_id,
+        newest_queue=None if newest is None else newest.queue,
+    )
 
 
 def flow_control(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ body { margin: 0 auto; padding: 2rem 1.25rem 3rem; max-width: 76rem; background:
 h1 { margin: 0; font-size: 1.75rem; letter-spacing: -0.01em; }
 h2 { margin: 0; font-size: 1.1rem; }
 p { margin: 0.25rem 0 0; color: var(--faint); font-size: 0.92rem; }
-header dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr));
+header dl { display: grid; grid-template-columns: repeat(6, minmax(0, 1fr));
   gap: 0.8rem; margin: 1.4rem 0 0; }
 .card { background: var(--paper); border: 1px solid var(--grid); border-radius: 10px;
   padding: 0.85rem 1rem; }
@@ -45,14 +45,19 @@ table { border-collapse: collapse; width: 100%; margin-top: 0.8rem; font-size: 0
 th { text-align: left; font-weight: 600; color: var(--faint); font-size: 0.82rem; }
 th, td { padding: 0.42rem 0.9rem 0.42rem 0; border-bottom: 1px solid var(--grid);
   vertical-align: top; }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: anywhere; min-width: 6.5rem; }
 tbody tr:last-child td { border-bottom: 0; }
-.n { text-align: right; padding-right: 0; padding-left: 0.9rem; white-space: nowrap;
+.n { text-align: right; min-width: 0; padding-right: 0; padding-left: 0.9rem; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
 details { margin-top: 0.9rem; } summary { cursor: pointer; color: var(--faint);
   font-size: 0.92rem; }
 footer { margin-top: 1.4rem; }
+@media (max-width: 68rem) { header dl { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
 @media (max-width: 52rem) { main { grid-template-columns: minmax(0, 1fr); }
   body { padding-top: 1.2rem; } }
+/* A plot as wide as a phone has letters that nobody reads: its section is scrolled instead. */
+@media (max-width: 36rem) { header dl { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  section { overflow-x: auto; } section svg { min-width: 30rem; }
+  section.wide svg { min-width: 46rem; } }
 @media print { body { max-width: none; padding: 0; } section { break-inside: avoid; } }
 """
