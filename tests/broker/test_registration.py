@@ -14,7 +14,7 @@ from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.nameserver import GetRouteInfo
-from penstock.remoting import Server
+from penstock.remoting import Peer, Server
 from penstock.testing.asking import put_topic, route
 from penstock.testing.eventually import eventually
 from penstock.testing.stage import Stage, in_virtual_time
@@ -117,6 +117,28 @@ async def test_a_new_topic_is_known_long_before_the_next_round(tmp_path: Path) -
         await eventually(lambda: has_route(names, "T"))
         # Rounds are half a minute apart; clients ask again within a second or so.
         assert stage.clock.monotonic() - begin < 1
+
+
+@pytest.mark.spec("S11")
+@in_virtual_time
+async def test_a_broker_registers_at_its_start_and_every_half_minute(tmp_path: Path) -> None:
+    heard: list[float] = []
+
+    def note(peer: Peer, command: Command) -> Command:
+        if command.code == RequestCode.REGISTER_BROKER:
+            heard.append(stage.clock.monotonic() - begin)
+        return Command(0)
+
+    async with Stage(tmp_path) as stage:
+        begin = stage.clock.monotonic()
+        server = Server(note, "127.0.0.1", 0)
+        await server.start()
+        await stage.broker(namesrv_addr=f"127.0.0.1:{server.port}")
+        await stage.clock.sleep(95)
+        # One at the start, then one each round.
+        assert [round(at / 30) for at in heard if at >= 5] == [1, 2, 3]
+        assert all(abs(at - 30 * round(at / 30)) < 2 for at in heard)
+        await server.stop(0)
 
 
 async def test_servers_bound_to_a_name_are_reached(tmp_path: Path) -> None:
