@@ -236,13 +236,16 @@ def test_hooks_see_the_call_from_both_sides() -> None:
 
 
 @pytest.mark.spec("S71")
-def test_a_hook_that_fails_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_hook_that_fails_is_only_logged(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         def before(self, context: HookContext) -> None:
-            raise ValueError("before")
+            raise error("before")
 
         def after(self, context: HookContext) -> None:
-            raise ValueError("after")
+            raise error("after")
 
     watched = Caller("billing", FakeClock(), timeout=900.0, orderly=False, hooks=[Broken()])
     called = job(lambda message: None)

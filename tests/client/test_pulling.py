@@ -459,11 +459,14 @@ async def test_a_filter_hook_may_take_messages_out(bench: Bench) -> None:
     def broken(messages: list[StoredMessage]) -> None:
         raise ValueError("only logged")
 
+    def leaves(messages: list[StoredMessage]) -> None:
+        raise SystemExit("ends neither the loop nor the program")
+
     bench.broker.put("T", 0, b"0", b"1", b"2", b"3")
     await bench.consumer(
         lambda message: seen.append(message.body),
         start_from=FIRST,
-        filter_hooks=[broken, odd_only],
+        filter_hooks=[broken, leaves, odd_only],
     )
     await asyncio.sleep(2)
     assert seen == [b"1", b"3"]

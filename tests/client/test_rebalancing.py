@@ -139,8 +139,11 @@ async def test_only_configured_queues_are_pulled(bench: Bench) -> None:
     assert pulled == {1, 3}
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
 @on_bench()
-async def test_a_users_strategy_that_fails_leaves_the_assignment_alone(bench: Bench) -> None:
+async def test_a_users_strategy_that_fails_leaves_the_assignment_alone(
+    bench: Bench, error: type[BaseException]
+) -> None:
     class Moody:
         name = "MOODY"
         fails = False
@@ -153,7 +156,7 @@ async def test_a_users_strategy_that_fails_leaves_the_assignment_alone(bench: Be
             members: Sequence[str],
         ) -> Sequence[MessageQueue]:
             if self.fails:
-                raise ValueError("not today")
+                raise error("not today")
             return queues[:2]
 
     moody = Moody()

@@ -325,7 +325,8 @@ class Caller:
         for hook in self._hooks:
             try:
                 getattr(hook, moment)(context)
-            except Exception:
+            except BaseException:
+                # SystemExit, too: the call would have no result, and its messages would stay here.
                 log.exception("hook failed hook=%r moment=%s group=%s", hook, moment, self._group)
 
     def _report(self, job: Job, outcome: Outcome, returned: object) -> None:

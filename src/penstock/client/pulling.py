@@ -339,7 +339,8 @@ class Puller:
             for hook in self._filter_hooks:
                 try:
                     answer = hook(kept)
-                except Exception:
+                except BaseException:
+                    # On the session's loop SystemExit would end everything that runs there.
                     log.exception("filter hook failed hook=%r group=%s", hook, self._state.group)
                     continue
                 kept = kept if answer is None else list(answer)

@@ -127,7 +127,7 @@ class Rebalancer:
         )
         try:
             if runs_user_code(allocation):
-                return await asyncio.get_running_loop().run_in_executor(None, work)
+                return await asyncio.get_running_loop().run_in_executor(None, _contained, work)
             return work()
         except Exception as error:
             log.exception("assignment failed group=%s topic=%s", state.group, topic)
@@ -308,3 +308,11 @@ class Rebalancer:
             self._repairing.discard(held.queue)
         if not state.profile.offset_repair_delay:
             state.session.wake_rebalance()
+
+
+def _contained(work: Callable[[], frozenset[MessageQueue]]) -> frozenset[MessageQueue]:
+    """Run a user's strategy: what would end a loop that awaits it is an ordinary failure here."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise ServiceNotAvailable(f"the strategy raised {type(error).__name__}") from error
