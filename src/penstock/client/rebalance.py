@@ -92,7 +92,7 @@ class Rebalancer:
                 topic,
                 ",".join(f"{q.broker_name}:{q.queue_id}" for q in sorted(assigned)) or "none",
             )
-            await self._announce(topic, assigned)
+            await self._announce(topic)
         return assigned == {queue for queue in self._state.queues if queue.topic == topic}
 
     async def _assigned(self, topic: str) -> frozenset[MessageQueue] | None:
@@ -135,7 +135,7 @@ class Rebalancer:
                 f"the strategy failed for topic {topic!r}: {error}"
             ) from error
 
-    async def _announce(self, topic: str, assigned: frozenset[MessageQueue]) -> None:
+    async def _announce(self, topic: str) -> None:
         """The share changed: limits, brokers and the user's listener must know."""
         state = self._state
         state.share_limits()
@@ -143,7 +143,8 @@ class Rebalancer:
         await state.session.heartbeat_all()
         state.subscriptions.accept(topic)
         if self._on_change is not None:
-            self._on_change(topic, assigned)
+            held = (q for q, one in state.queues.items() if q.topic == topic and not one.is_dropped)
+            self._on_change(topic, frozenset(held))
 
     # -------------------------------------------------------------------------------- applying
 
@@ -250,7 +251,15 @@ class Rebalancer:
                 return False
             held.is_locked = state.profile.locked_when_created
         state.offsets.remove(queue)
-        offset = await self.start_offset(queue)
+        try:
+            offset = await self.start_offset(queue)
+        except PenstockError as error:
+            # This one is tried again soon; the others must not wait for its broker.
+            if not queue.topic.startswith(RETRY_PREFIX):
+                log.warning(
+                    "queue not taken yet group=%s queue=%s error=%s", state.group, queue, error
+                )
+            return False
         if offset < 0 or state.is_stopping or queue in state.queues:
             return False
         state.queues[queue] = held
