@@ -498,6 +498,33 @@ async def test_after_its_retries_a_message_is_given_up_and_the_queue_goes_on(ben
 
 @pytest.mark.spec("S143")
 @one_queue
+async def test_a_message_that_was_given_up_does_not_come_again_with_its_neighbours(
+    bench: Bench,
+) -> None:
+    calls: list[list[int]] = []
+
+    def handler(messages: list[StoredMessage]) -> None:
+        calls.append([message.queue_offset for message in messages])
+        raise ValueError("broken")
+
+    bench.cluster.add_topic(RETRY, 1)
+    bench.broker.put("T", 0, b"0")
+    consumer = await bench.consumer(handler, max_retries=2, batch_size=4, **IN_ORDER)
+    await asyncio.sleep(2)
+    assert calls == [[0], [0]]
+    bench.broker.put("T", 0, b"1", b"2")
+    await asyncio.sleep(10)
+    # The first one fails a third time together with the others; they have two retries left.
+    assert calls[2:] == [[0, 1, 2], [1, 2], [1, 2]]
+    assert [body for _, body in bench.broker.sent] == [b"0", b"1", b"2"]
+    assert committed(consumer) == 3
+    held = consumer.state.queues[QUEUE]
+    assert (held.count, held.body_bytes) == (0, 0)
+    assert consumer.state.statistics.dead_letters == 3
+
+
+@pytest.mark.spec("S143")
+@one_queue
 async def test_a_message_that_cannot_be_given_up_is_suspended_again(bench: Bench) -> None:
     calls: list[int] = []
 

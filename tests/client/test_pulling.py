@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from penstock.client.pulling import LARGEST_PULL
+from penstock.client.reports import consumer_stats
 from penstock.client.settings import PROFILES, StartFrom
 from penstock.errors import RequestRefused
 from penstock.model import MessageQueue, StoredMessage
@@ -92,6 +94,49 @@ async def test_after_messages_the_next_pull_comes_at_once_where_they_ended(bench
     pulls = bench.broker.asked(PULL, topic="T", queueId=0)
     assert offsets(pulls) == [0, 32, 64, 80]
     assert pulls[-1].at - pulls[0].at < 0.1
+
+
+@on_bench(topics={"T": 1})
+async def test_a_pull_that_goes_backwards_is_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 3)
+    bench.broker.offsets["billing", "T", 0] = 2
+    answer = bench.broker.pull_answer
+
+    def earlier(peer: Peer, request: Command) -> Command:
+        del bench.broker.script[PULL]
+        return answer(replace(decode_header(PullMessage, request.ext), queue_offset=0))
+
+    await bench.consumer(ignore)
+    assert "went backwards" not in caplog.text
+    bench.broker.script[PULL] = earlier
+    await asyncio.sleep(2)
+    assert "a pull went backwards queue=T@broker-a:0 offset=2 first=0 next=3" in caplog.text
+    assert caplog.text.count("went backwards") == 1
+
+
+@on_bench(topics={"T": 1})
+async def test_how_far_a_queue_is_behind_is_what_the_last_pull_left_at_the_broker(
+    bench: Bench,
+) -> None:
+    go_on = asyncio.Event()
+
+    async def handler(message: StoredMessage) -> None:
+        await go_on.wait()
+
+    def behind() -> int:
+        (queue,) = consumer_stats(consumer).queues.values()
+        return queue.behind
+
+    bench.broker.put("T", 0, *[b"wanted"] * 40, properties={"TAGS": "Aa"})
+    bench.broker.put("T", 0, *[b"other"] * 2, properties={"TAGS": "no"})
+    consumer = await bench.consumer(handler, start_from=FIRST, tags="Aa", queue_limit=31)
+    await asyncio.sleep(2)
+    assert behind() == 10
+    go_on.set()
+    await asyncio.sleep(2)
+    assert behind() == 0
 
 
 @pytest.mark.spec("S46")

@@ -138,6 +138,10 @@ class ProcessQueue:
             return True
         return False
 
+    def passed(self, next_offset: int, max_offset: int) -> None:
+        """A pull went on to ``next_offset``, past what was filtered out."""
+        self.accumulated = max(0, max_offset - next_offset + 1)
+
     def remove(self, messages: Iterable[StoredMessage]) -> int:
         """Take finished messages out; return the offset that may be committed now.
 
@@ -193,6 +197,15 @@ class ProcessQueue:
             for offset in done:
                 del self._taken[offset]
         return after
+
+    def finish(self, messages: Iterable[StoredMessage]) -> None:
+        """Finish just these of the taken messages; the others stay taken."""
+        done = [
+            taken
+            for message in messages
+            if (taken := self._taken.pop(message.queue_offset, None)) is not None
+        ]
+        self._shrink(len(done), sum(len(message.body) for message in done))
 
     def roll_back(self) -> None:
         """Put everything taken back where it came from."""

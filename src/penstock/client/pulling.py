@@ -288,8 +288,11 @@ class Puller:
         if code != ResponseCode.SUCCESS:
             cursor.next_offset = result.next_begin_offset
             self._correct_offset(cursor)
-            return 0.0
-        return await self._found(cursor, wanted, answer, result, elapsed)
+            delay = 0.0
+        else:
+            delay = await self._found(cursor, wanted, answer, result, elapsed)
+        cursor.process_queue.passed(result.next_begin_offset, result.max_offset)
+        return delay
 
     async def _found(
         self,
@@ -313,7 +316,7 @@ class Puller:
         messages = messages_from_pull(
             body, cursor.queue.broker_name, keep_unreadable=True, added=stamp
         )
-        cursor.next_offset = result.next_begin_offset
+        asked, cursor.next_offset = cursor.next_offset, result.next_begin_offset
         messages = passes(wanted, messages)
         if self._filter_hooks:
             messages = await self._run_filter_hooks(messages)
@@ -327,6 +330,14 @@ class Puller:
         if delta := result.offset_delta or 0:
             for message in messages:
                 message.queue_offset += delta
+        if cursor.next_offset < asked or messages[0].queue_offset < asked:
+            log.warning(
+                "a pull went backwards queue=%s offset=%d first=%d next=%d",
+                cursor.queue,
+                asked,
+                messages[0].queue_offset,
+                cursor.next_offset,
+            )
         announced = process_queue.put(messages, result.max_offset)
         self._consuming.submit(process_queue, messages, announced=announced)
         return state.settings.pull_interval
