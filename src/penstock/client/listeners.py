@@ -81,6 +81,12 @@ class Listener:
         owner = owner or f"topic {topic!r}"
         if not callable(function):
             raise InvalidArgument(f"the handler of {owner} is {function!r}", expected="a function")
+        if _is_generator_function(function):
+            raise InvalidArgument(
+                f"the handler of {owner} is {function!r}, a generator function",
+                expected="a function that returns: calling this one would do nothing",
+                hint="take the yield out of it",
+            )
         self.topic = topic
         self.function = function
         self.takes_batch = takes_batch
@@ -104,6 +110,11 @@ def is_coroutine_function(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     )
+
+
+def _is_generator_function(function: Callable[..., object]) -> bool:
+    called = (function, type(function).__call__)
+    return any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in called)
 
 
 def _positional_parameters(function: HandlerFunction) -> int:
