@@ -68,7 +68,7 @@ class Yields:
 
 @pytest.mark.parametrize("function", [yields, yields_async, functools.partial(yields), Yields()])
 def test_a_generator_is_refused_for_it_would_do_nothing(function: object) -> None:
-    with pytest.raises(InvalidArgument, match="generator function.*take the yield out"):
+    with pytest.raises(InvalidArgument, match=r"generator function.*take the yield out"):
         job(function)
 
 

@@ -68,16 +68,25 @@ class Rebalancer:
                 return True
             is_balanced = True
             for topic in state.subscriptions.topics:
+                if state.is_stopping:
+                    return True
                 try:
                     is_balanced &= await self._rebalance(topic)
                 except PenstockError as error:
                     is_balanced = False
-                    if not topic.startswith(RETRY_PREFIX):
+                    # Who leaves is refused the list of members, and needs it no more.
+                    if not topic.startswith(RETRY_PREFIX) and not state.is_stopping:
                         log.warning(
                             "rebalance failed group=%s topic=%s error=%s", state.group, topic, error
                         )
             await self._give_up_unsubscribed()
             return is_balanced
+
+    async def come_to_rest(self, seconds: float) -> None:
+        """Wait for a run that is under way, but not for long."""
+        deadline = self._state.clock.monotonic() + seconds
+        while self._busy.locked() and self._state.clock.monotonic() < deadline:
+            await self._state.clock.sleep(WAIT_STEP)
 
     async def _rebalance(self, topic: str) -> bool:
         assigned = await self._assigned(topic)
@@ -249,7 +258,6 @@ class Rebalancer:
                 log.warning("lock refused group=%s queue=%s", state.group, queue)
                 state.session.rebalance_later(LOCK_FAILED_DELAY)
                 return False
-            held.is_locked = state.profile.locked_when_created
         state.offsets.remove(queue)
         try:
             offset = await self.start_offset(queue)
@@ -259,9 +267,14 @@ class Rebalancer:
                 log.warning(
                     "queue not taken yet group=%s queue=%s error=%s", state.group, queue, error
                 )
-            return False
+            offset = NONE_STORED
+        if state.is_stopping and held.is_locked:
+            # Nobody else knows of this lock, and it would keep the next owner away for a minute.
+            await self._unlock(queue)
         if offset < 0 or state.is_stopping or queue in state.queues:
             return False
+        # Releases before 5.0 wait for the periodic lock task.
+        held.is_locked = held.is_locked and state.profile.locked_when_created
         state.queues[queue] = held
         held.last_pull_at = state.clock.monotonic()
         self._pull(PullCursor(held, offset), state.profile.first_pull_delay)
