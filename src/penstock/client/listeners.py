@@ -87,11 +87,11 @@ class Listener:
                 expected="a function that returns: calling this one would do nothing",
                 hint="take the yield out of it",
             )
-        self.topic = topic
-        self.function = function
-        self.takes_batch = takes_batch
-        self.is_async = is_coroutine_function(function)
-        self.wants_context = _positional_parameters(function) >= 2
+        self.topic: str = topic
+        self.function: HandlerFunction = function
+        self.takes_batch: bool = takes_batch
+        self.is_async: bool = is_coroutine_function(function)
+        self.wants_context: bool = _positional_parameters(function) >= 2
         _check_call(owner, function, 2 if self.wants_context else 1)
 
     def coroutine(self, job: Job) -> Awaitable[object]:
@@ -171,13 +171,13 @@ class Job:
         listener: Listener,
         group: str,
     ) -> None:
-        self.process_queue = process_queue
-        self.messages = messages
-        self.listener = listener
-        self.group = group
+        self.process_queue: ProcessQueue = process_queue
+        self.messages: Sequence[StoredMessage] = messages
+        self.listener: Listener = listener
+        self.group: str = group
         self.outcome: Outcome | None = None
-        self.elapsed = 0.0
-        self.started = False
+        self.elapsed: float = 0.0
+        self.started: bool = False
         self.follower: Job | None = None
         self._context: ConsumeContext | None = None
 

@@ -61,25 +61,25 @@ class ProcessQueue:
     )
 
     def __init__(self, queue: MessageQueue, now: float) -> None:
-        self.queue = queue
-        self.last_pull_at = now
-        self.last_consume_at = now
-        self.last_lock_at = now
-        self.is_dropped = False
-        self.is_leaving = False
+        self.queue: MessageQueue = queue
+        self.last_pull_at: float = now
+        self.last_consume_at: float = now
+        self.last_lock_at: float = now
+        self.is_dropped: bool = False
+        self.is_leaving: bool = False
         """Dropped by a rebalance that waits for the handler: what it still handles counts."""
-        self.is_locked = False
-        self.unlock_attempts = 0
+        self.is_locked: bool = False
+        self.unlock_attempts: int = 0
         self._on_room: Callable[[], None] | None = None
         self._room_at = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget all messages; flags of ownership and times stay."""
-        self.count = 0
-        self.body_bytes = 0
-        self.accumulated = 0
-        self.is_consuming = False
+        self.count: int = 0
+        self.body_bytes: int = 0
+        self.accumulated: int = 0
+        self.is_consuming: bool = False
         self._cached: dict[int, StoredMessage] = {}
         self._order: deque[int] = deque()
         self._taken: dict[int, StoredMessage] = {}

@@ -253,11 +253,11 @@ class Rebalancer:
         state = self._state
         now = state.clock.monotonic()
         held = ProcessQueue(queue, now)
-        if self._locks is not None and state.settings.is_clustering:
-            if not await self._locks.lock(held):
-                log.warning("lock refused group=%s queue=%s", state.group, queue)
-                state.session.rebalance_later(LOCK_FAILED_DELAY)
-                return False
+        locks = self._locks if state.settings.is_clustering else None
+        if locks is not None and not await locks.lock(held):
+            log.warning("lock refused group=%s queue=%s", state.group, queue)
+            state.session.rebalance_later(LOCK_FAILED_DELAY)
+            return False
         state.offsets.remove(queue)
         try:
             offset = await self.start_offset(queue)
