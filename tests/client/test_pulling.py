@@ -12,12 +12,12 @@ from penstock.client.pulling import LARGEST_PULL
 from penstock.client.reports import consumer_stats
 from penstock.client.settings import PROFILES, StartFrom
 from penstock.errors import RequestRefused
-from penstock.model import MessageQueue, StoredMessage
+from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
-from penstock.protocol.headers.pull import PullMessage
+from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.remoting.peer import Peer
 from penstock.testing.loop_clients import Bench, on_bench
 from penstock.testing.scripted import Recorded, pull_result
@@ -526,24 +526,74 @@ async def test_pulled_messages_tell_the_ends_of_their_queue(bench: Bench) -> Non
     assert {(p["MIN_OFFSET"], p["MAX_OFFSET"]) for p in seen} == {("0", "40")}
 
 
-@on_bench(topics={"T": 1})
-async def test_a_slave_that_is_suggested_is_pulled_from_and_keeps_no_offset(bench: Bench) -> None:
-    def suggest_slave(peer: Peer, request: Command) -> Command | None:
-        ask = decode_header(PullMessage, request.ext)
-        if ask.queue_offset == 0:
-            answer = pull_result(ResponseCode.PULL_RETRY_IMMEDIATELY, 5, 0, 9)
-            assert answer.ext is not None
-            answer.ext["suggestWhichBrokerId"] = "1"
-            return answer
+def suggest_slave(peer: Peer, request: Command) -> Command | None:
+    ask = decode_header(PullMessage, request.ext)
+    if ask.queue_offset >= 5:
         return None
+    answer = pull_result(ResponseCode.PULL_RETRY_IMMEDIATELY, 5, 0, 9)
+    assert answer.ext is not None
+    answer.ext["suggestWhichBrokerId"] = "1"
+    return answer
 
+
+@on_bench(brokers=("broker-a", "slave-a"), topics={})
+async def test_a_slave_that_is_suggested_is_pulled_from_and_keeps_no_offset(bench: Bench) -> None:
+    master, slave = bench.broker, bench.cluster.broker("slave-a")
+    bench.cluster.add_topic("T", 1, brokers=["broker-a"])
+    bench.cluster.slaves["broker-a"] = ["slave-a"]
+    for broker in (master, slave):
+        broker.put("T", 0, *[b"x"] * 9)
+    master.offsets[GROUP, "T", 0] = 2
+    master.script[PULL] = suggest_slave
+    seen: list[int] = []
+    await bench.consumer(lambda message: seen.append(message.queue_offset))
+    await asyncio.sleep(2)
+    assert seen == [5, 6, 7, 8]
+    (first,) = master.asked(PULL, queueOffset=2)
+    (second,) = slave.asked(PULL)
+    assert offsets([second]) == [5]
+    # Only the master is told what is committed, and only its answers say so.
+    assert int(first.ext["sysFlag"]) & PullFlag.COMMIT_OFFSET
+    assert not int(second.ext["sysFlag"]) & PullFlag.COMMIT_OFFSET
+    # The slave said nothing of a slave, so the master goes on.
+    assert offsets(master.asked(PULL)) == [2, 9]
+    # Whoever consumes greets slaves, too.
+    assert slave.asked(RequestCode.HEART_BEAT)
+
+
+@on_bench(brokers=("broker-a", "slave-a"), topics={})
+async def test_a_producer_alone_does_not_greet_slaves(bench: Bench) -> None:
+    bench.cluster.add_topic("T", 1, brokers=["broker-a"])
+    bench.cluster.slaves["broker-a"] = ["slave-a"]
+    await bench.producer().deliver(Message("T", b"x"))
+    await asyncio.sleep(65)
+    assert len(bench.broker.asked(RequestCode.HEART_BEAT)) >= 3
+    assert not bench.cluster.broker("slave-a").requests
+
+
+@on_bench(topics={"T": 1})
+async def test_a_slave_that_nobody_knows_is_replaced_by_the_master(bench: Bench) -> None:
     bench.broker.script[PULL] = suggest_slave
     consumer = await bench.consumer(ignore, start_from=FIRST)
     await asyncio.sleep(2)
-    # There is no slave, so the master is asked, and it may commit.
-    pulls = bench.broker.asked(PULL)
-    assert offsets(pulls) == [0, 5]
+    assert offsets(bench.broker.asked(PULL)) == [0, 5]
     assert consumer.assignment()
+
+
+@on_bench(topics={"T": 1})
+async def test_a_queue_whose_pulls_got_lost_is_taken_anew_after_two_minutes(bench: Bench) -> None:
+    consumer = await bench.consumer(ignore)
+    await asyncio.sleep(5)
+    for task in asyncio.all_tasks():
+        if task.get_name().endswith(" pull T@broker-a:0"):
+            task.cancel()
+    lost_at = consumer.state.queues[MessageQueue("T", "broker-a", 0)].last_pull_at
+    bench.broker.forget()
+    await asyncio.sleep(150)
+    pulls = bench.broker.asked(PULL)
+    assert pulls
+    # At the first rebalance after that, which comes every 20 s.
+    assert 120 < pulls[0].at - lost_at < 142
 
 
 def test_an_unusual_answer_to_a_pull_is_an_error_with_its_code() -> None:
