@@ -128,7 +128,7 @@ async def test_a_refused_lock_keeps_the_queue_from_being_pulled_until_it_is_gran
 @pytest.mark.parametrize("code", [ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR])
 @one_queue
 async def test_a_lock_that_is_granted_during_the_stop_is_given_back(
-    bench: Bench, code: ResponseCode
+    bench: Bench, code: int
 ) -> None:
     asked: list[Promise] = []
 
