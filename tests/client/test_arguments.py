@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
 from dataclasses import asdict
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import Producer, PullConsumer, PushConsumer, aio
+from penstock.client import arguments
 from penstock.errors import ConfigError, IllegalName
 
 
@@ -76,3 +80,33 @@ def test_no_duration_and_no_text_are_told_by_keyword_and_no_secret_is_shown() ->
         Producer(5, namespace="eu")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="compression 'gzip'"):
         Producer("shop", compression="gzip")
+
+
+CAMEL = r"[a-z]+[A-Z]\w+|Java:|\b(namespace|unitMode)\b|tls\.enable|rocketmq\."
+
+
+def test_the_line_of_each_further_keyword_names_the_setting_of_java() -> None:
+    classes = [
+        node
+        for node in ast.parse(inspect.getsource(arguments)).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    lines = {
+        (one.name, ast.unparse(field.target)): ast.unparse(line)
+        for one in classes
+        for field, line in itertools.pairwise([*one.body, ast.Pass()])
+        if isinstance(field, ast.AnnAssign)
+    }
+    assert len(lines) > 30
+    assert [key for key, line in lines.items() if not re.search(CAMEL, line)] == []
+
+
+@pytest.mark.parametrize("kind", [Producer, PushConsumer])
+def test_each_named_keyword_is_told_with_the_setting_of_java(kind: type) -> None:
+    text = " ".join((kind.__doc__ or "").split())
+    parameters = inspect.signature(kind).parameters.values()
+    named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+    assert named[:2] == ["group", "namesrv"]
+    # The setting stands in brackets after the keyword.
+    told = {name for name in named if re.search(rf"``{name}``[^`]*?\(\w*[a-z][A-Z]", text)}
+    assert told == set(named)

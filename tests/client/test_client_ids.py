@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from penstock.client.client_ids import client_id, local_ip, new_instance
+from penstock.client.client_ids import client_id, local_ip, new_instance, renamed
 
 
 @pytest.mark.spec("S7")
@@ -27,6 +27,16 @@ def test_generated_instances_are_unique_and_tell_the_process() -> None:
 @pytest.mark.spec("S7")
 def test_the_old_rule_names_an_instance_after_the_process() -> None:
     assert new_instance(by_process=True) == str(os.getpid())
+
+
+@pytest.mark.parametrize("unit", [None, "unit-1"])
+def test_a_client_that_is_named_anew_keeps_its_address_and_unit(unit: str | None) -> None:
+    old = client_id("10.0.0.5", new_instance(by_process=False), unit)
+    new = renamed(old, by_process=False)
+    assert new != old
+    ip, instance, *rest = new.split("@")
+    assert (ip, rest) == ("10.0.0.5", [unit] if unit else [])
+    assert instance.startswith(f"{os.getpid()}#")
 
 
 def test_the_local_address_is_the_one_that_faces_the_name_server() -> None:

@@ -18,6 +18,7 @@ from penstock.model.properties import parse_properties
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command, Language
 from penstock.remoting.peer import Peer
+from penstock.remoting.promise import Promise
 from penstock.testing.loop_clients import Bench, on_bench
 
 GROUP = "billing"
@@ -512,6 +513,66 @@ async def test_a_stuck_message_is_sent_back_at_level_three_and_its_late_result_i
     release.set()
     await asyncio.sleep(5)
     assert len(bench.broker.asked(BACK)) == 1
+
+
+@pytest.mark.spec("S94")
+@one_queue
+async def test_a_message_that_ends_while_another_is_sent_back_is_not_sent_back(
+    bench: Bench,
+) -> None:
+    release = asyncio.Event()
+
+    async def handler(message: StoredMessage) -> None:
+        await (release.wait() if message.queue_offset else asyncio.sleep(10_000))
+
+    def answer(peer: Peer, request: Command) -> Promise:
+        promise = Promise()
+        release.set()
+        bench.clock.call_later(1.0, promise.resolve, Command(ResponseCode.SUCCESS))
+        return promise
+
+    bench.broker.script[BACK] = answer
+    bench.broker.put("T", 0, b"x", b"y")
+    consumer = await bench.consumer(handler, start_from=FIRST, consume_timeout=30.0)
+    await asyncio.sleep(70)
+    (back,) = bench.broker.asked(BACK)
+    assert back.ext["offset"] == "0"
+    assert consumer.state.queues[QUEUE].is_empty
+
+
+@one_queue
+async def test_a_stuck_message_that_has_no_retry_left_is_counted_and_keeps_its_reason(
+    bench: Bench,
+) -> None:
+    async def handler(message: StoredMessage) -> None:
+        await asyncio.sleep(10_000)
+
+    bench.cluster.add_topic(RETRY, 1)
+    bench.broker.put("T", 0, b"x")
+    consumer = await bench.consumer(handler, start_from=FIRST, consume_timeout=30.0, max_retries=0)
+    await asyncio.sleep(70)
+    assert not bench.broker.asked(BACK)
+    ((header, body),) = bench.broker.sent
+    assert (header.topic, body) == (RETRY, b"x")
+    assert parse_properties(header.properties or "")[Failure.TYPE] == "ConsumeTimeout"
+    statistics = consumer.state.statistics
+    assert (statistics.sent_back, statistics.dead_letters) == (1, 1)
+
+
+@one_queue
+async def test_a_last_failure_without_an_exception_keeps_its_reason_too(bench: Bench) -> None:
+    def handler(message: StoredMessage) -> ConsumeResult:
+        return ConsumeResult.RECONSUME_LATER
+
+    bench.cluster.add_topic(RETRY, 1)
+    bench.broker.put("T", 0, b"x")
+    await bench.consumer(handler, start_from=FIRST, max_retries=0)
+    await asyncio.sleep(2)
+    # The broker is one of those that forget what a send-back says about the reason.
+    assert not bench.broker.asked(BACK)
+    ((header, _),) = bench.broker.sent
+    properties = parse_properties(header.properties or "")
+    assert (properties[Failure.TYPE], properties[Failure.ATTEMPT]) == ("FAILED", "1")
 
 
 @pytest.mark.spec("S94")

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import itertools
 import logging
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_a_handler_gets_one_message_or_always_a_list() -> None:
     batch = job(seen.append, takes_batch=True)
     caller().call(batch)
     assert seen == [list(batch.messages)]
+
+
+def yields(message: StoredMessage) -> Iterator[None]:
+    yield
+
+
+async def yields_async(message: StoredMessage) -> AsyncIterator[None]:
+    yield
+
+
+class Yields:
+    def __call__(self, message: StoredMessage) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("function", [yields, yields_async, functools.partial(yields), Yields()])
+def test_a_generator_is_refused_for_it_would_do_nothing(function: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"generator function.*take the yield out"):
+        job(function)
 
 
 def test_a_handler_that_takes_two_gets_a_context() -> None:
@@ -236,13 +256,16 @@ def test_hooks_see_the_call_from_both_sides() -> None:
 
 
 @pytest.mark.spec("S71")
-def test_a_hook_that_fails_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_hook_that_fails_is_only_logged(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         def before(self, context: HookContext) -> None:
-            raise ValueError("before")
+            raise error("before")
 
         def after(self, context: HookContext) -> None:
-            raise ValueError("after")
+            raise error("after")
 
     watched = Caller("billing", FakeClock(), timeout=900.0, orderly=False, hooks=[Broken()])
     called = job(lambda message: None)

@@ -171,6 +171,25 @@ async def test_one_commit_of_a_topic_goes_ahead_of_the_others(bench: Bench) -> N
     assert sorted(asked()[2:]) == [("T", "1"), ("T", "2"), ("T", "3")]
 
 
+@on_bench()
+async def test_a_silent_broker_is_waited_for_twice_and_not_once_for_each_queue(
+    bench: Bench,
+) -> None:
+    store = BrokerOffsetStore(bench.session(), GROUP)
+    bench.broker.script[COMMIT] = lambda peer, request: Promise()
+    for queue in Q:
+        store.update(queue, 5, increase_only=True)
+    begun = bench.clock.monotonic()
+    await store.persist_all(set(Q), wait=True)
+    assert len(bench.broker.asked(COMMIT)) == len(Q)
+    assert bench.clock.monotonic() - begun == pytest.approx(10.0, abs=0.5)
+    # And once it speaks again, one goes ahead again.
+    del bench.broker.script[COMMIT]
+    bench.broker.forget()
+    await store.persist_all(set(Q), wait=True)
+    assert bench.broker.offsets == {(GROUP, "T", queue.queue_id): 5 for queue in Q}
+
+
 @pytest.mark.spec("S123")
 @on_bench()
 async def test_an_unknown_broker_is_looked_up_once_and_is_then_an_error(bench: Bench) -> None:

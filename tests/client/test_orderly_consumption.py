@@ -21,6 +21,7 @@ from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.remoting.peer import Peer
+from penstock.remoting.promise import Promise
 from penstock.testing.eventually import eventually
 from penstock.testing.loop_clients import Bench, on_bench
 
@@ -28,6 +29,7 @@ GROUP = "billing"
 RETRY = "%RETRY%billing"
 LOCK = RequestCode.LOCK_BATCH_MQ
 UNLOCK = RequestCode.UNLOCK_BATCH_MQ
+UNREGISTER = RequestCode.UNREGISTER_CLIENT
 PULL = RequestCode.PULL_MESSAGE
 FIRST = StartFrom("first")
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -121,6 +123,30 @@ async def test_a_refused_lock_keeps_the_queue_from_being_pulled_until_it_is_gran
     del bench.broker.script[LOCK]
     await asyncio.sleep(3)
     assert bench.broker.asked(PULL)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR])
+@one_queue
+async def test_a_lock_that_is_granted_during_the_stop_is_given_back(
+    bench: Bench, code: int
+) -> None:
+    asked: list[Promise] = []
+
+    def hold(peer: Peer, request: Command) -> Promise:
+        asked.append(Promise())
+        return asked[-1]
+
+    bench.broker.script[RequestCode.QUERY_CONSUMER_OFFSET] = hold
+    consumer = await bench.consumer(Watcher(bench), orderly=True)
+    await eventually(lambda: asked, 20, interval=0.01)
+    assert bench.broker.locks
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.sleep(0.1)
+    asked[0].resolve(Command(code))
+    await stopping
+    # The next consumer of the group need not wait until it expires.
+    assert not bench.broker.locks
+    assert bench.broker.asked(UNLOCK)[-1].at <= bench.broker.asked(UNREGISTER)[0].at
 
 
 @pytest.mark.spec("S129", "S133")
@@ -494,6 +520,33 @@ async def test_after_its_retries_a_message_is_given_up_and_the_queue_goes_on(ben
     assert properties[Failure.MESSAGE] == "broken"
     assert committed(consumer) == 2
     assert consumer.state.statistics.dead_letters == 1
+
+
+@pytest.mark.spec("S143")
+@one_queue
+async def test_a_message_that_was_given_up_does_not_come_again_with_its_neighbours(
+    bench: Bench,
+) -> None:
+    calls: list[list[int]] = []
+
+    def handler(messages: list[StoredMessage]) -> None:
+        calls.append([message.queue_offset for message in messages])
+        raise ValueError("broken")
+
+    bench.cluster.add_topic(RETRY, 1)
+    bench.broker.put("T", 0, b"0")
+    consumer = await bench.consumer(handler, max_retries=2, batch_size=4, **IN_ORDER)
+    await asyncio.sleep(2)
+    assert calls == [[0], [0]]
+    bench.broker.put("T", 0, b"1", b"2")
+    await asyncio.sleep(10)
+    # The first one fails a third time together with the others; they have two retries left.
+    assert calls[2:] == [[0, 1, 2], [1, 2], [1, 2]]
+    assert [body for _, body in bench.broker.sent] == [b"0", b"1", b"2"]
+    assert committed(consumer) == 3
+    held = consumer.state.queues[QUEUE]
+    assert (held.count, held.body_bytes) == (0, 0)
+    assert consumer.state.statistics.dead_letters == 3
 
 
 @pytest.mark.spec("S143")

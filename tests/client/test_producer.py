@@ -41,6 +41,7 @@ from penstock.testing.scripted import Answer, Script
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 TWO_BROKERS = ("broker-a", "broker-b")
 
 
@@ -193,6 +194,25 @@ async def test_the_timeout_covers_all_attempts(bench: Bench) -> None:
     with pytest.raises(RequestTimeout, match=r"not confirmed.*SEND_MESSAGE_V2"):
         await producer.deliver(Message("T", b"x"), timeout=2.0)
     assert 2.0 <= bench.loop.time() - begun < 2.5
+
+
+@pytest.mark.parametrize("silent", ["name server", "broker"])
+@on_bench()
+async def test_the_timeout_covers_finding_the_route_and_the_connection(
+    bench: Bench, silent: str
+) -> None:
+    producer = bench.producer()
+    if silent == "broker":
+        # It takes the connection and does not answer the heartbeat that comes first.
+        bench.broker.script[RequestCode.HEART_BEAT] = lambda peer, request: Promise()
+    else:
+        bench.cluster.nameserver.script[ROUTE] = lambda peer, request: Promise()
+    begun = bench.clock.monotonic()
+    with pytest.raises(RequestTimeout, match="no connection to" if silent == "broker" else "route"):
+        await producer.deliver(Message("T", b"x"), timeout=0.5)
+    assert bench.clock.monotonic() - begun == pytest.approx(0.5, abs=0.1)
+    assert not bench.broker.asked(SEND)
+    assert producer.in_flight == 0
 
 
 @on_bench()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from penstock.client.pulling import LARGEST_PULL
+from penstock.client.reports import consumer_stats
 from penstock.client.settings import PROFILES, StartFrom
 from penstock.errors import RequestRefused
-from penstock.model import MessageQueue, StoredMessage
+from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
-from penstock.protocol.headers.pull import PullMessage
+from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.remoting.peer import Peer
 from penstock.testing.loop_clients import Bench, on_bench
 from penstock.testing.scripted import Recorded, pull_result
@@ -92,6 +94,49 @@ async def test_after_messages_the_next_pull_comes_at_once_where_they_ended(bench
     pulls = bench.broker.asked(PULL, topic="T", queueId=0)
     assert offsets(pulls) == [0, 32, 64, 80]
     assert pulls[-1].at - pulls[0].at < 0.1
+
+
+@on_bench(topics={"T": 1})
+async def test_a_pull_that_goes_backwards_is_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.broker.put("T", 0, *[b"x"] * 3)
+    bench.broker.offsets["billing", "T", 0] = 2
+    answer = bench.broker.pull_answer
+
+    def earlier(peer: Peer, request: Command) -> Command:
+        del bench.broker.script[PULL]
+        return answer(replace(decode_header(PullMessage, request.ext), queue_offset=0))
+
+    await bench.consumer(ignore)
+    assert "went backwards" not in caplog.text
+    bench.broker.script[PULL] = earlier
+    await asyncio.sleep(2)
+    assert "a pull went backwards queue=T@broker-a:0 offset=2 first=0 next=3" in caplog.text
+    assert caplog.text.count("went backwards") == 1
+
+
+@on_bench(topics={"T": 1})
+async def test_how_far_a_queue_is_behind_is_what_the_last_pull_left_at_the_broker(
+    bench: Bench,
+) -> None:
+    go_on = asyncio.Event()
+
+    async def handler(message: StoredMessage) -> None:
+        await go_on.wait()
+
+    def behind() -> int:
+        (queue,) = consumer_stats(consumer).queues.values()
+        return queue.behind
+
+    bench.broker.put("T", 0, *[b"wanted"] * 40, properties={"TAGS": "Aa"})
+    bench.broker.put("T", 0, *[b"other"] * 2, properties={"TAGS": "no"})
+    consumer = await bench.consumer(handler, start_from=FIRST, tags="Aa", queue_limit=31)
+    await asyncio.sleep(2)
+    assert behind() == 10
+    go_on.set()
+    await asyncio.sleep(2)
+    assert behind() == 0
 
 
 @pytest.mark.spec("S46")
@@ -459,11 +504,14 @@ async def test_a_filter_hook_may_take_messages_out(bench: Bench) -> None:
     def broken(messages: list[StoredMessage]) -> None:
         raise ValueError("only logged")
 
+    def leaves(messages: list[StoredMessage]) -> None:
+        raise SystemExit("ends neither the loop nor the program")
+
     bench.broker.put("T", 0, b"0", b"1", b"2", b"3")
     await bench.consumer(
         lambda message: seen.append(message.body),
         start_from=FIRST,
-        filter_hooks=[broken, odd_only],
+        filter_hooks=[broken, leaves, odd_only],
     )
     await asyncio.sleep(2)
     assert seen == [b"1", b"3"]
@@ -478,24 +526,74 @@ async def test_pulled_messages_tell_the_ends_of_their_queue(bench: Bench) -> Non
     assert {(p["MIN_OFFSET"], p["MAX_OFFSET"]) for p in seen} == {("0", "40")}
 
 
-@on_bench(topics={"T": 1})
-async def test_a_slave_that_is_suggested_is_pulled_from_and_keeps_no_offset(bench: Bench) -> None:
-    def suggest_slave(peer: Peer, request: Command) -> Command | None:
-        ask = decode_header(PullMessage, request.ext)
-        if ask.queue_offset == 0:
-            answer = pull_result(ResponseCode.PULL_RETRY_IMMEDIATELY, 5, 0, 9)
-            assert answer.ext is not None
-            answer.ext["suggestWhichBrokerId"] = "1"
-            return answer
+def suggest_slave(peer: Peer, request: Command) -> Command | None:
+    ask = decode_header(PullMessage, request.ext)
+    if ask.queue_offset >= 5:
         return None
+    answer = pull_result(ResponseCode.PULL_RETRY_IMMEDIATELY, 5, 0, 9)
+    assert answer.ext is not None
+    answer.ext["suggestWhichBrokerId"] = "1"
+    return answer
 
+
+@on_bench(brokers=("broker-a", "slave-a"), topics={})
+async def test_a_slave_that_is_suggested_is_pulled_from_and_keeps_no_offset(bench: Bench) -> None:
+    master, slave = bench.broker, bench.cluster.broker("slave-a")
+    bench.cluster.add_topic("T", 1, brokers=["broker-a"])
+    bench.cluster.slaves["broker-a"] = ["slave-a"]
+    for broker in (master, slave):
+        broker.put("T", 0, *[b"x"] * 9)
+    master.offsets[GROUP, "T", 0] = 2
+    master.script[PULL] = suggest_slave
+    seen: list[int] = []
+    await bench.consumer(lambda message: seen.append(message.queue_offset))
+    await asyncio.sleep(2)
+    assert seen == [5, 6, 7, 8]
+    (first,) = master.asked(PULL, queueOffset=2)
+    (second,) = slave.asked(PULL)
+    assert offsets([second]) == [5]
+    # Only the master is told what is committed, and only its answers say so.
+    assert int(first.ext["sysFlag"]) & PullFlag.COMMIT_OFFSET
+    assert not int(second.ext["sysFlag"]) & PullFlag.COMMIT_OFFSET
+    # The slave said nothing of a slave, so the master goes on.
+    assert offsets(master.asked(PULL)) == [2, 9]
+    # Whoever consumes greets slaves, too.
+    assert slave.asked(RequestCode.HEART_BEAT)
+
+
+@on_bench(brokers=("broker-a", "slave-a"), topics={})
+async def test_a_producer_alone_does_not_greet_slaves(bench: Bench) -> None:
+    bench.cluster.add_topic("T", 1, brokers=["broker-a"])
+    bench.cluster.slaves["broker-a"] = ["slave-a"]
+    await bench.producer().deliver(Message("T", b"x"))
+    await asyncio.sleep(65)
+    assert len(bench.broker.asked(RequestCode.HEART_BEAT)) >= 3
+    assert not bench.cluster.broker("slave-a").requests
+
+
+@on_bench(topics={"T": 1})
+async def test_a_slave_that_nobody_knows_is_replaced_by_the_master(bench: Bench) -> None:
     bench.broker.script[PULL] = suggest_slave
     consumer = await bench.consumer(ignore, start_from=FIRST)
     await asyncio.sleep(2)
-    # There is no slave, so the master is asked, and it may commit.
-    pulls = bench.broker.asked(PULL)
-    assert offsets(pulls) == [0, 5]
+    assert offsets(bench.broker.asked(PULL)) == [0, 5]
     assert consumer.assignment()
+
+
+@on_bench(topics={"T": 1})
+async def test_a_queue_whose_pulls_got_lost_is_taken_anew_after_two_minutes(bench: Bench) -> None:
+    consumer = await bench.consumer(ignore)
+    await asyncio.sleep(5)
+    for task in asyncio.all_tasks():
+        if task.get_name().endswith(" pull T@broker-a:0"):
+            task.cancel()
+    lost_at = consumer.state.queues[MessageQueue("T", "broker-a", 0)].last_pull_at
+    bench.broker.forget()
+    await asyncio.sleep(150)
+    pulls = bench.broker.asked(PULL)
+    assert pulls
+    # At the first rebalance after that, which comes every 20 s.
+    assert 120 < pulls[0].at - lost_at < 142
 
 
 def test_an_unusual_answer_to_a_pull_is_an_error_with_its_code() -> None:

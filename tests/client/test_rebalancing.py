@@ -15,6 +15,7 @@ from penstock.protocol.bodies.clients import ConsumerList
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
+from penstock.remoting.promise import Promise
 from penstock.testing.loop_clients import Bench, on_bench
 
 GROUP = "billing"
@@ -139,8 +140,11 @@ async def test_only_configured_queues_are_pulled(bench: Bench) -> None:
     assert pulled == {1, 3}
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
 @on_bench()
-async def test_a_users_strategy_that_fails_leaves_the_assignment_alone(bench: Bench) -> None:
+async def test_a_users_strategy_that_fails_leaves_the_assignment_alone(
+    bench: Bench, error: type[BaseException]
+) -> None:
     class Moody:
         name = "MOODY"
         fails = False
@@ -153,7 +157,7 @@ async def test_a_users_strategy_that_fails_leaves_the_assignment_alone(bench: Be
             members: Sequence[str],
         ) -> Sequence[MessageQueue]:
             if self.fails:
-                raise ValueError("not today")
+                raise error("not today")
             return queues[:2]
 
     moody = Moody()
@@ -188,6 +192,8 @@ async def test_results_for_a_lost_queue_count_for_nothing(bench: Bench, fails: b
     assert (GROUP, "T", 3) not in bench.broker.offsets
     assert MessageQueue("T", "broker-a", 3) not in one.state.offsets.snapshot()
     assert one.state.statistics.results_ignored == 2
+    # Whoever gets them next counts them.
+    assert one.state.statistics.totals("T") == (0, 0)
 
 
 @pytest.mark.spec("S69")
@@ -231,6 +237,30 @@ async def test_limits_of_a_topic_are_divided_by_all_held_queues(bench: Bench) ->
     await asyncio.sleep(3)
     assert len(one.state.queues) == 3
     assert one.state.limits.count == 33
+
+
+@pytest.mark.spec("S128")
+@on_bench(brokers=("broker-a", "broker-b"), topics={"T": 2})
+async def test_queues_of_one_broker_do_not_wait_for_another_that_answers_nothing(
+    bench: Bench,
+) -> None:
+    changes: list[frozenset[MessageQueue]] = []
+    other = bench.cluster.broker("broker-b")
+    other.script[RequestCode.QUERY_CONSUMER_OFFSET] = lambda peer, request: Promise()
+    consumer = await bench.consumer(
+        ignore, topic_limit=100, on_change=lambda topic, held: changes.append(held)
+    )
+    await asyncio.sleep(7)
+    near, far = queues(0, 1), queues(0, 1, broker="broker-b")
+    assert consumer.assignment() == near
+    # Limits are shared and listeners told, though two queues are missing.
+    assert changes == [near]
+    assert consumer.state.limits.count == 50
+    del other.script[RequestCode.QUERY_CONSUMER_OFFSET]
+    await asyncio.sleep(8)
+    assert consumer.assignment() == near | far
+    assert changes == [near, near | far]
+    assert consumer.state.limits.count == 25
 
 
 @on_bench()

@@ -55,6 +55,16 @@ def test_a_batch_with_a_gap_breaks_the_order() -> None:
         handle(orderly(), 0, 2)
 
 
+def test_a_batch_may_skip_what_was_given_up_and_nothing_else() -> None:
+    group = orderly()
+    group.fail([message(1)], is_given_up=True)
+    handle(group, 0, 2)
+    with pytest.raises(Broken, match="with gaps"):
+        handle(group, 3, 5)
+    with pytest.raises(Broken, match="with gaps"):
+        handle(group, 3, 3)
+
+
 def test_a_failed_message_holds_its_queue_until_its_last_attempt() -> None:
     group = orderly()
     handle(group, 0)

@@ -37,11 +37,11 @@ class AccessOptions(TypedDict, total=False):
     """Keywords that all clients take; without them the environment is asked."""
 
     access_key: str | None
-    """``PENSTOCK_ACCESS_KEY``"""
+    """``PENSTOCK_ACCESS_KEY``. SessionCredentials.accessKey"""
     secret_key: str | None
-    """``PENSTOCK_SECRET_KEY``"""
+    """``PENSTOCK_SECRET_KEY``. SessionCredentials.secretKey"""
     security_token: str | None
-    """``PENSTOCK_SECURITY_TOKEN``"""
+    """``PENSTOCK_SECURITY_TOKEN``. SessionCredentials.securityToken"""
     tls: ClientTls | bool | None
     """Speak TLS; ``PENSTOCK_TLS``. tls.enable"""
     namespace: str | None
@@ -51,7 +51,7 @@ class AccessOptions(TypedDict, total=False):
     client_ip: str | None
     """First part of the client id; found out by itself. clientIP"""
     profile: ProfileName
-    """Which release's timings to follow where releases differ."""
+    """Which release's timings to follow where releases differ. Java: the release itself"""
     route_interval: Duration
     """How often routes are asked for. pollNameServerInterval"""
     heartbeat_interval: Duration
@@ -69,7 +69,7 @@ class ProducerOptions(AccessOptions, total=False):
     retry_unless_stored: bool
     """Retry what was stored, but not safely. retryAnotherBrokerWhenNotStoreOK"""
     linger_bytes: int
-    """Size at which a lingering batch leaves early."""
+    """Size at which a lingering batch leaves early. batchMaxBytes"""
     compression: str
     """zlib, lz4 or zstd. compressType"""
     compression_level: int
@@ -81,7 +81,7 @@ class ProducerOptions(AccessOptions, total=False):
     avoid_slow_brokers: bool
     """sendLatencyFaultEnable"""
     max_in_flight: int
-    """Unanswered sends; `submit` waits when there are more."""
+    """Unanswered sends; `submit` waits when there are more. backPressureForAsyncSendNum"""
 
 
 class ConsumerOptions(AccessOptions, total=False):
@@ -112,7 +112,7 @@ class ConsumerOptions(AccessOptions, total=False):
     unit_mode: bool
     """unitMode"""
     task_limit: int | None
-    """Tasks that may wait for a thread."""
+    """Tasks that may wait for a thread. Java: consumeRequestQueue, without a bound"""
     offsets_dir: str | os.PathLike[str] | None
     """Where a broadcasting client keeps its offsets. rocketmq.client.localOffsetStoreDir"""
 

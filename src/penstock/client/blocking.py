@@ -77,11 +77,13 @@ class _Entered(ABC):
 class Producer(_Entered, ProducerFacade):
     """Sends messages.
 
-    ``send_timeout`` (sendMsgTimeout) covers all attempts, ``retries`` (retryTimesWhenSendFailed)
-    go to other brokers, ``linger`` (autoBatch) lets single sends wait so long for company in one
-    request, bodies of ``compress_over`` bytes (compressMsgBodyOverHowmuch) are compressed.
-    ``instance`` (instanceName) makes clients share a session. With ``trace`` (enableMsgTrace) each
-    send is told to RMQ_SYS_TRACE_TOPIC, or to the topic it names (customizedTraceTopic).
+    ``group`` (producerGroup); ``namesrv`` (namesrvAddr); ``send_timeout`` (sendMsgTimeout) covers
+    all attempts, ``retries`` (retryTimesWhenSendFailed) go to other brokers, ``linger`` (autoBatch)
+    lets single sends wait so long for company in one request, bodies of ``compress_over`` bytes
+    (compressMsgBodyOverHowmuch) are compressed. ``instance`` (instanceName) makes clients share a
+    session; ``check_transaction`` (transactionListener) tells brokers what became of a transaction.
+    With ``trace`` (enableMsgTrace) each send is told to RMQ_SYS_TRACE_TOPIC, or to the topic it
+    names (customizedTraceTopic).
     """
 
     _outbox: Outbox
@@ -244,12 +246,16 @@ class Producer(_Entered, ProducerFacade):
 class PushConsumer(_Entered, PushConsumerFacade):
     """Calls handlers with the messages of its topics.
 
-    ``model`` (messageModel) is clustering or broadcasting; ``start_from`` (consumeFromWhere) is
-    where a group without an offset begins: last, first or a time; ``batch_size``
-    (consumeMessageBatchMaxSize); ``allocation`` (allocateMessageQueueStrategy) is average, circle,
-    consistent-hash or an `AssignmentStrategy`; ``threads`` (consumeThreadMin); ``max_retries``
-    (maxReconsumeTimes), None: 16, or without end when orderly; ``instance`` (instanceName); with
-    ``trace`` (enableMsgTrace) each call of a handler is told to a trace topic, as in `Producer`.
+    ``group`` (consumerGroup); ``namesrv`` (namesrvAddr); ``model`` (messageModel) is clustering or
+    broadcasting; ``start_from`` (consumeFromWhere, consumeTimestamp) is where a group without an
+    offset begins: last, first or a time; ``orderly`` (MessageListenerOrderly) hands each queue to
+    one handler at a time; ``batch_size`` (consumeMessageBatchMaxSize); ``allocation``
+    (allocateMessageQueueStrategy) is average, circle, consistent-hash or an `AssignmentStrategy`;
+    ``threads`` (consumeThreadMin); ``max_retries`` (maxReconsumeTimes), None: 16, or without end
+    when orderly; ``instance`` (instanceName); ``hooks`` (registerConsumeMessageHook) are called
+    around handlers, ``filter_hooks`` (registerFilterMessageHook) see what was pulled before;
+    ``on_queues_changed`` (messageQueueListener) is told what is held; with ``trace``
+    (enableMsgTrace) each call of a handler is told to a trace topic, as in `Producer`.
     """
 
     _handler_host: Host | None = None
@@ -354,8 +360,9 @@ class PushConsumer(_Entered, PushConsumerFacade):
 class PullConsumer(_Entered, PullConsumerFacade):
     """Hands out messages when asked.
 
-    ``start_from`` as in `PushConsumer`; with ``auto_commit`` a poll commits what the one before
-    brought, else `commit` does; ``batch_size`` (pullBatchSize) messages at most a poll.
+    ``group``, ``namesrv``, ``start_from``, ``allocation`` and ``instance`` are as those of
+    `PushConsumer`; with ``auto_commit`` (autoCommit) a poll commits what the one before brought,
+    else `commit` does; ``batch_size`` (pullBatchSize) messages at most a poll.
 
     Messages are done when the next poll asks for more, or with `commit`, and in no other way.
     Leaving the ``with`` block or the loop, and `stop`, say nothing about the last ones: they come

@@ -32,6 +32,15 @@ def new_instance(*, by_process: bool) -> str:
     return str(pid) if by_process else f"{pid}#{time.perf_counter_ns()}"
 
 
+def renamed(old: str, *, by_process: bool) -> str:
+    """Another name of the same form, for a client that was made before a fork.
+
+    Every process of the fork would go by the name it came with.
+    """
+    ip, _, rest = old.partition("@")
+    return client_id(ip, new_instance(by_process=by_process), rest.partition("@")[2] or None)
+
+
 def local_ip(addresses: Sequence[str] = ()) -> str:
     """The address this machine shows to the outside, by preference to ``addresses``.
 

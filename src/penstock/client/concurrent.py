@@ -172,19 +172,19 @@ class ConcurrentRunner:
         queue = job.process_queue
         size = len(job.messages)
         ok = acknowledged(outcome.result, job.context.ack_index, size)
-        state.statistics.consumed(queue.queue.topic, ok, size - ok, job.elapsed)
-        if ok < size:
-            state.statistics.failed(queue.queue, job.messages[ok], outcome)
         state.statistics.returns[outcome.return_type] += 1
         queue.last_consume_at = now
         if queue.is_dropped:
             # The next owner gets these messages; whatever became of them here is forgotten.
+            state.statistics.consumed(queue.queue.topic, 0, 0, job.elapsed)
             state.statistics.results_ignored += 1
             log.info("result ignored, the queue was given up queue=%s", queue.queue)
             return
+        state.statistics.consumed(queue.queue.topic, ok, size - ok, job.elapsed)
         if ok:
             self._remove(queue, job.messages[:ok])
         if ok < size:
+            state.statistics.failed(queue.queue, job.messages[ok], outcome)
             returning = self._return(queue, job.messages[ok:], job.context, outcome)
             state.tasks.spawn(returning, "send back")
 
@@ -233,10 +233,13 @@ class ConcurrentRunner:
         level = level_of(outcome, context.delay_level)
         sent = await self._failed.send_back(message, level, outcome)
         if sent:
-            self._state.statistics.sent_back += 1
-            if is_last(message, level, self._state.settings.max_reconsume_times):
-                self._state.statistics.dead_letters += 1
+            self._count_sent_back(message, level)
         return sent
+
+    def _count_sent_back(self, message: StoredMessage, level: int) -> None:
+        self._state.statistics.sent_back += 1
+        if is_last(message, level, self._state.settings.max_reconsume_times):
+            self._state.statistics.dead_letters += 1
 
     def _retry_here(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
         if not queue.is_dropped and not self._state.is_stopping:
@@ -258,6 +261,8 @@ class ConcurrentRunner:
             return
         timeout_ms = round(state.settings.consume_timeout * 1000)
         for message in queue.expired(state.clock.time_ms(), timeout_ms, scan_all=True):
+            if queue.is_dropped or message.queue_offset not in queue:
+                continue  # It ended while the one before was sent back.
             log.error(
                 "handler exceeds the consume timeout msg_id=%s queue=%s offset=%d timeout=%g",
                 message.msg_id,
@@ -270,6 +275,6 @@ class ConcurrentRunner:
                 continue
             if not await self._failed.send_back(message, EXPIRED_LEVEL, None):
                 continue
-            state.statistics.sent_back += 1
+            self._count_sent_back(message, EXPIRED_LEVEL)
             # Whatever the handler still says about it no longer counts.
             queue.remove([message])

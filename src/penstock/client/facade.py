@@ -11,6 +11,7 @@ import concurrent.futures
 import functools
 import inspect
 import logging
+import os
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ from penstock.client.arguments import (
     start_from as parse_start_from,
 )
 from penstock.client.assignment import AssignmentStrategy
+from penstock.client.client_ids import renamed
 from penstock.client.executors import Executor, Finished
 from penstock.client.hosts import Host, Lease
 from penstock.client.listeners import (
@@ -131,10 +133,14 @@ class Facade:
         named.__qualname__ = cls.__name__
         cls.__init__ = named  # type: ignore[method-assign]
 
-    def __init__(self, what: str, session: SessionSettings, namespace: str | None) -> None:
+    def __init__(
+        self, what: str, session: SessionSettings, namespace: str | None, *, is_named: bool
+    ) -> None:
         self._what = what
         self._session_settings = session
         self._namespace = namespace
+        self._is_named = is_named
+        self._process = os.getpid()
 
     @property
     def client_id(self) -> str:
@@ -146,6 +152,12 @@ class Facade:
             raise LifecycleError(
                 f"{self._what} was started twice", hint="a client is started once; make a new one"
             )
+        if self._process != os.getpid() and not self._is_named:
+            # Made before a fork, as servers with workers do. Members of one name look like one.
+            session = self._session_settings
+            by_process = session.profile.instance_by_process
+            new_id = renamed(session.client_id, by_process=by_process)
+            self._session_settings = replace(session, client_id=new_id)
         self._lease = hosts.lease(self._session_settings)
         return self._lease
 
@@ -207,7 +219,10 @@ class ProducerFacade(Facade):
         self._check = check_transaction
         self._checkers: concurrent.futures.ThreadPoolExecutor | None = None
         super().__init__(
-            f"producer {group!r}", session_settings(namesrv, instance, access), namespace
+            f"producer {group!r}",
+            session_settings(namesrv, instance, access),
+            namespace,
+            is_named=instance is not None,
         )
 
     def _make_core(self, lease: Lease) -> ProducerCore:
@@ -227,7 +242,7 @@ class ProducerFacade(Facade):
         def run() -> None:
             try:
                 decision = decision_of(check(message), message.msg_id)
-            except Exception:
+            except BaseException:
                 log.exception("transaction check failed msg_id=%s", message.msg_id)
                 decision = TransactionDecision.UNKNOWN
             host.call_soon(answer, decision)
@@ -310,6 +325,8 @@ class PushConsumerFacade(Facade):
                 namesrv, instance, access, keeps_default_instance=model == "broadcasting"
             ),
             namespace,
+            # A broadcasting client keeps its offsets under its name.
+            is_named=instance is not None or model == "broadcasting",
         )
 
     def on(
@@ -376,7 +393,7 @@ class PushConsumerFacade(Facade):
         def run() -> None:
             try:
                 tell(topic, queues)
-            except Exception:
+            except BaseException:
                 log.exception("queue listener failed topic=%s", topic)
 
         asyncio.get_running_loop().run_in_executor(None, run)
@@ -420,7 +437,10 @@ class PullConsumerFacade(Facade):
         # so that one that is left early takes nothing with it.
         self._unread: deque[StoredMessage] = deque()
         super().__init__(
-            f"pull consumer {group!r}", session_settings(namesrv, instance, access), namespace
+            f"pull consumer {group!r}",
+            session_settings(namesrv, instance, access),
+            namespace,
+            is_named=instance is not None,
         )
 
     def _make_core(self, lease: Lease) -> PullConsumerCore:

@@ -103,7 +103,7 @@ class LoopThread:
         self.name = name
         self.clock: Clock = SystemClock()
         self.chance: random.Random | None = None
-        self.loop = new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = new_event_loop()
         self._process = _process_id
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -276,10 +276,10 @@ class _Entry:
     __slots__ = ("clients", "host", "key", "session")
 
     def __init__(self, key: tuple[object, ...], session: ClientSession, host: Host) -> None:
-        self.key = key
-        self.session = session
-        self.host = host
-        self.clients = 1
+        self.key: tuple[object, ...] = key
+        self.session: ClientSession = session
+        self.host: Host = host
+        self.clients: int = 1
 
 
 class _Sessions:
@@ -343,11 +343,11 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-lease = _sessions.lease
+lease: Callable[[SessionSettings], Lease] = _sessions.lease
 """Share the session of these settings, made if it is the first time."""
 
-use_host = _sessions.use_host
+use_host: Callable[[str, Host], None] = _sessions.use_host
 """Let clients of a name server address run on a host."""
 
-retire_host = _sessions.retire_host
+retire_host: Callable[[str], list[str]] = _sessions.retire_host
 """Let no more clients run on the host of an address; return the client ids that still do."""

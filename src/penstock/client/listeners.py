@@ -82,11 +82,17 @@ class Listener:
         owner = owner or f"topic {topic!r}"
         if not callable(function):
             raise InvalidArgument(f"the handler of {owner} is {function!r}", expected="a function")
-        self.topic = topic
-        self.function = function
-        self.takes_batch = takes_batch
-        self.is_async = is_coroutine_function(function)
-        self.wants_context = _positional_parameters(function) >= 2
+        if _is_generator_function(function):
+            raise InvalidArgument(
+                f"the handler of {owner} is {function!r}, a generator function",
+                expected="a function that returns: calling this one would do nothing",
+                hint="take the yield out of it",
+            )
+        self.topic: str = topic
+        self.function: HandlerFunction = function
+        self.takes_batch: bool = takes_batch
+        self.is_async: bool = is_coroutine_function(function)
+        self.wants_context: bool = _positional_parameters(function) >= 2
         _check_call(owner, function, 2 if self.wants_context else 1)
 
     def coroutine(self, job: Job) -> Awaitable[object]:
@@ -105,6 +111,11 @@ def is_coroutine_function(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     )
+
+
+def _is_generator_function(function: Callable[..., object]) -> bool:
+    called = (function, type(function).__call__)
+    return any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in called)
 
 
 def _positional_parameters(function: HandlerFunction) -> int:
@@ -161,13 +172,13 @@ class Job:
         listener: Listener,
         group: str,
     ) -> None:
-        self.process_queue = process_queue
-        self.messages = messages
-        self.listener = listener
-        self.group = group
+        self.process_queue: ProcessQueue = process_queue
+        self.messages: Sequence[StoredMessage] = messages
+        self.listener: Listener = listener
+        self.group: str = group
         self.outcome: Outcome | None = None
-        self.elapsed = 0.0
-        self.started = False
+        self.elapsed: float = 0.0
+        self.started: bool = False
         self.follower: Job | None = None
         self._context: ConsumeContext | None = None
 
@@ -331,7 +342,8 @@ class Caller:
         for hook in self._hooks:
             try:
                 getattr(hook, moment)(context)
-            except Exception:
+            except BaseException:
+                # SystemExit, too: the call would have no result, and its messages would stay here.
                 log.exception("hook failed hook=%r moment=%s group=%s", hook, moment, self._group)
 
     def _report(self, job: Job, outcome: Outcome, returned: object) -> None:

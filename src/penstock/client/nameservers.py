@@ -19,7 +19,7 @@ class NameServers:
     """
 
     def __init__(self, addresses: Sequence[str], calls: Calls, start: int = 0) -> None:
-        self.addresses = tuple(addresses)
+        self.addresses: tuple[str, ...] = tuple(addresses)
         self._calls = calls
         self._current = start % len(self.addresses)
         self._failing: set[str] = set()

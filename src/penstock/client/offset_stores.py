@@ -132,7 +132,7 @@ class BrokerOffsetStore:
         self._group = group
         self._table = OffsetTable()
         self._begun: set[tuple[str, str]] = set()
-        self._beginning: dict[tuple[str, str], asyncio.Lock] = {}
+        self._beginning: dict[tuple[str, str], asyncio.Event] = {}
         self.update = self._table.update
         self.freeze = self._table.freeze
         self.remove = self._table.remove
@@ -186,13 +186,21 @@ class BrokerOffsetStore:
         # a lock: of several at once all but one may get lost. What is lost of one-way commits comes
         # again with the next ones; those that are waited for may be the last.
         table = (queue.broker_name, queue.topic)
-        if not oneway and table not in self._begun:
-            async with self._beginning.setdefault(table, asyncio.Lock()):
-                if table not in self._begun:
-                    await commit()
-                    self._begun.add(table)
-                    return
-        await commit()
+        if oneway or table in self._begun:
+            await commit()
+        elif (first := self._beginning.get(table)) is not None:
+            # Whatever became of it: one after the other, they would wait for a silent broker as
+            # many times as there are queues.
+            await first.wait()
+            await commit()
+        else:
+            first = self._beginning[table] = asyncio.Event()
+            try:
+                await commit()
+                self._begun.add(table)
+            finally:
+                del self._beginning[table]
+                first.set()
 
     async def _write_quietly(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
         if offset < 0:

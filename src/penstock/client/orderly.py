@@ -273,7 +273,11 @@ class OrderlyRunner:
             return False
         statistics.consumed(topic, 0, size, job.elapsed)
         statistics.failed(queue.queue, job.messages[0], outcome)
-        if await self._must_wait(job.messages, outcome):
+        buried = await self._bury(job.messages, outcome)
+        if len(buried) < size:
+            if context.auto_commit:
+                # Given up for good: with the others it would fail, and be buried, once more.
+                queue.finish(buried)
             queue.consume_again(job.messages)
             self._again(queue, suspend)
             return False
@@ -291,18 +295,20 @@ class OrderlyRunner:
             return delay_ms(outcome.error.level) / 1000
         return USE_SETTING if context.suspend_time < 0 else context.suspend_time
 
-    async def _must_wait(self, messages: Sequence[StoredMessage], outcome: Outcome) -> bool:
-        """Whether a failed batch holds its queue up; what failed too often is given up."""
-        must_wait = False
+    async def _bury(
+        self, messages: Sequence[StoredMessage], outcome: Outcome
+    ) -> list[StoredMessage]:
+        """Give up what failed too often; the others hold the queue up."""
+        buried: list[StoredMessage] = []
         give_up = isinstance(outcome.error, DeadLetter)
         for message in messages:
             failed_too_often = message.reconsume_times >= self._state.settings.max_reconsume_times
             if (give_up or failed_too_often) and await self._failed.bury(message, outcome):
                 self._state.statistics.dead_letters += 1
-                continue
-            message.reconsume_times += 1
-            must_wait = True
-        return must_wait
+                buried.append(message)
+            else:
+                message.reconsume_times += 1
+        return buried
 
     # --------------------------------------------------------------------------------- locks
 

@@ -70,7 +70,7 @@ class RetryLater(PenstockError):
     """
 
     def __init__(self, delay: int | str | None = None, reason: str = "") -> None:
-        self.level = 0 if delay is None else DELAY_LEVELS.level_of(delay)
+        self.level: int = 0 if delay is None else DELAY_LEVELS.level_of(delay)
         self.reason = reason
         waits = f"after {DELAY_LEVELS.text_of(self.level)}" if self.level else "later"
         super().__init__(f"retry {waits}" + (f": {reason}" if reason else ""))
@@ -95,12 +95,12 @@ class ConsumeContext:
     __slots__ = ("ack_index", "auto_commit", "delay_level", "group", "queue", "suspend_time")
 
     def __init__(self, group: str, queue: MessageQueue) -> None:
-        self.group = group
-        self.queue = queue
-        self.ack_index = ALL_ACKNOWLEDGED
-        self.delay_level = 0
-        self.auto_commit = True
-        self.suspend_time = USE_SETTING
+        self.group: str = group
+        self.queue: MessageQueue = queue
+        self.ack_index: int = ALL_ACKNOWLEDGED
+        self.delay_level: int = 0
+        self.auto_commit: bool = True
+        self.suspend_time: float = USE_SETTING
 
 
 class Outcome(NamedTuple):

@@ -66,25 +66,25 @@ class ProcessQueue:
     )
 
     def __init__(self, queue: MessageQueue, now: float) -> None:
-        self.queue = queue
-        self.last_pull_at = now
-        self.last_consume_at = now
-        self.last_lock_at = now
-        self.is_dropped = False
-        self.is_leaving = False
+        self.queue: MessageQueue = queue
+        self.last_pull_at: float = now
+        self.last_consume_at: float = now
+        self.last_lock_at: float = now
+        self.is_dropped: bool = False
+        self.is_leaving: bool = False
         """Dropped by a rebalance that waits for the handler: what it still handles counts."""
-        self.is_locked = False
-        self.unlock_attempts = 0
+        self.is_locked: bool = False
+        self.unlock_attempts: int = 0
         self._on_room: Callable[[], None] | None = None
         self._room_at = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget all messages; flags of ownership and times stay."""
-        self.count = 0
-        self.body_bytes = 0
-        self.accumulated = 0
-        self.is_consuming = False
+        self.count: int = 0
+        self.body_bytes: int = 0
+        self.accumulated: int = 0
+        self.is_consuming: bool = False
         self._cached: dict[int, StoredMessage] = {}
         self._runs: dict[int, Run] = {}
         self._order: deque[int] = deque()
@@ -178,6 +178,10 @@ class ProcessQueue:
                 self.remove(run)
         return self._may_commit()
 
+    def passed(self, next_offset: int, max_offset: int) -> None:
+        """A pull went on to ``next_offset``, past what was filtered out."""
+        self.accumulated = max(0, max_offset - next_offset + 1)
+
     def remove(self, messages: Iterable[StoredMessage]) -> int:
         """Take finished messages out; return the offset that may be committed now.
 
@@ -241,6 +245,15 @@ class ProcessQueue:
             for offset in done:
                 del self._taken[offset]
         return after
+
+    def finish(self, messages: Iterable[StoredMessage]) -> None:
+        """Finish just these of the taken messages; the others stay taken."""
+        done = [
+            taken
+            for message in messages
+            if (taken := self._taken.pop(message.queue_offset, None)) is not None
+        ]
+        self._shrink(len(done), sum(len(message.body) for message in done))
 
     def roll_back(self) -> None:
         """Put everything taken back where it came from."""

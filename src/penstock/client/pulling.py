@@ -301,8 +301,11 @@ class Puller:
         if code != ResponseCode.SUCCESS:
             cursor.next_offset = result.next_begin_offset
             self._correct_offset(cursor)
-            return 0.0
-        return await self._found(cursor, wanted, answer, result, elapsed)
+            delay = 0.0
+        else:
+            delay = await self._found(cursor, wanted, answer, result, elapsed)
+        cursor.process_queue.passed(result.next_begin_offset, result.max_offset)
+        return delay
 
     async def _found(
         self,
@@ -323,10 +326,11 @@ class Puller:
             _MAX_OFFSET,
             result.max_offset,
         )
-        cursor.next_offset = result.next_begin_offset
+        asked, cursor.next_offset = cursor.next_offset, result.next_begin_offset
         runs = self._found_runs(cursor, wanted, body, stamp, result)
         if self._runs is not None and runs:
             state.statistics.pulled(cursor.queue.topic, sum(map(len, runs)), elapsed)
+            _warn_if_backwards(cursor, asked, runs[0].first_offset)
             process_queue.put_runs(runs, result.max_offset)
             self._runs.submit_runs(process_queue, runs)
             return state.settings.pull_interval
@@ -350,6 +354,7 @@ class Puller:
         if delta := result.offset_delta or 0:
             for message in messages:
                 message.queue_offset += delta
+        _warn_if_backwards(cursor, asked, messages[0].queue_offset)
         announced = process_queue.put(messages, result.max_offset)
         self._consuming.submit(process_queue, messages, announced=announced)
         return state.settings.pull_interval
@@ -382,7 +387,8 @@ class Puller:
             for hook in self._filter_hooks:
                 try:
                     answer = hook(kept)
-                except Exception:
+                except BaseException:
+                    # On the session's loop SystemExit would end everything that runs there.
                     log.exception("filter hook failed hook=%r group=%s", hook, self._state.group)
                     continue
                 kept = kept if answer is None else list(answer)
@@ -437,6 +443,15 @@ _PULL_CODES = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
+
+
+def _warn_if_backwards(cursor: PullCursor, asked: int, first: int) -> None:
+    """A broker that answers with what is behind the question may do so without end."""
+    if cursor.next_offset < asked or first < asked:
+        log.warning(
+            "a pull went backwards queue=%s offset=%d first=%d next=%d",
+            cursor.queue, asked, first, cursor.next_offset,
+        )  # fmt: skip
 
 
 def _tell_unreadable(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:

@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 30.0
 DRAIN_STEP = 0.01
 RESET_SECONDS = 10.0
+REST_SECONDS = 1.0
+"""How long a stop waits for a rebalance that may just have been given locks."""
 
 MakeExecutor = Callable[[Caller, Callable[[list[Job]], None], bool], Executor]
 """Makes the executor of plain (False) or coroutine (True) handlers."""
@@ -296,6 +298,7 @@ class PushConsumerCore:
         if state.queues:
             await state.offsets.persist_all(set(state.queues), wait=True)
         if self.settings.orderly and self.settings.is_clustering:
+            await self.rebalancer.come_to_rest(REST_SECONDS)
             await self._unlock_all(held)
         await session.remove_consumer(self.group)
         for queue in held:

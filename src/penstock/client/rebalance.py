@@ -68,16 +68,25 @@ class Rebalancer:
                 return True
             is_balanced = True
             for topic in state.subscriptions.topics:
+                if state.is_stopping:
+                    return True
                 try:
                     is_balanced &= await self._rebalance(topic)
                 except PenstockError as error:
                     is_balanced = False
-                    if not topic.startswith(RETRY_PREFIX):
+                    # Who leaves is refused the list of members, and needs it no more.
+                    if not topic.startswith(RETRY_PREFIX) and not state.is_stopping:
                         log.warning(
                             "rebalance failed group=%s topic=%s error=%s", state.group, topic, error
                         )
             await self._give_up_unsubscribed()
             return is_balanced
+
+    async def come_to_rest(self, seconds: float) -> None:
+        """Wait for a run that is under way, but not for long."""
+        deadline = self._state.clock.monotonic() + seconds
+        while self._busy.locked() and self._state.clock.monotonic() < deadline:
+            await self._state.clock.sleep(WAIT_STEP)
 
     async def _rebalance(self, topic: str) -> bool:
         assigned = await self._assigned(topic)
@@ -92,7 +101,7 @@ class Rebalancer:
                 topic,
                 ",".join(f"{q.broker_name}:{q.queue_id}" for q in sorted(assigned)) or "none",
             )
-            await self._announce(topic, assigned)
+            await self._announce(topic)
         return assigned == {queue for queue in self._state.queues if queue.topic == topic}
 
     async def _assigned(self, topic: str) -> frozenset[MessageQueue] | None:
@@ -127,7 +136,7 @@ class Rebalancer:
         )
         try:
             if runs_user_code(allocation):
-                return await asyncio.get_running_loop().run_in_executor(None, work)
+                return await asyncio.get_running_loop().run_in_executor(None, _contained, work)
             return work()
         except Exception as error:
             log.exception("assignment failed group=%s topic=%s", state.group, topic)
@@ -135,7 +144,7 @@ class Rebalancer:
                 f"the strategy failed for topic {topic!r}: {error}"
             ) from error
 
-    async def _announce(self, topic: str, assigned: frozenset[MessageQueue]) -> None:
+    async def _announce(self, topic: str) -> None:
         """The share changed: limits, brokers and the user's listener must know."""
         state = self._state
         state.share_limits()
@@ -143,7 +152,8 @@ class Rebalancer:
         await state.session.heartbeat_all()
         state.subscriptions.accept(topic)
         if self._on_change is not None:
-            self._on_change(topic, assigned)
+            held = (q for q, one in state.queues.items() if q.topic == topic and not one.is_dropped)
+            self._on_change(topic, frozenset(held))
 
     # -------------------------------------------------------------------------------- applying
 
@@ -243,16 +253,28 @@ class Rebalancer:
         state = self._state
         now = state.clock.monotonic()
         held = ProcessQueue(queue, now)
-        if self._locks is not None and state.settings.is_clustering:
-            if not await self._locks.lock(held):
-                log.warning("lock refused group=%s queue=%s", state.group, queue)
-                state.session.rebalance_later(LOCK_FAILED_DELAY)
-                return False
-            held.is_locked = state.profile.locked_when_created
+        locks = self._locks if state.settings.is_clustering else None
+        if locks is not None and not await locks.lock(held):
+            log.warning("lock refused group=%s queue=%s", state.group, queue)
+            state.session.rebalance_later(LOCK_FAILED_DELAY)
+            return False
         state.offsets.remove(queue)
-        offset = await self.start_offset(queue)
+        try:
+            offset = await self.start_offset(queue)
+        except PenstockError as error:
+            # This one is tried again soon; the others must not wait for its broker.
+            if not queue.topic.startswith(RETRY_PREFIX):
+                log.warning(
+                    "queue not taken yet group=%s queue=%s error=%s", state.group, queue, error
+                )
+            offset = NONE_STORED
+        if state.is_stopping and held.is_locked:
+            # Nobody else knows of this lock, and it would keep the next owner away for a minute.
+            await self._unlock(queue)
         if offset < 0 or state.is_stopping or queue in state.queues:
             return False
+        # Releases before 5.0 wait for the periodic lock task.
+        held.is_locked = held.is_locked and state.profile.locked_when_created
         state.queues[queue] = held
         held.last_pull_at = state.clock.monotonic()
         self._pull(PullCursor(held, offset), state.profile.first_pull_delay)
@@ -308,3 +330,11 @@ class Rebalancer:
             self._repairing.discard(held.queue)
         if not state.profile.offset_repair_delay:
             state.session.wake_rebalance()
+
+
+def _contained(work: Callable[[], frozenset[MessageQueue]]) -> frozenset[MessageQueue]:
+    """Run a user's strategy: what would end a loop that awaits it is an ordinary failure here."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise ServiceNotAvailable(f"the strategy raised {type(error).__name__}") from error

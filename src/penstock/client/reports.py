@@ -79,7 +79,8 @@ def consumer_stats(consumer: PushConsumerCore) -> ConsumerStats:
                 cached=held.count,
                 cached_bytes=held.body_bytes,
                 in_handlers=in_handlers[held],
-                behind=held.accumulated,
+                # Counted from the last message that came, as RocketMQ does, which is here.
+                behind=max(0, held.accumulated - 1),
                 is_locked=held.is_locked,
             )
             for queue, held in state.queues.items()

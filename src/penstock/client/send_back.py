@@ -46,9 +46,7 @@ class FailedMessages:
             if address is None:
                 raise ServiceNotAvailable(f"broker {message.queue.broker_name!r} has no master")
             if (
-                outcome is not None
-                and outcome.error is not None
-                and is_last(message, delay_level, self._settings.max_reconsume_times)
+                is_last(message, delay_level, self._settings.max_reconsume_times)
                 and not self._session.keeps_reasons(address)
                 and await self.bury(message, outcome)
             ):

@@ -11,6 +11,7 @@ route, a connection) gets a task.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -180,20 +181,25 @@ class Send:
     async def _find_route(self) -> None:
         producer = self._producer
         try:
-            await producer.session.publish_queues(
-                self._message.topic, producer.settings.default_topic_queues
-            )
+            async with asyncio.timeout(self._left):
+                await producer.session.publish_queues(
+                    self._message.topic, producer.settings.default_topic_queues
+                )
+        except TimeoutError:
+            self._finish(self._out_of_time(f"no route for topic {self._message.topic!r} yet"))
+            return
         except PenstockError as error:
             self._finish(error)
-            return
-        if producer.clock.monotonic() >= self._deadline:
-            self._finish(self._out_of_time(f"no route for topic {self._message.topic!r} yet"))
             return
         self.go()
 
     async def _connect(self, address: str) -> None:
         try:
-            peer = await self._producer.session.connect(address)
+            async with asyncio.timeout(self._left):
+                peer = await self._producer.session.connect(address)
+        except TimeoutError:
+            self._failed(RequestTimeout(f"no connection to {address} in time"))
+            return
         except PenstockError as error:
             self._failed(error)
             return
@@ -203,8 +209,7 @@ class Send:
         queue = self._queue
         assert queue is not None
         try:
-            left = self._deadline - self._producer.clock.monotonic()
-            peer.start_request(self._make_command(queue), left, self._answered)
+            peer.start_request(self._make_command(queue), self._left, self._answered)
         except PenstockError as error:
             self._failed(error)
         except Exception as error:
@@ -275,6 +280,11 @@ class Send:
         tried = f"after {self._attempts} attempts" if self._attempts > 1 else "in one attempt"
         text = f"message {self._msg_id} to {queue} not confirmed {tried}: {error.what}"
         self._finish(type(error)(text, expected=error.expected, hint=error.hint))
+
+    @property
+    def _left(self) -> float:
+        """Seconds left for everything."""
+        return self._deadline - self._producer.clock.monotonic()
 
     def _may_retry(self) -> bool:
         return (

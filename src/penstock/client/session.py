@@ -61,26 +61,26 @@ class ClientSession:
     ) -> None:
         self.settings = settings
         self.clock = clock
-        self.chance = chance or random.Random()
-        self.routes = RouteTable()
+        self.chance: random.Random = chance or random.Random()
+        self.routes: RouteTable = RouteTable()
         self.replies: dict[str, Callable[[StoredMessage], None]] = {}
         """Requests of ours that wait for a reply, by correlation id."""
-        self.tasks = Tasks(f"session {settings.client_id}")
+        self.tasks: Tasks = Tasks(f"session {settings.client_id}")
         self.consumers: dict[str, ConsumerMember] = {}
         self.producers: dict[str, ProducerMember] = {}
         self.broker_versions: dict[str, int] = {}
         self._reason_keepers: set[str] = set()
         self._requests = BrokerRequests(self)
-        self.pool = Pool(
+        self.pool: Pool = Pool(
             self._requests.serve,
             tls=settings.tls,
             connect_timeout=settings.connect_timeout,
             chance=self.chance.random,
         )
-        self.calls = Calls(self.connect, settings.credentials, settings.api_timeout)
+        self.calls: Calls = Calls(self.connect, settings.credentials, settings.api_timeout)
         # Name servers are not greeted, and a greeting must not wait for itself.
         self._plain_calls = Calls(self.pool.peer, settings.credentials, settings.api_timeout)
-        self.nameservers = NameServers(
+        self.nameservers: NameServers = NameServers(
             settings.nameservers,
             self._plain_calls,
             self.chance.randrange(len(settings.nameservers)),

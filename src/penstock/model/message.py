@@ -123,13 +123,13 @@ class StoredMessage:
     """Properties in wire form that came later, while the others had not been parsed."""
     _head: list[Any] | bytes
 
-    flag = _OfHead[int](0)
-    log_position = _OfHead[int](1)
-    sys_flag = _OfHead[int](2)
-    born_timestamp = _OfHead[int](3)
-    store_timestamp = _OfHead[int](5)
-    reconsume_times = _OfHead[int](7)
-    prepared_transaction_offset = _OfHead[int](8)
+    flag: _OfHead[int] = _OfHead(0)
+    log_position: _OfHead[int] = _OfHead(1)
+    sys_flag: _OfHead[int] = _OfHead(2)
+    born_timestamp: _OfHead[int] = _OfHead(3)
+    store_timestamp: _OfHead[int] = _OfHead(5)
+    reconsume_times: _OfHead[int] = _OfHead(7)
+    prepared_transaction_offset: _OfHead[int] = _OfHead(8)
 
     def __init__(
         self,
@@ -293,13 +293,11 @@ class StoredMessage:
             self.offset_msg_id,
         )
 
+    # Mutable and compared by value, so it has no hash: Python takes it away with this.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredMessage):
             return NotImplemented
         return self._fields() == other._fields()
-
-    # Mutable and compared by value.
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         shown = self.body if len(self.body) <= _BODY_SHOWN else self.body[:_BODY_SHOWN] + b"..."

@@ -82,17 +82,17 @@ class Connection(asyncio.Protocol):
         self._close_callbacks: list[Callable[[], None]] = []
         self._heard_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self.remote = "unknown"
+        self.remote: str = "unknown"
         """The other end as ``ip:port``."""
-        self.local = "unknown"
+        self.local: str = "unknown"
         """Our end as ``ip:port``."""
         self.data: dict[str, object] = {}
         """What the owner of the connection wants to remember about it."""
-        self.close_reason = "not connected yet"
+        self.close_reason: str = "not connected yet"
         """Why it is closed, for people."""
-        self.is_closed = True
+        self.is_closed: bool = True
         """Nothing can be said any more, or not yet."""
-        self.has_spoken = False
+        self.has_spoken: bool = False
         """Whether a whole frame has come in."""
 
     def __repr__(self) -> str:

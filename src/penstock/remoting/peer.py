@@ -117,10 +117,10 @@ class Peer(Connection):
         self._backlog: deque[BareFrame] = deque()
         self._last_request_id = 0
         self._said_busy = False
-        self.open_promises = 0
+        self.open_promises: int = 0
         """Requests of the other side that wait for their promise."""
-        self.unasked_answers = 0
-        self.late_answers = 0
+        self.unasked_answers: int = 0
+        self.late_answers: int = 0
 
     # ------------------------------------------------------------------------- asking
 

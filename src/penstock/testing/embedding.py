@@ -41,7 +41,7 @@ class Embedding:
         self._brokers = check_brokers(brokers)
         self._clock_choice = clock
         self._number = next(_numbers)
-        self.state = "new"
+        self.state: str = "new"
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._cluster: EmbeddedCluster | None = None
         self._host: Host | None = None

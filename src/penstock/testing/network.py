@@ -101,8 +101,8 @@ class Network:
         self.loop = loop
         self.conditions = PERFECT
         self.connections: dict[int, Connection] = {}
-        self.connect_seconds = 127.0  # Linux: six SYN retries
-        self.give_up_seconds = 924.6  # Linux: tcp_retries2 = 15
+        self.connect_seconds: float = 127.0  # Linux: six SYN retries
+        self.give_up_seconds: float = 924.6  # Linux: tcp_retries2 = 15
         self._random = generator
         self._between: dict[tuple[str, str], Conditions] = {}
         self._cut_off: set[tuple[str, str]] = set()

@@ -53,12 +53,12 @@ class Pipe:
     def __init__(self, connection: Connection, direction: str) -> None:
         self._connection = connection
         self._network = connection.network
-        self.direction = direction
+        self.direction: str = direction
         self.sender: Endpoint
         self.receiver: Endpoint
-        self.unread = 0
+        self.unread: int = 0
         # True: the connection is dead in this direction and nobody was told.
-        self.vanished = False
+        self.vanished: bool = False
         self._items: deque[tuple[float, bytes]] = deque()
         self._last_arrival = 0.0
         self._reset_at: float | None = None

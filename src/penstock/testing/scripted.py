@@ -370,6 +370,8 @@ class ScriptedCluster:
         self.nameserver = _ScriptedNameServer(clock, self)
         self.brokers = {name: ScriptedBroker(name, clock) for name in brokers}
         self.topics: dict[str, dict[str, QueueRoute]] = {}
+        self.slaves: dict[str, list[str]] = {}
+        """Brokers that are known as the slaves of another one, by its name."""
 
     @property
     def namesrv(self) -> str:
@@ -402,7 +404,15 @@ class ScriptedCluster:
         return TopicRoute(
             tuple(queues.values()),
             tuple(
-                BrokerRoute(name, "scripted", {0: self.brokers[name].address}) for name in queues
+                BrokerRoute(
+                    name,
+                    "scripted",
+                    {
+                        number: self.brokers[one].address
+                        for number, one in enumerate([name, *self.slaves.get(name, [])])
+                    },
+                )
+                for name in queues
             ),
         )
 

@@ -74,7 +74,7 @@ class VirtualServer(asyncio.AbstractServer):
         self._is_closed = False
         self._ends: dict[Endpoint, None] = {}
         self._gone: asyncio.Future[None] | None = None
-        self.context = contextvars.copy_context()
+        self.context: contextvars.Context = contextvars.copy_context()
 
     @property
     def sockets(self) -> tuple[VirtualSocket, ...]:

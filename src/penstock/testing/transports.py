@@ -51,10 +51,10 @@ class Endpoint(_FlowControlMixin):
         self.incoming: Pipe
         self.outgoing: Pipe
         self.server: VirtualServer | None = None
-        self.reading_paused = False
-        self.is_open = False  # the protocol has its connection_made
-        self.is_closed = False  # the protocol has its connection_lost
-        self.is_dead = False  # the host crashed: none of its code runs any more
+        self.reading_paused: bool = False
+        self.is_open: bool = False  # the protocol has its connection_made
+        self.is_closed: bool = False  # the protocol has its connection_lost
+        self.is_dead: bool = False  # the host crashed: none of its code runs any more
         self._protocol: asyncio.BaseProtocol
         self._is_closing = False
         self._eof_written = False

@@ -76,9 +76,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: int = 0, *, start: float = DEFAULT_START) -> None:
         super().__init__()
         self.seed = seed
-        self.random = random.Random(seed)
-        self.trace = Trace()
-        self.network = Network(self, random.Random(self.random.getrandbits(64)))
+        self.random: random.Random = random.Random(seed)
+        self.trace: Trace = Trace()
+        self.network: Network = Network(self, random.Random(self.random.getrandbits(64)))
         self.executor_latency: tuple[float, float] = (0.0, 0.0)
         self.unhandled: list[dict[str, Any]] = []
         self.before_time_passes: Callable[[], bool] | None = None
@@ -95,7 +95,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._is_driven_inside = False
         self._signal_handlers_by_number: dict[int, tuple[Callable[..., object], tuple[Any, ...]]]
         self._signal_handlers_by_number = {}
-        self.clock = VirtualClock(self, start)
+        self.clock: VirtualClock = VirtualClock(self, start)
         self.set_exception_handler(_keep_unhandled)
 
     # -- time -------------------------------------------------------------------------------------
