@@ -195,16 +195,30 @@ def test_what_is_written_to_a_live_store_can_be_exported_at_once(tmp_path: Path)
             assert len(export(tmp_path / "store")) == number + 1
 
 
-def test_export_goes_on_behind_a_damaged_segment_and_tells(root: Path) -> None:
+def test_export_goes_on_behind_each_damage_and_tells(root: Path) -> None:
     whole = export(root)
     hurt = segments(root)[1]
-    victim = next(m for m in whole if m["log_position"] == int(hurt.name))
-    patch(hurt, 100, b"\xff")
+    inside = [m for m in whole if m["log_position"] // 4096 == 1]
+    victims = [inside[0], inside[3], inside[4]]
+    for victim in victims:
+        patch(hurt, victim["log_position"] % 4096 + 100, b"\xff")
     exporter = Exporter(str(root))
-    left = list(exporter)
-    assert victim not in left
-    assert [m for m in whole if m["log_position"] // 4096 != 1] == left
-    assert [(Path(damage.file), damage.position) for damage in exporter.damages] == [(hurt, 0)]
+    assert list(exporter) == [m for m in whole if m not in victims]
+    # What lies side by side is one damage: its inside cannot be told apart.
+    places = [(Path(damage.file), damage.position) for damage in exporter.damages]
+    assert places == [(hurt, 0), (hurt, inside[3]["log_position"] % 4096)]
+
+
+def test_export_goes_on_behind_zeros_in_the_last_segment(root: Path) -> None:
+    whole = export(root)
+    hurt = segments(root)[-1]
+    inside = [m for m in whole if m["log_position"] >= int(hurt.name)]
+    victim = inside[1]
+    patch(hurt, victim["log_position"] % 4096, bytes(victim["size"]))
+    exporter = Exporter(str(root))
+    assert list(exporter) == [m for m in whole if m is not victim]
+    (damage,) = exporter.damages
+    assert damage.what == "zeros, but records behind them"
 
 
 def test_a_body_that_cannot_be_opened_is_null_and_told(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Exporter:
         total = walk.end_of_files - walk.start
         seen = 0
         try:
-            for base, view, records in walk.records(part.from_position):
+            for base, view, records in walk.records(part.from_position, past_damage=True):
                 for found in records:
                     seen += 1
                     if self._progress is not None and seen % REPORT_EVERY == 0:

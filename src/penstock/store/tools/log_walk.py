@@ -46,6 +46,8 @@ class WalkEnd(NamedTuple):
     """The log position behind the last record, or the next segment's after a blank."""
     damage: str | None
     has_records: bool
+    is_rest_known: bool
+    """Whether it was looked for records behind the end, and none was found."""
 
 
 def segment_files(
@@ -119,18 +121,32 @@ class LogWalk:
         self.damages.append(Damage(segment_path(self.directory, base), position, what))
 
     def records(
-        self, first_position: int = 0, *, check_crc: bool = True
+        self, first_position: int = 0, *, past_damage: bool = False
     ) -> Iterator[tuple[int, memoryview, Iterator[Scanned]]]:
-        """Each segment: where it starts, its bytes and its records, to be walked in order."""
+        """Each segment: where it starts, its bytes and its records, to be walked in order.
+
+        With ``past_damage`` a segment comes once more for each stretch of whole records behind
+        something damaged.
+        """
         for base in self.bases:
             if base + self.segment_size <= first_position:
                 continue
             view = self.log.segment_view(base)
             if view is None:
                 continue  # retention of a live store was faster
-            scan = self.log.scan(base, base + self.segment_size, check_crc=check_crc)
-            yield base, view, iter(scan)
-            self.ends.append(WalkEnd(base, scan.end, scan.damage, scan.last_record >= 0))
+            limit = base + self.segment_size
+            start: int | None = base
+            has_records = False
+            while start is not None:
+                scan = self.log.scan(start, limit)
+                yield base, view, iter(scan)
+                has_records |= scan.last_record >= 0
+                start = None
+                if past_damage and scan.end < limit:
+                    start = self._record_behind(base, scan.end - base)
+                if start is not None:
+                    self._report_gap(base, scan.end - base, scan.damage)
+            self.ends.append(WalkEnd(base, scan.end, scan.damage, has_records, past_damage))
         self._judge_ends()
 
     def _judge_ends(self) -> None:
@@ -142,8 +158,11 @@ class LogWalk:
             at = end.end - end.base
             if number < last:
                 self._report(end.base, at, end.damage or "zeros, but records in later segments")
-            elif self.has_record_behind(end.base, at):
-                self._report(end.base, at, end.damage or "zeros, but records behind them")
+            elif not end.is_rest_known and self._record_behind(end.base, at) is not None:
+                self._report_gap(end.base, at, end.damage)
+
+    def _report_gap(self, base: int, at: int, damage: str | None) -> None:
+        self._report(base, at, damage or "zeros, but records behind them")
 
     @property
     def torn_tail(self) -> str | None:
@@ -155,23 +174,33 @@ class LogWalk:
             return None
         return f"log position {tail[0].end}: {tail[0].damage}"
 
-    def has_record_behind(self, base: int, at: int) -> bool:
-        """Whether a whole record lies somewhere behind a place in a segment."""
+    def _record_behind(self, base: int, at: int) -> int | None:
+        """Where the first whole record begins behind a place in a segment; None: nowhere."""
         view = self.log.segment_view(base)
         if view is None:
-            return False
+            return None
         start = at + 1
         while start < len(view):
             # Chunks overlap by a head, so that none hides on their border.
             chunk = bytes(view[start : start + _SEARCH_BYTES + MIN_RECORD_BYTES])
-            for magic in _MAGICS:
-                found = chunk.find(magic, 4)
-                while found >= 0:
-                    if self.is_record(base + start + found - 4):
-                        return True
-                    found = chunk.find(magic, found + 1)
+            first = min(
+                (place for magic in _MAGICS for place in self._places(base, start, chunk, magic)),
+                default=None,
+            )
+            if first is not None:
+                return first
             start += _SEARCH_BYTES
-        return False
+        return None
+
+    def _places(self, base: int, start: int, chunk: bytes, magic: bytes) -> Iterator[int]:
+        """Where the first whole record with this magic is in a chunk of a segment."""
+        found = chunk.find(magic, 4)
+        while found >= 0:
+            place = base + start + found - 4
+            if self.is_record(place):
+                yield place
+                return
+            found = chunk.find(magic, found + 1)
 
     def record_at(self, position: int) -> memoryview | None:
         """The record that starts at a position; None if none does, or its file is not usable."""
