@@ -3,6 +3,9 @@
 All topics are made first, by sending to each of them. Then rounds are interleaved in which the
 sends go to one of them, to a hundred, to all in turn. The baseline is the round with one topic.
 
+While the topics are made, some are made one after the other: what one more topic costs a broker
+(and the name server in the same process) that has so many.
+
     python -m benchmarks.broker_topics [--full]
 """
 
@@ -12,16 +15,18 @@ from typing import Final
 
 from benchmarks.effort import QUICK, Effort, Figures, at_least, median, ratio
 from benchmarks.load import Measured, ask_successfully, load
-from benchmarks.processes import broker
+from benchmarks.processes import ServerProcess, broker
 from benchmarks.requests import send
 from benchmarks.script import main
 
-from penstock.protocol.commands import encode_command
+from penstock.protocol.commands import Command, encode_command
 from penstock.remoting.loop import run as run_loop
 
 COUNTS: Final = (1, 100, 10_000)
 IN_FLIGHT: Final = 256
 TARGET_RATIO: Final = 0.9
+MADE_ALREADY: Final = (100, 1_000, 10_000)
+MADE_ONE_BY_ONE: Final = 20
 
 
 def run(effort: Effort = QUICK) -> Figures:
@@ -30,8 +35,7 @@ def run(effort: Effort = QUICK) -> Figures:
     commands = [send(f"bench-topic-{n}", 0, 128, n) for n in range(counts[-1])]
     rounds: dict[int, list[Measured]] = {count: [] for count in counts}
     with broker() as ours:
-        # Many at a time: a new topic is answered when the table of all topics is on the disk.
-        run_loop(ask_successfully(ours.port, commands, in_flight=1024))
+        made = _make_topics(ours, commands, sorted({effort.scaled(n) for n in MADE_ALREADY}))
         ring = [encode_command(command) for command in commands]
         for _ in range(effort.rounds):
             for count, measured in rounds.items():
@@ -52,6 +56,7 @@ def run(effort: Effort = QUICK) -> Figures:
     return {
         "benchmark": "broker_topics",
         "scenarios": scenarios,
+        "new_topics": made,
         "resident_bytes_after": resident,
         "targets": [
             at_least(
@@ -61,6 +66,25 @@ def run(effort: Effort = QUICK) -> Figures:
             )
         ],
     }
+
+
+def _make_topics(ours: ServerProcess, commands: list[Command], steps: list[int]) -> list[Figures]:
+    """Make all topics; what the last ones before each step cost when made one by one."""
+    figures: list[Figures] = []
+    done = 0
+    for step in [min(step, len(commands)) for step in steps]:
+        alone = max(done, step - MADE_ONE_BY_ONE)
+        # Many at a time: a new topic is answered when the table of all topics is on the disk.
+        run_loop(ask_successfully(ours.port, commands[done:alone], in_flight=1024))
+        before = ours.cpu_seconds()
+        run_loop(ask_successfully(ours.port, commands[alone:step], in_flight=1))
+        spent = ours.cpu_seconds() - before
+        if step > alone:
+            each = round(spent * 1e3 / (step - alone), 2)
+            figures.append({"topics": step, "broker_milliseconds": each})
+        done = max(done, step)
+    run_loop(ask_successfully(ours.port, commands[done:], in_flight=1024))
+    return figures
 
 
 if __name__ == "__main__":

@@ -190,6 +190,40 @@ async def test_nothing_found_moves_on_and_commits_when_nothing_is_cached(
     assert bench.broker.offsets[GROUP, "T", 0] == 70
 
 
+@pytest.mark.parametrize(
+    "code",
+    [ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND],
+)
+@on_bench(topics={"T": 1})
+async def test_a_broker_that_leads_nowhere_is_asked_ever_less(bench: Bench, code: int) -> None:
+    seen: list[bytes] = []
+
+    def nowhere(peer: Peer, request: Command) -> Command | None:
+        if len(bench.broker.asked(PULL, topic="T")) > 1000:
+            return None  # enough is enough: no time passes between such questions
+        ask = decode_header(PullMessage, request.ext)
+        answer = pull_result(code, ask.queue_offset, 0, 100)
+        answer.body = b""
+        return answer
+
+    bench.broker.script[PULL] = nowhere
+    await bench.consumer(lambda message: seen.append(message.body), start_from=FIRST)
+    await asyncio.sleep(60)
+    times = [pull.at for pull in bench.broker.asked(PULL, topic="T")]
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert 15 <= len(waits) <= 100
+    assert waits[0] < 0.1, "once may be chance"
+    assert waits[-1] >= 0.9
+    # Whatever was wrong with it: it is listened to again as soon as it is right.
+    del bench.broker.script[PULL]
+    bench.broker.put("T", 0, *[b"x"] * 80)
+    await asyncio.sleep(4)
+    assert len(seen) == 80
+    pulls = bench.broker.asked(PULL, topic="T")[len(times) :]
+    assert offsets(pulls)[-3:] == [32, 64, 80]
+    assert pulls[-1].at - pulls[-3].at < 0.1
+
+
 @pytest.mark.spec("S49")
 @on_bench(topics={"T": 1})
 async def test_the_offset_does_not_pass_cached_messages(bench: Bench) -> None:

@@ -222,8 +222,15 @@ def test_a_minimal_json_header_has_javas_defaults() -> None:
     assert json_command(MINIMAL) == Command(10, 1, language=Language.JAVA, version=0)
 
 
+def test_a_json_header_without_a_flag_is_a_plain_request() -> None:
+    command = json_command({"code": 10, "opaque": 1})
+    assert command == json_command(MINIMAL)
+    assert not command.is_response
+    assert not command.is_oneway
+
+
 def test_null_is_as_good_as_absent() -> None:
-    nulls = {"language": None, "version": None, "remark": None, "extFields": None}
+    nulls = {"language": None, "version": None, "remark": None, "extFields": None, "flag": None}
     assert json_command({**MINIMAL, **nulls}) == json_command(MINIMAL)
 
 
@@ -313,7 +320,6 @@ BAD_JSON: dict[str, tuple[bytes, str]] = {
     "null": (b"null", "is not a JSON object"),
     "no code": (b'{"flag":0,"opaque":1}', "header without code; expected code as a 32-bit"),
     "no opaque": (b'{"code":10,"flag":0}', "header without opaque"),
-    "no flag": (b'{"code":10,"opaque":1}', "header without flag"),
     "code as text": (b'{"code":"10","flag":0,"opaque":1}', "code '10' in a header"),
     "code as float": (b'{"code":1.5,"flag":0,"opaque":1}', "code 1.5 in a header"),
     "null code": (b'{"code":null,"flag":0,"opaque":1}', "code None in a header"),

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -187,7 +187,7 @@ class Broker(Service):
         def topics_changed(topic: str) -> None:
             tables.changed(TOPICS_FILE)
             if self._registration is not None:
-                self._registration.topics_changed()
+                self._registration.topic_changed(topic)
 
         topics = Topics(
             system=system_topics(
@@ -240,11 +240,11 @@ class Broker(Service):
             random_below=self._random.randrange,
         )
 
-    def _when_topics_known(self, done: Callable[[], object]) -> None:
+    def _when_topics_known(self, done: Callable[[], object], topics: Collection[str]) -> None:
         if self._registration is None:
             done()
         else:
-            self._registration.when_known(done)
+            self._registration.when_known(done, topics)
 
     def _load(self, state: BrokerState) -> None:
         """Read the tables, and bring them in line with what the store really has."""

@@ -1,8 +1,13 @@
 """Tells all name servers that this broker lives, and which topics it has.
 
-Every thirty seconds, and at once when a topic changed; changes that come in one burst are told
-together. Name servers do not talk to each other, so each is told, and one that does not answer
-keeps nobody waiting.
+All of it every thirty seconds, and at once what changed: a few topics each by itself, since a name
+server only adds what it is told, and many of them, or whatever else changed, with all the others.
+Changes that come in one burst are told together. Name servers do not talk to each other, so each
+is told, and one that does not answer keeps nobody waiting.
+
+A topic by itself means something only to a name server that knows the broker. It forgets brokers
+when it ends, or when it closes their connection; so only the connection that carried the whole
+table is used for that. Name servers of 4.x do not even answer the request; they are told all.
 """
 
 from __future__ import annotations
@@ -10,20 +15,24 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from penstock.broker.config import BrokerConfig
 from penstock.broker.topics import Topics
 from penstock.errors import PenstockError
 from penstock.model.names import INHERIT, READ, WRITE
+from penstock.model.route import MASTER_ID
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.registration import V5_0_0
 from penstock.protocol.bodies.registration import RegisterBroker as RegisteredTopics
-from penstock.protocol.bodies.topics import TopicConfigTable
+from penstock.protocol.bodies.routes import QueueData, TopicRouteData
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import encode_header
-from penstock.protocol.headers.nameserver import RegisterBroker, UnregisterBroker
+from penstock.protocol.headers.nameserver import RegisterBroker, RegisterTopic, UnregisterBroker
 from penstock.remoting import Handler, Peer, Pool
 from penstock.runtime.clock import Clock, TimerHandle
 from penstock.runtime.service import Service
@@ -36,6 +45,27 @@ _UNREGISTER_SECONDS = 2.0
 _BURST_SECONDS = 0.02
 # How long the creation of a topic waits for name servers; they are told again anyway.
 _KNOWN_SECONDS = 2.0
+# A topic by itself costs both sides about as much as so many in one table.
+_TOPICS_PER_REQUEST = 100
+
+
+@dataclass(slots=True, eq=False)
+class _NameServer:
+    """What one name server was told, and what it is still to be told."""
+
+    address: str
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    unsaid: set[str] = field(default_factory=set)
+    """Topics that changed since."""
+    needs_all: bool = True
+    """Whether more changed than some topics."""
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    told_over: Peer | None = None
+    """The connection that it took the whole table over; None if it did not, or is too old to be
+    told of single topics."""
+    next_round: float = 0.0
+    ordered: Mapping[str, str] = field(default_factory=dict)
+    """The topics it listed as ordered when it was last told everything."""
 
 
 class Registration(Service):
@@ -58,13 +88,9 @@ class Registration(Service):
         self._clock = clock
         self._address = address
         self._ha_address = ha_address
-        self._name_servers = tuple(name_servers)
+        self._name_servers = [_NameServer(address) for address in dict.fromkeys(name_servers)]
         self._handler = handler
         self._permission = permission
-        self._changed = {name_server: asyncio.Event() for name_server in self._name_servers}
-        self._waiting: dict[str, list[Callable[[], None]]] = {
-            name_server: [] for name_server in self._name_servers
-        }
         self._failing: set[str] = set()
         self._registered: set[str] = set()
 
@@ -73,25 +99,33 @@ class Registration(Service):
         """The name servers that took the last registration."""
         return frozenset(self._registered)
 
-    def topics_changed(self) -> None:
-        """Register again, soon."""
-        for changed in self._changed.values():
-            changed.set()
+    def topic_changed(self, topic: str) -> None:
+        """Tell of a new or changed topic soon; of everything if it is gone, or is none."""
+        is_there = topic in self._topics
+        for name_server in self._name_servers:
+            if is_there:
+                name_server.unsaid.add(topic)
+            else:
+                name_server.needs_all = True
+            name_server.changed.set()
 
-    def when_known(self, done: Callable[[], object]) -> None:
+    def when_known(self, done: Callable[[], object], topics: Iterable[str] = ()) -> None:
         """Call ``done`` when the name servers know the topics as they are now.
 
-        Name servers that are down keep nobody waiting, nor does a slow one for long.
+        Of ``topics`` they are told again in any case. Name servers that are down keep nobody
+        waiting, nor does a slow one for long.
         """
-        name_servers = [name for name in self._name_servers if name in self._registered]
+        name_servers = [one for one in self._name_servers if one.address in self._registered]
         if not name_servers:
             done()
             return
         countdown = _Countdown(len(name_servers), done)
         countdown.timer = self._clock.call_later(_KNOWN_SECONDS, countdown.finish)
+        topics = [topic for topic in topics if topic in self._topics]
         for name_server in name_servers:
-            self._waiting[name_server].append(countdown.count)
-            self._changed[name_server].set()
+            name_server.unsaid.update(topics)
+            name_server.waiting.append(countdown.count)
+            name_server.changed.set()
 
     async def _run(self, ready: Callable[[], None]) -> None:
         async with Pool(self._handler) as pool:
@@ -103,18 +137,19 @@ class Registration(Service):
                     ]
                     await asyncio.gather(*first)
                     ready()
-                    for name_server, changed in self._changed.items():
-                        group.create_task(self._keep_registered(pool, name_server, changed))
+                    for name_server in self._name_servers:
+                        group.create_task(self._keep_registered(pool, name_server))
                     # Also a broker without a name server lives until it is stopped.
                     await asyncio.get_running_loop().create_future()
             finally:
                 await asyncio.shield(self._unregister_everywhere(pool))
 
-    async def _keep_registered(self, pool: Pool, name_server: str, changed: asyncio.Event) -> None:
-        period = self._config.register_period_seconds
+    async def _keep_registered(self, pool: Pool, name_server: _NameServer) -> None:
+        changed = name_server.changed
         earliest = 0.0
         while True:
-            timer = self._clock.call_later(period, changed.set)
+            wait = max(0.0, name_server.next_round - self._clock.monotonic())
+            timer = self._clock.call_later(wait, changed.set)
             try:
                 await changed.wait()
             finally:
@@ -123,12 +158,59 @@ class Registration(Service):
             await self._clock.sleep(max(0.0, earliest - self._clock.monotonic()))
             earliest = self._clock.monotonic() + _BURST_SECONDS
             changed.clear()
-            waiting, self._waiting[name_server] = self._waiting[name_server], []
+            waiting, name_server.waiting = name_server.waiting, []
             try:
-                await self._register(pool, name_server)
+                if not await self._tell_topics(pool, name_server):
+                    await self._register(pool, name_server)
             finally:
                 for known in waiting:
                     known()
+
+    async def _tell_topics(self, pool: Pool, name_server: _NameServer) -> bool:
+        """Tell of topics that changed, each by itself; False if that is not the way."""
+        unsaid, peer = name_server.unsaid, name_server.told_over
+        if (
+            not unsaid
+            or name_server.needs_all
+            or len(unsaid) > 1 + len(self._topics) // _TOPICS_PER_REQUEST
+            or self._clock.monotonic() >= name_server.next_round
+            or peer is None
+            or peer is not pool.find(name_server.address)
+            or self._config.broker_id != MASTER_ID
+        ):
+            return False
+        name_server.unsaid = set()
+        try:
+            answers = await asyncio.gather(
+                *(peer.request(one, _KNOWN_SECONDS) for one in self._topic_commands(unsaid))
+            )
+        except PenstockError as error:
+            log.info("topics not told name_server=%s error=%s", name_server.address, error)
+            return False
+        self._topics.set_order({t: v for t, v in name_server.ordered.items() if t in unsaid})
+        return all(answer.code == ResponseCode.SUCCESS for answer in answers)
+
+    def _topic_commands(self, topics: Collection[str]) -> list[Command]:
+        found = [(topic, self._topics.get(topic)) for topic in topics]
+        allowed = self._permission() | INHERIT
+        return [
+            Command(
+                RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+                ext=encode_header(RegisterTopic(topic)),
+                body=encode_body(TopicRouteData((self._queues(config, allowed),))),
+            )
+            for topic, config in found
+            if config is not None
+        ]
+
+    def _queues(self, config: TopicConfig, allowed: int) -> QueueData:
+        return QueueData(
+            self._config.broker_name,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm & allowed,
+            config.topic_sys_flag,
+        )
 
     def _command(self) -> Command:
         header = RegisterBroker(
@@ -157,14 +239,18 @@ class Registration(Service):
         }
         return TopicConfigTable(masked, table.data_version)
 
-    async def _register(self, pool: Pool, name_server: str) -> None:
+    async def _register(self, pool: Pool, to: _NameServer) -> None:
+        """Tell a name server everything."""
+        name_server = to.address
+        to.unsaid, to.needs_all, to.told_over = set(), False, None
+        to.next_round = self._clock.monotonic() + self._config.register_period_seconds
         try:
             answer = await pool.request(name_server, self._command(), _TIMEOUT_SECONDS)
             if answer.code != ResponseCode.SUCCESS:
                 raise PenstockError(f"{response_name(answer.code)}: {answer.remark}")
             body = bytes(answer.body)  # type: ignore[arg-type]  # a received body is bytes
-            if body:
-                self._topics.set_order(decode_body(KvTable, body).table)
+            to.ordered = decode_body(KvTable, body).table if body else {}
+            self._topics.set_order(to.ordered)
         except PenstockError as error:
             self._registered.discard(name_server)
             if name_server not in self._failing:
@@ -173,6 +259,8 @@ class Registration(Service):
                 log.warning("not registered name_server=%s error=%s", name_server, error)
             return
         self._registered.add(name_server)
+        if answer.version >= V5_0_0:
+            to.told_over = pool.find(name_server)
         if name_server in self._failing:
             self._failing.discard(name_server)
             log.info("registered again name_server=%s", name_server)

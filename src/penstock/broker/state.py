@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from penstock.broker.clients import Clients
@@ -51,8 +51,8 @@ class BrokerState:
     store_host: bytes
     """The same, packed, as records carry it."""
     started_ms: int
-    when_topics_known: Callable[[Callable[[], object]], None]
-    """Calls back when the name servers know the topics as they are now."""
+    when_topics_known: Callable[[Callable[[], object], Collection[str]], None]
+    """Calls back when the name servers know the topics as they are now; told of some again."""
     random_below: Callable[[int], int]
     """A number from 0 up to, but not including, the argument."""
     send_back_hooks: list[SendBackHook] = field(default_factory=list)

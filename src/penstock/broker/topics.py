@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from penstock.broker.topic_texts import TopicTexts
 from penstock.errors import InvalidArgument, RequestRefused, TopicNotFound
 from penstock.model.names import (
     BENCHMARK_TOPIC,
@@ -31,7 +32,6 @@ from penstock.model.names import (
     WRITE,
     reply_topic,
 )
-from penstock.protocol.bodies.codec import encode_state
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.topics import MAX_QUEUES, TopicConfig, TopicConfigTable, read_topics
 from penstock.protocol.json_dialect import loads
@@ -118,6 +118,7 @@ class Topics:
         self._table: dict[str, TopicConfig] = {}
         self._version = DataVersion(0, now_ms(), 0)
         self._watchers: list[Callable[[], None]] = []
+        self._texts = TopicTexts()
         self._system = {config.topic_name: config for config in system}
         self._add_system_topics()
 
@@ -264,7 +265,7 @@ class Topics:
 
     def dump(self) -> bytes:
         """The content of ``topics.json``."""
-        return encode_state(self.table())
+        return self._texts.text(self.table())
 
     def load(self, data: bytes) -> None:
         """Take over what ``dump`` wrote, or what Apache RocketMQ did."""

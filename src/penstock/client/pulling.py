@@ -9,7 +9,8 @@ request under way. What a step of the loop decides is how long to wait before th
     orderly, not locked  the exception delay
     failed               the exception delay; told to slow down: 20 ms
     found                the pull interval
-    nothing found        at once (the broker has held the request)
+    nothing found        at once (the broker has held the request, or moved the offset)
+    no progress at once  20 ms, twice as long each time, up to the exception delay
     offset illegal       the queue is repaired and given up; the next rebalance takes it anew
 """
 
@@ -58,6 +59,7 @@ LARGEST_PULL = 512
 """Messages our own broker is asked for at once, at most: reading them keeps the loop for well
 under a millisecond."""
 
+_MOST_DOUBLINGS = 10
 _MIN_OFFSET = Property.MIN_OFFSET.encode()
 _MAX_OFFSET = Property.MAX_OFFSET.encode()
 
@@ -86,7 +88,7 @@ class TakingRuns(Protocol):
 class PullCursor:
     """Where the next pull of one queue begins."""
 
-    __slots__ = ("broker_id", "flow_stops", "next_offset", "process_queue", "was_locked")
+    __slots__ = ("broker_id", "flow_stops", "next_offset", "process_queue", "stalls", "was_locked")
 
     def __init__(self, process_queue: ProcessQueue, next_offset: int) -> None:
         self.process_queue = process_queue
@@ -94,6 +96,8 @@ class PullCursor:
         self.broker_id = MASTER_ID
         self.was_locked = False
         self.flow_stops = 0
+        self.stalls = 0
+        """How many answers in a row came at once and brought nothing."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -299,9 +303,8 @@ class Puller:
             self._offset_is_illegal(cursor, result)
             return 0.0
         if code != ResponseCode.SUCCESS:
-            cursor.next_offset = result.next_begin_offset
-            self._correct_offset(cursor)
-            delay = 0.0
+            asked, cursor.next_offset = cursor.next_offset, result.next_begin_offset
+            delay = self._nothing_found(cursor, asked, elapsed)
         else:
             delay = await self._found(cursor, wanted, answer, result, elapsed)
         cursor.process_queue.passed(result.next_begin_offset, result.max_offset)
@@ -329,6 +332,7 @@ class Puller:
         asked, cursor.next_offset = cursor.next_offset, result.next_begin_offset
         runs = self._found_runs(cursor, wanted, body, stamp, result)
         if self._runs is not None and runs:
+            cursor.stalls = 0
             state.statistics.pulled(cursor.queue.topic, sum(map(len, runs)), elapsed)
             _warn_if_backwards(cursor, asked, runs[0].first_offset)
             process_queue.put_runs(runs, result.max_offset)
@@ -349,8 +353,8 @@ class Puller:
         state.statistics.pulled(cursor.queue.topic, len(messages), elapsed)
         if not messages:
             # As after an answer without a match: a restart must not look at all of it again.
-            self._correct_offset(cursor)
-            return 0.0
+            return self._nothing_found(cursor, asked, elapsed)
+        cursor.stalls = 0
         if delta := result.offset_delta or 0:
             for message in messages:
                 message.queue_offset += delta
@@ -395,6 +399,17 @@ class Puller:
             return kept
 
         return await asyncio.get_running_loop().run_in_executor(None, run)
+
+    def _nothing_found(self, cursor: PullCursor, asked: int, elapsed: float) -> float:
+        """Go on behind what did not match; not at once where a broker leads nowhere."""
+        self._correct_offset(cursor)
+        wait = SLOW_DOWN_DELAY * (1 << min(cursor.stalls, _MOST_DOUBLINGS))
+        wait = min(wait, self._state.profile.pull_retry_delay)
+        if cursor.next_offset != asked or elapsed >= wait:
+            cursor.stalls = 0
+            return 0.0
+        cursor.stalls += 1
+        return wait
 
     def _correct_offset(self, cursor: PullCursor) -> None:
         """Nothing matched up to here; with nothing cached, the group stands there.

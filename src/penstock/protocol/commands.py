@@ -181,7 +181,8 @@ def _decode_json_slowly(header: bytes, body: bytes) -> Command:
     return Command(
         _int32(head, "code"),
         _int32(head, "opaque"),
-        _int32(head, "flag"),
+        # Who leaves it out means a plain request: so Java reads it.
+        0 if head.get("flag") is None else _int32(head, "flag"),
         _ext_as_text(head.get("extFields")),
         body,
         remark,

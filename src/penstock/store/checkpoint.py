@@ -126,6 +126,8 @@ class StoreState:
     a page may be torn, while this note is replaced as a whole."""
     index_synced: str = ""
     """The newest index file that was full and on the disk."""
+    index_stopped_at: int = -1
+    """From where on the index may lack keys, since it could not be written; -1 if it was."""
     is_all_ours: bool = False
     """Whether no other program ever wrote to the store."""
     deleted_topics: dict[str, int] = field(default_factory=dict)
@@ -155,7 +157,8 @@ def _decode_state(raw: Any) -> StoreState:
     fresh = StoreState()
     values: dict[str, Any] = {}
     for name in (item.name for item in dataclasses.fields(StoreState)):
-        value = raw[name]
+        # Notes of earlier versions have no such number.
+        value = raw.get(name, -1) if name == "index_stopped_at" else raw[name]
         if type(value) is not type(getattr(fresh, name)):
             raise TypeError(name)
         values[name] = value

@@ -81,7 +81,9 @@ class Dispatcher:
         self.listeners: list[tuple[Arrival, Collection[tuple[str, int]] | None]] = []
         self.deleted_topics: dict[str, int] = {}
         self.index_stopped_at: int | None = None
+        """From where on keys are missing; the thread that flushes notes it for the next start."""
         self.index_error: OSError | None = None
+        """Why nothing is added to the index now, if so."""
 
     def is_awaited(self, staged: Sequence[Staged | StagedRun]) -> bool:
         """Whether somebody waits for a message of one of these queues."""
@@ -123,7 +125,7 @@ class Dispatcher:
             or any(waiting is None for _, waiting in self.listeners)
         ):
             return None
-        is_indexed = self._index is not None and self.index_stopped_at is None
+        is_indexed = self._index is not None and self.index_error is None
         return read_even_run(run, self._topic_hash_of(queue) if is_indexed else None)
 
     def _fresh_run(
@@ -163,7 +165,7 @@ class Dispatcher:
 
     def fresh(self, staged: Sequence[Staged]) -> None:
         """Make appended records visible."""
-        index = self._index if self.index_stopped_at is None else None
+        index = self._index if self.index_error is None else None
         keys: list[Keyed] = []
         arrivals: list[_Visible] = []
         # Mostly nobody waits for a message to arrive, and then nothing is noted down.
@@ -230,9 +232,13 @@ class Dispatcher:
 
     def catch_up(self, records: Iterable[Scanned]) -> bool:
         """Index what was left out since the index could not be written; True if that worked."""
-        self.index_stopped_at = self.index_error = None
+        self.index_error = None
         self.again(records, queue_too=False)
-        return self.index_stopped_at is None
+        if self.index_error is not None:
+            return False
+        # Not sooner: who dies halfway must find a note that keys are missing.
+        self.index_stopped_at = None
+        return True
 
     def again(self, records: Iterable[Scanned], *, queue_too: bool = True) -> int:
         """Dispatch records of the log; doing so twice changes nothing. Returns how many."""
@@ -249,7 +255,7 @@ class Dispatcher:
 
     def _index_again(self, records: Sequence[Scanned]) -> None:
         index = self._index
-        if index is None or self.index_stopped_at is not None:
+        if index is None or self.index_error is not None:
             return
         start = index.end_position
         keys: list[Keyed] = []

@@ -82,11 +82,13 @@ class Flusher:
             self.save_checkpoint()
             if queue_position is not None and parts.is_marked_open:
                 assert parts.state is not None
+                stopped_at = parts.dispatcher.index_stopped_at
                 state = replace(
                     parts.state,
                     flushed_position=parts.commit_log.flushed,
                     queue_position=queue_position,
                     index_synced=index_synced,
+                    index_stopped_at=-1 if stopped_at is None else stopped_at,
                 )
                 save_state(parts.files, parts.root, state)
                 parts.state = state

@@ -387,7 +387,12 @@ class KeyIndex:
         self._view = self._map.view
         self._words = self._view.cast("i")
         self._taken = bytearray((size + PAGE_BYTES - 1) // PAGE_BYTES)
-        self._take_pages(0, 0)
+        try:
+            self._take_pages(0, 0)
+        except OSError:
+            # Left open, the next key would be stored to a header without room on the disk.
+            self._drop_map()
+            raise
         self.headers[self._name] = self._header()
 
     def _seal(self) -> None:
@@ -528,6 +533,10 @@ class KeyIndex:
         if self._map is not None:
             self.finish()
             self.headers[self._name] = self._header()
-            self._view = self._words = memoryview(b"")
-            self._map.close()
-            self._map = None
+            self._drop_map()
+
+    def _drop_map(self) -> None:
+        assert self._map is not None
+        self._view = self._words = memoryview(b"")
+        self._map.close()
+        self._map = None

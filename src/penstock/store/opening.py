@@ -117,6 +117,8 @@ def recover(parts: Parts) -> Recovery:
     state = replace(parts.state or StoreState())
     state.flushed_position = 0 if recovery.kind == "new" else parts.commit_log.flushed
     state.queue_position = min(state.queue_position, parts.commit_log.written[0])
+    stopped_at = parts.dispatcher.index_stopped_at
+    state.index_stopped_at = -1 if stopped_at is None else stopped_at
     # The log may have lost its end, and new records of the topic may be there now.
     for topic, position in parts.dispatcher.deleted_topics.items():
         parts.dispatcher.deleted_topics[topic] = min(position, parts.commit_log.written[0])
@@ -206,6 +208,7 @@ def mark_clean(parts: Parts) -> None:
         flushed_position=end,
         queue_position=end,
         index_synced="" if parts.index is None else parts.index.newest_full,
+        index_stopped_at=-1,
     )
     save_state(parts.files, parts.root, parts.state)
     parts.files.remove(f"{parts.root}/{layout.ABORT}")

@@ -245,6 +245,10 @@ def _distrust_index(parts: Parts, start: int) -> int:
     index, state = parts.index, parts.state
     if index is None:
         return start
+    if state is not None and state.index_stopped_at >= 0:
+        # Queue entries went on without the index, which then tells too little: maybe it has no
+        # file at all yet.
+        start = min(start, state.index_stopped_at)
     if parts.read_only:
         # Nothing is deleted; what the index does not have yet is held in memory.
         return min(start, index.end_position) if index.headers else start

@@ -224,7 +224,7 @@ class Sending:
         if self._has_made_topic:
             made = target = _TopicMade(promise)
             self._broker.tables.when_saved(TOPICS_FILE, made.saved)
-            self._broker.when_topics_known(made.known)
+            self._broker.when_topics_known(made.known, ())
         if waits:
             self._storage.when_on_disk(appended.log_position + appended.size, target, answer)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from penstock.broker.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from penstock.broker.state import BrokerState
@@ -59,7 +60,7 @@ def update_topic(broker: BrokerState, ask: UpdateTopic) -> Promise:
             parse_changes(ask.attributes or ""),
         ),
     )
-    return _when_known(broker)
+    return _when_known(broker, [ask.topic])
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
@@ -70,7 +71,7 @@ def update_topics(broker: BrokerState, call: Call) -> Promise:
         _checked(broker, config)
     for config in configs:
         _put(broker, config)
-    return _when_known(broker)
+    return _when_known(broker, [config.topic_name or "" for config in configs])
 
 
 def _put(broker: BrokerState, config: TopicConfig) -> None:
@@ -102,12 +103,15 @@ def _checked(broker: BrokerState, config: TopicConfig) -> TopicConfig:
     return dataclasses.replace(config, attributes=attributes)
 
 
-def _when_known(broker: BrokerState) -> Promise:
-    """An answer when the topics are on the disk and, as with RocketMQ, have a route."""
+def _when_known(broker: BrokerState, topics: Collection[str]) -> Promise:
+    """An answer when the topics are on the disk and, as with RocketMQ, have a route.
+
+    Also where nothing changed: a name server may have been made to forget them.
+    """
     promise = Promise()
 
     def saved() -> None:
-        broker.when_topics_known(lambda: promise.resolve(Command(0)))
+        broker.when_topics_known(lambda: promise.resolve(Command(0)), topics)
 
     broker.tables.when_saved(TOPICS_FILE, saved, promise.fail)
     return promise

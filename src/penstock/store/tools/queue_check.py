@@ -1,4 +1,9 @@
-"""Queues against the log: each record at its offset, each entry about a record."""
+"""Queues against the log: each record at its offset, each entry about a record.
+
+A topic that was deleted leaves records without a queue, or with offsets that younger records took.
+Our note knows all such topics as long as no other program wrote to the store. Without that, what
+may be a deleted topic is no damage; only a store without any queue at all is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from penstock.model.names import SCHEDULE_TOPIC, Property
 from penstock.model.properties import get_property
 from penstock.protocol.filters import tag_code
 from penstock.store import layout
-from penstock.store.checkpoint import StoreState
+from penstock.store.checkpoint import StoreState, load_state
 from penstock.store.consume_queue import FILLER, UNIT, UNIT_BYTES
 from penstock.store.files import FileLayer
 from penstock.store.log_scan import Scanned
@@ -18,6 +23,8 @@ from penstock.store.tools.log_walk import Damage, LogWalk, segment_files
 
 _OPEN_FILES = 256
 _MAX_CACHED_TAGS = 4096
+_MAX_NAMED = 16
+_NO_END = 1 << 63
 _FILLER_SIZE = UNIT.unpack(FILLER)[1]
 _TAGS = Property.TAGS.encode()
 # At or below this a tags code is an address in an extended queue file, not a hash.
@@ -31,6 +38,16 @@ class _Suspect(NamedTuple):
     """None to blame the record, whose log position follows, instead of a file of the queue."""
     position: int
     what: str
+
+
+class _Missing:
+    """A queue without a directory, and what the log has of it."""
+
+    __slots__ = ("count", "first_offset", "last_offset")
+
+    def __init__(self, offset: int) -> None:
+        self.count = 0
+        self.first_offset = self.last_offset = offset
 
 
 class _Queue:
@@ -62,13 +79,17 @@ class QueueCheck:
 
     def __init__(self, files: FileLayer, root: str, state: StoreState | None) -> None:
         self._files = files
+        self._store_root = root
         self._root = f"{root}/{layout.CONSUME_QUEUE}"
         self._maps = SegmentMaps(files, _OPEN_FILES)
         self._tag_codes: dict[bytes, int] = {}
         self._deleted = {} if state is None else state.deleted_topics
+        self._knows_deleted = state is not None and state.is_all_ours
+        self._missing: dict[tuple[str, int], _Missing] = {}
         self.damages: list[Damage] = []
         self.entries = 0
         self._unqueued = 0
+        self._unqueued_topics: list[str] = []
         self._pending = 0
         self._replaced = 0
         self._segment_bytes = 0 if state is None else state.sizes.get("consume_queue", 0)
@@ -119,9 +140,8 @@ class QueueCheck:
             return
         queue = self._queues.get((record.topic, record.queue_id))
         if queue is None:
-            # Without a note of ours nobody knows whether the topic was deleted, or its directory.
             if is_due:
-                self._unqueued += 1
+                self._note_missing(record)
             else:
                 self._pending += 1
             return
@@ -144,13 +164,21 @@ class QueueCheck:
                 self._check_code(queue, record, base, at, code)
         elif not is_due:
             self._pending += 1
-        elif size and position > record.log_position:
+        elif size and position > record.log_position and not self._knows_deleted:
             # The offset belongs to a younger record, which `finish` makes sure of.
             self._replaced += 1
         else:
             queue.misses += 1
             if queue.damage is None:
                 queue.damage = self._miss(record, queue, base, at, position, size)
+
+    def _note_missing(self, record: Scanned) -> None:
+        place = (record.topic, record.queue_id)
+        missing = self._missing.get(place)
+        if missing is None:
+            missing = self._missing[place] = _Missing(record.queue_offset)
+        missing.count += 1
+        missing.last_offset = record.queue_offset
 
     def _miss(
         self, record: Scanned, queue: _Queue, base: int, at: int, position: int, size: int
@@ -184,7 +212,11 @@ class QueueCheck:
 
     def finish(self, walk: LogWalk, *, is_clean: bool) -> None:
         """Look for entries about nothing: those that no record of the walk has claimed."""
-        log_start, log_end = walk.start, walk.end
+        log_start = walk.start
+        # A live store goes on; after a clean stop nothing points behind the end.
+        log_end = _NO_END if is_clean else walk.end
+        deleted_meanwhile = self._deleted_meanwhile()
+        self._report_missing(deleted_meanwhile)
         for queue in self._queues.values():
             claimed = 0
             for _, view in self._views(queue):
@@ -194,6 +226,9 @@ class QueueCheck:
                     if size > 0 and size != _FILLER_SIZE:
                         self.entries += 1
                         claimed += log_start <= position < log_end
+            if queue.topic in deleted_meanwhile:
+                self._replaced += queue.misses
+                continue
             suspect = queue.damage
             if suspect is not None and suspect.file_base is None:
                 self.damages.append(Damage(*walk.place(suspect.position), suspect.what))
@@ -201,6 +236,40 @@ class QueueCheck:
                 self._report(queue.directory, suspect.file_base, suspect.position, suspect.what)
             elif claimed != queue.matched:
                 self._find_stray(queue, walk, is_clean=is_clean)
+
+    def _deleted_meanwhile(self) -> set[str]:
+        """Topics of a live store that were deleted while its log was walked."""
+        state = load_state(self._files, self._store_root)
+        now = {} if state is None else state.deleted_topics
+        return {topic for topic, end in now.items() if self._deleted.get(topic) != end}
+
+    def _report_missing(self, deleted_meanwhile: set[str]) -> None:
+        """Tell which queues are gone, topic by topic; ten thousand lines are read by nobody."""
+        by_topic: dict[str, list[tuple[int, _Missing]]] = {}
+        for (topic, queue_id), missing in sorted(self._missing.items()):
+            by_topic.setdefault(topic, []).append((queue_id, missing))
+        for topic, queues in by_topic.items():
+            count = sum(missing.count for _, missing in queues)
+            if topic in deleted_meanwhile:
+                self._replaced += count
+            elif not self._knows_deleted and self._queues:
+                self._unqueued += count
+                self._unqueued_topics.append(topic)
+            else:
+                self.damages.append(self._missing_damage(topic, queues, count))
+
+    def _missing_damage(self, topic: str, queues: list[tuple[int, _Missing]], count: int) -> Damage:
+        shown = ", ".join(
+            f"{queue_id} (offsets {missing.first_offset} to {missing.last_offset})"
+            for queue_id, missing in queues[:_MAX_NAMED]
+        )
+        more = f" and {len(queues) - _MAX_NAMED} more" if len(queues) > _MAX_NAMED else ""
+        what = (
+            f"topic {topic} has no directory for queue {shown}{more}: "
+            f"{count} messages of the log cannot be read"
+        )
+        directory = f"{self._root}/{topic}"
+        return Damage(f"{directory}/{queues[0][0]}" if len(queues) == 1 else directory, 0, what)
 
     def _views(self, queue: _Queue) -> Iterator[tuple[int, memoryview]]:
         for base in sorted(queue.bases):
@@ -226,13 +295,23 @@ class QueueCheck:
                 )  # fmt: skip
                 return
 
-    def notes(self) -> list[str]:
+    def notes(self, *, is_log_whole: bool) -> list[str]:
         """What was seen that is no damage."""
         notes: list[str] = []
         if self._pending:
             notes.append(f"{self._pending} queue entries are not final yet; opening makes them so")
         if self._unqueued:
-            notes.append(f"{self._unqueued} records belong to queues that are gone")
+            topics = self._unqueued_topics
+            named = ", ".join(topics[:_MAX_NAMED]) + (", ..." if len(topics) > _MAX_NAMED else "")
+            notes.append(
+                f"{self._unqueued} records belong to queues that are gone, of topics {named}: "
+                "deleted by another program, or lost"
+            )
         if self._replaced:
             notes.append(f"{self._replaced} records are older than their topic, which was deleted")
+        if self.damages and is_log_whole:
+            notes.append(
+                f"queues are made from the log: stop the broker, delete {self._root} as a whole "
+                "and start it again, and it makes all of them anew"
+            )
         return notes

@@ -101,7 +101,7 @@ def verify(
     result.damages = _first_of_each_file(walk.damages + queues.damages + index.damages)
     if walk.torn_tail is not None and not walk.damages:
         result.notes.append(f"the log ends in a torn write at {walk.torn_tail}; opening cuts it")
-    result.notes += queues.notes() + index.notes()
+    result.notes += queues.notes(is_log_whole=not walk.damages) + index.notes()
     return result
 
 

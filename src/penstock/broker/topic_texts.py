@@ -1,0 +1,44 @@
+"""The text of ``topics.json``, put together from that of each topic, which is made once.
+
+A broker with ten thousand topics writes the whole file for every new one. Making the text of all
+of them took longer than everything else it does for a send.
+"""
+
+from __future__ import annotations
+
+from penstock.protocol.bodies.codec import encode_state
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
+
+_EMPTY_END = b"}\n}"
+_END = b"\n\t}\n}"
+_BEFORE_FIRST = len(encode_state(TopicConfigTable())) - len(_EMPTY_END)
+
+
+class TopicTexts:
+    """Remembers the text of every topic of the last table."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[TopicConfig, bytes]] = {}
+
+    def text(self, table: TopicConfigTable) -> bytes:
+        """The same as `encode_state`, for a table of nothing but topics and a version."""
+        topics = table.topic_config_table
+        head = encode_state(TopicConfigTable({}, table.data_version))
+        if not topics:
+            return head
+        known = self._known
+        texts: list[bytes] = []
+        for name, config in topics.items():
+            entry = known.get(name)
+            # A topic never changes, it is replaced: the same object has the same text.
+            if entry is None or entry[0] is not config:
+                entry = known[name] = config, _text_of(name, config)
+            texts.append(entry[1])
+        if len(known) > len(topics):
+            self._known = {name: known[name] for name in topics}
+        return b"".join((head.removesuffix(_EMPTY_END), b",".join(texts), _END))
+
+
+def _text_of(name: str, config: TopicConfig) -> bytes:
+    """The lines of one topic, without what is around them in the file."""
+    return encode_state(TopicConfigTable({name: config}))[_BEFORE_FIRST:].removesuffix(_END)
