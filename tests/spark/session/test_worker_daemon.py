@@ -9,7 +9,6 @@ import sys
 import tempfile
 
 import pytest
-from pyspark.serializers import read_int
 
 QUIET = "penstock.spark.worker_daemon"
 
@@ -39,16 +38,20 @@ def _stderr_of_a_daemon(module: str, directory: str) -> str:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        (length,) = struct.unpack(">i", process.stdout.read(4))
-        path = process.stdout.read(length).decode()
+        path = process.stdout.read(number_of(process.stdout.read(4))).decode()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
             with connection.makefile("rb") as stream:
-                worker = read_int(stream)
+                worker = number_of(stream.read(4))
         wait_for_the_end_of(worker)
         process.stdin.close()
         said: str = process.stderr.read().decode()
     return said
+
+
+def number_of(data: bytes) -> int:
+    number: int = struct.unpack(">i", data)[0]
+    return number
 
 
 def wait_for_the_end_of(pid: int) -> None:
