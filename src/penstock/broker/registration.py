@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.broker.config import BrokerConfig
@@ -64,8 +64,8 @@ class _NameServer:
     """The connection that it took the whole table over; None if it did not, or is too old to be
     told of single topics."""
     next_round: float = 0.0
-    ordered: Mapping[str, str] = field(default_factory=dict)
-    """The topics it listed as ordered when it was last told everything."""
+    ordered: frozenset[str] = frozenset()
+    """The topics it listed as ordered when it was last told everything, and only then lists."""
 
 
 class Registration(Service):
@@ -172,6 +172,7 @@ class Registration(Service):
         if (
             not unsaid
             or name_server.needs_all
+            or not unsaid.isdisjoint(name_server.ordered)
             or len(unsaid) > 1 + len(self._topics) // _TOPICS_PER_REQUEST
             or self._clock.monotonic() >= name_server.next_round
             or peer is None
@@ -187,7 +188,6 @@ class Registration(Service):
         except PenstockError as error:
             log.info("topics not told name_server=%s error=%s", name_server.address, error)
             return False
-        self._topics.set_order({t: v for t, v in name_server.ordered.items() if t in unsaid})
         return all(answer.code == ResponseCode.SUCCESS for answer in answers)
 
     def _topic_commands(self, topics: Collection[str]) -> list[Command]:
@@ -249,8 +249,9 @@ class Registration(Service):
             if answer.code != ResponseCode.SUCCESS:
                 raise PenstockError(f"{response_name(answer.code)}: {answer.remark}")
             body = bytes(answer.body)  # type: ignore[arg-type]  # a received body is bytes
-            to.ordered = decode_body(KvTable, body).table if body else {}
-            self._topics.set_order(to.ordered)
+            ordered = decode_body(KvTable, body).table if body else {}
+            to.ordered = frozenset(ordered)
+            self._topics.set_order(ordered)
         except PenstockError as error:
             self._registered.discard(name_server)
             if name_server not in self._failing:
