@@ -116,6 +116,26 @@ async def test_a_pull_that_goes_backwards_is_told(
     assert caplog.text.count("went backwards") == 1
 
 
+@pytest.mark.parametrize("count", [3, 200])
+@on_bench(topics={"T": 1})
+async def test_an_answer_that_cannot_be_read_is_asked_for_again(bench: Bench, count: int) -> None:
+    bench.broker.put("T", 0, *[b"x"] * count)
+    answer = bench.broker.pull_answer
+
+    def broken(peer: Peer, request: Command) -> Command:
+        del bench.broker.script[PULL]
+        whole = answer(decode_header(PullMessage, request.ext))
+        assert isinstance(whole.body, bytes)
+        return replace(whole, body=whole.body[:-1])
+
+    bench.broker.script[PULL] = broken
+    seen: list[int] = []
+    await bench.consumer(lambda message: seen.append(message.queue_offset), start_from=FIRST)
+    await asyncio.sleep(10)
+    assert offsets(bench.broker.asked(PULL, topic="T", queueId=0))[:2] == [0, 0]
+    assert sorted(seen) == list(range(count))
+
+
 @on_bench(topics={"T": 1})
 async def test_how_far_a_queue_is_behind_is_what_the_last_pull_left_at_the_broker(
     bench: Bench,

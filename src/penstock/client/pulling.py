@@ -329,9 +329,11 @@ class Puller:
             _MAX_OFFSET,
             result.max_offset,
         )
-        asked, cursor.next_offset = cursor.next_offset, result.next_begin_offset
+        # The cursor moves when the body was read: what cannot be read is asked for again.
+        asked = cursor.next_offset
         runs = self._found_runs(cursor, wanted, body, stamp, result)
         if self._runs is not None and runs:
+            cursor.next_offset = result.next_begin_offset
             cursor.stalls = 0
             state.statistics.pulled(cursor.queue.topic, sum(map(len, runs)), elapsed)
             _warn_if_backwards(cursor, asked, runs[0].first_offset)
@@ -345,6 +347,7 @@ class Puller:
             tell_unreadable=_tell_unreadable,
             added=stamp,
         )
+        cursor.next_offset = result.next_begin_offset
         messages = passes(wanted, messages)
         if self._filter_hooks:
             messages = await self._run_filter_hooks(messages)
