@@ -34,6 +34,8 @@ from penstock.testing.process import ChildProcess
 
 ROOT = Path(__file__).parent.parent
 IN, OUT, GROUP = "soak-in", "soak-out", "soak"
+HANDLING, COPYING = "handling", "copying"
+"""The checkpoints of the two queries."""
 QUEUES = 4
 MAX_RETRIES = 3
 BURST = 200
@@ -126,7 +128,7 @@ def job(namesrv: str, directory: Path, seed: int) -> None:
         {"namesrv": namesrv, "topic": IN, "startingOffsets": "earliest"},
         Handler(seed, str(directory / "notes")),
         group=GROUP,
-        checkpoint=directory / "handling",
+        checkpoint=directory / HANDLING,
         max_retries=MAX_RETRIES,
     )
     stream = spark.readStream.format("penstock").option("namesrv", namesrv)
@@ -135,7 +137,7 @@ def job(namesrv: str, directory: Path, seed: int) -> None:
         copied.writeStream.format("penstock")
         .option("namesrv", namesrv)
         .option("topic", OUT)
-        .option("checkpointLocation", str(directory / "copying"))
+        .option("checkpointLocation", str(directory / COPYING))
         .start()
     )
     say("running")
@@ -215,6 +217,8 @@ def _produce(
         for place, burst in enumerate(bursts):
             _send(producer, burst)
             for _ in range(broker_blows[place]):
+                # New queries that find no cluster fail, as they should; later they wait for it.
+                _until(lambda: _has_begun(directory), spark, "a query does not begin")
                 tell(f"kills the broker after message {burst[-1]}")
                 cluster.kill()
             for _ in range(blows[place]):
@@ -262,11 +266,20 @@ def _settled(
 def _until_called(directory: Path, spark: ChildProcess) -> None:
     """Wait for the next call of the handler."""
     before = _calls(directory)
+    _until(lambda: _calls(directory) != before, spark, "the handler is not called any more")
+
+
+def _until(is_so: Callable[[], bool], spark: ChildProcess, otherwise: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while _calls(directory) == before:
+    while not is_so():
         if time.monotonic() > deadline or not spark.is_running:
-            raise AssertionError(f"the handler is not called any more\n{spark.output[-4000:]}")
+            raise AssertionError(f"{otherwise}\n{spark.output[-4000:]}")
         time.sleep(POLL_SECONDS)
+
+
+def _has_begun(directory: Path) -> bool:
+    """Whether both queries have written down where they begin."""
+    return all((directory / name / "offsets" / "0").exists() for name in (HANDLING, COPYING))
 
 
 def _calls(directory: Path) -> int:
