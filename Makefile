@@ -12,12 +12,13 @@ help:  ## list the targets
 
 install: $(STAMP)  ## create .venv with everything in it
 
-# The stamp holds the lock's and the project's state: a second call installs nothing.
+# The stamp holds the state of the lock and of the project: a second call installs nothing. The lock names every
+# package, so pip resolves nothing: its resolver would ask for an unpinned "coverage[toml]" once a newer one is out.
 $(STAMP): requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	@echo "installing what is needed into $(VENV), a few minutes the first time"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
@@ -56,7 +57,7 @@ BENCH_OPTIONS ?=
 
 $(PEERS_STAMP): requirements/peers.lock requirements/peers-cpp.lock | $(STAMP)
 	$(BIN)/python -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.lock
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/peers.lock
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
 	  --upgrade --target $(PEERS)/cpp -r requirements/peers-cpp.lock || echo "the C++ client has no wheel for this machine"
 	@touch $(PEERS_STAMP)

@@ -32,13 +32,13 @@ from benchmarks.effort import QUICK, Effort, Figures, at_most
 from benchmarks.script import main
 
 from penstock.broker import Broker, BrokerConfig
-from penstock.protocol.batches import BatchItem, encode_batch
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
 from penstock.protocol.headers import encode_header, encode_send_v2
 from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.remoting import Peer
 from penstock.remoting.loop import run as run_loop
 from penstock.store import StoreConfig

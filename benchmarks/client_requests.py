@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from benchmarks.requests import BORN
 
-from penstock.protocol.batches import BatchItem, encode_batch
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import encode_send_v2
 from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.records.batches import BatchItem, encode_batch
 
 
 def send_batch(topic: str, queue_id: int, body: bytes, number: int, size: int) -> Command:

@@ -29,7 +29,7 @@ from benchmarks.script import main
 
 import penstock
 from penstock import aio
-from penstock.client.receipts import Receipt
+from penstock.client.producing.receipts import Receipt
 from penstock.protocol.commands import encode_command
 from penstock.remoting.loop import run as run_loop
 

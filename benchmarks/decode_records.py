@@ -17,9 +17,9 @@ from statistics import median
 from benchmarks.effort import QUICK, Effort, Figures, at_least
 from benchmarks.script import main
 
-from penstock.protocol.properties import encode_properties
-from penstock.protocol.pulled import messages_from_pull
-from penstock.protocol.records import encode_record, pack_host
+from penstock.protocol.records.codec import encode_record, pack_host
+from penstock.protocol.records.properties import encode_properties
+from penstock.protocol.records.pulled import messages_from_pull
 
 MESSAGES_PER_PULL = 32
 TARGET_PER_SECOND = 300_000

@@ -22,7 +22,7 @@ from penstock.protocol.commands import Command, decode_command, encode_command, 
 from penstock.protocol.frames import Frame, FrameDecoder
 from penstock.protocol.headers import decode_send_v2, encode_send_v2, header_codec
 from penstock.protocol.headers.send import SendMessage, SendMessageResult
-from penstock.protocol.records import encode_record, pack_host
+from penstock.protocol.records.codec import encode_record, pack_host
 
 BODY_BYTES = 128
 SENDS_PER_CHUNK = 32

@@ -27,8 +27,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Admin, Message, Producer
-from penstock.spark.columns import ALL
-from penstock.spark.tuned_session import session
+from penstock.columnar.schema import ALL
+from penstock.spark.session_setup.tuned_session import session
 
 SCAN_TARGET: Final = 800_000
 STREAM_TARGET: Final = 700_000

@@ -24,8 +24,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Admin
 from penstock.model import StoredMessage
-from penstock.spark.consuming import consume
-from penstock.spark.tuned_session import session
+from penstock.spark.handlers.consume import consume
+from penstock.spark.session_setup.tuned_session import session
 
 MESSAGES: Final = 2_000_000
 BODY_BYTES: Final = 200

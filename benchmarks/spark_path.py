@@ -23,8 +23,8 @@ from benchmarks.processes import tree_cpu_seconds
 from benchmarks.script import main
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.columns import ALL
-from penstock.spark.tuned_session import session
+from penstock.columnar.schema import ALL
+from penstock.spark.session_setup.tuned_session import session
 from penstock.store import Draft, MessageStore, StoreConfig
 
 MESSAGES: Final = 2_000_000

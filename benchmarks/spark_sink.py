@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from penstock import Admin
-from penstock.spark.tuned_session import session
+from penstock.spark.session_setup.tuned_session import session
 
 ROWS: Final = 2_000_000
 BODY_BYTES: Final = 200

@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock import Admin, DeadLetter, Message, Producer, RetryLater
+from penstock.columnar.encode import ROW_PROPERTY
 from penstock.errors import PenstockError
 from penstock.model import StoredMessage
-from penstock.spark.encode import ROW_PROPERTY
-from penstock.spark.fetch import Fetcher
-from penstock.spark.options import parse_read
-from penstock.spark.planning import tasks
-from penstock.spark.positions import Positions
-from penstock.testing.process import ChildProcess
+from penstock.runtime.child_process import ChildProcess
+from penstock.spark.source.fetch import Fetcher
+from penstock.spark.source.options import parse_read
+from penstock.spark.source.planning import tasks
+from penstock.spark.source.positions import Positions
 
 ROOT = Path(__file__).parent.parent
 IN, OUT, GROUP = "soak-in", "soak-out", "soak"
@@ -121,7 +121,7 @@ class Handler:
 def job(namesrv: str, directory: Path, seed: int) -> None:
     """Run both queries until killed."""
     from penstock.spark import consume
-    from penstock.spark.tuned_session import session
+    from penstock.spark.session_setup.tuned_session import session
 
     spark = session("penstock-soak", master="local[2,4]")
     consume(

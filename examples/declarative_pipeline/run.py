@@ -23,7 +23,7 @@ import pyarrow.dataset
 import pyspark
 
 from penstock import Message, Producer, PullConsumer, embedded
-from penstock.spark.java import java_home
+from penstock.spark.session_setup.java import java_home
 
 HERE = Path(__file__).parent
 ORDERS = 30

@@ -13,29 +13,34 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from penstock import aio
     from penstock.admin.blocking import Admin
-    from penstock.client.assignment import AssignmentStrategy
     from penstock.client.blocking import Producer, PullConsumer, PushConsumer
-    from penstock.client.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
-    from penstock.client.receipts import Receipt, SendStatus
+    from penstock.client.consuming.assignment import AssignmentStrategy
+    from penstock.client.consuming.outcomes import (
+        ConsumeContext,
+        ConsumeResult,
+        DeadLetter,
+        RetryLater,
+    )
+    from penstock.client.producing.receipts import Receipt, SendStatus
     from penstock.errors import PenstockError
     from penstock.model import Message, MessageQueue, StoredMessage
     from penstock.testing.embedded import embedded
 
 _HOMES = {
     "Admin": "penstock.admin.blocking",
-    "AssignmentStrategy": "penstock.client.assignment",
-    "ConsumeContext": "penstock.client.outcomes",
-    "ConsumeResult": "penstock.client.outcomes",
-    "DeadLetter": "penstock.client.outcomes",
+    "AssignmentStrategy": "penstock.client.consuming.assignment",
+    "ConsumeContext": "penstock.client.consuming.outcomes",
+    "ConsumeResult": "penstock.client.consuming.outcomes",
+    "DeadLetter": "penstock.client.consuming.outcomes",
     "Message": "penstock.model",
     "MessageQueue": "penstock.model",
     "PenstockError": "penstock.errors",
     "Producer": "penstock.client.blocking",
     "PullConsumer": "penstock.client.blocking",
     "PushConsumer": "penstock.client.blocking",
-    "Receipt": "penstock.client.receipts",
-    "RetryLater": "penstock.client.outcomes",
-    "SendStatus": "penstock.client.receipts",
+    "Receipt": "penstock.client.producing.receipts",
+    "RetryLater": "penstock.client.consuming.outcomes",
+    "SendStatus": "penstock.client.producing.receipts",
     "StoredMessage": "penstock.model",
     "embedded": "penstock.testing.embedded",
 }

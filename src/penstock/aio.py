@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.client.assignment import AssignmentStrategy
+from penstock.client.consuming.assignment import AssignmentStrategy
+from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
 from penstock.client.nonblocking import Producer, PullConsumer, PushConsumer
-from penstock.client.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
-from penstock.client.receipts import Receipt, SendStatus
+from penstock.client.producing.receipts import Receipt, SendStatus
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 

@@ -8,7 +8,7 @@ that fails there would hide the others, so nothing is imported before it is aske
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":
         try:
-            from penstock.spark.source import PenstockSource
+            from penstock.spark.source.data_source import PenstockSource
         except ImportError as error:
             # Without pyarrow, say. To Spark this must look like a module that has no source.
             raise AttributeError(f"format penstock cannot be loaded: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.scripted import Script, ScriptedCluster
 
 from penstock import MessageQueue, aio
 from penstock.errors import (
@@ -23,7 +24,6 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.remoting.peer import Peer
 from penstock.runtime.clock import SystemClock
-from penstock.testing.scripted import Script, ScriptedCluster
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.support.wire import Wire
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.store import StoreConfig
-from penstock.testing.wire import Wire
 
 # Small files, so that tests see more than one of each.
 SMALL_STORE = StoreConfig(

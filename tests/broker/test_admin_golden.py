@@ -13,22 +13,21 @@ import dataclasses
 import gzip
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import VECTORS
+from tests.support.wire import Wire, body_of
 
 from penstock.broker import Broker
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import RESPONSE, Command, decode_command, encode_command
+from penstock.protocol.fastjson.dialect import loads
 from penstock.protocol.frames import FrameDecoder
 from penstock.protocol.headers.admin import UpdateTopic
-from penstock.protocol.json_dialect import loads
 from penstock.store import StoreConfig
-from penstock.testing.wire import Wire, body_of
 
 MakeBroker = Callable[..., Awaitable[Broker]]
-VECTORS = Path(__file__).parent.parent / "vectors"
 Frame = dict[str, Any]
 
 # Apache writes what it has where we have nothing to tell, or the other way round.

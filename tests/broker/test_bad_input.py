@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.raw_connection import RawConnection
+from tests.support.wire import Wire
 
 from penstock.broker import Broker
-from penstock.broker.clients import MAX_GROUPS_OF_CLIENT
 from penstock.broker.handlers.topics import MAX_LIST_BYTES
+from penstock.broker.tables.clients import MAX_GROUPS_OF_CLIENT
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import (
@@ -29,8 +31,6 @@ from penstock.protocol.validation import check_group, check_topic
 from penstock.remoting import Limits
 from penstock.remoting.dispatch import MAX_JSON_BYTES
 from penstock.testing.eventually import eventually
-from penstock.testing.raw_connection import RawConnection
-from penstock.testing.wire import Wire
 
 Connect = Callable[..., Awaitable[Wire]]
 MakeBroker = Callable[..., Awaitable[Broker]]

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.asking import all_records, commit, committed, ext, put_topic
+from tests.support.stage import SMALL_STORE, Stage, in_virtual_time
+from tests.support.wire import Wire
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import ConfigError, LifecycleError, PenstockError, StoreLocked
@@ -17,10 +20,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.headers.clients import GetConsumerRunningInfo
 from penstock.remoting.server import GO_AWAY_ABOVE_VERSION
 from penstock.store import SYNC_FLUSH, StoreConfig
-from penstock.testing.asking import all_records, commit, committed, ext, put_topic
 from penstock.testing.eventually import eventually
-from penstock.testing.stage import SMALL_STORE, Stage, in_virtual_time
-from penstock.testing.wire import Wire
 
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 

@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.asking import all_records, lock, members, put_topic, route
+from tests.support.stage import Stage, in_virtual_time
+from tests.support.wire import Wire
 
 from penstock.errors import StoreLocked
 from penstock.model import MessageQueue
 from penstock.model.names import READ
+from penstock.runtime.child_process import ChildProcess
 from penstock.store import MessageStore
-from penstock.testing.asking import all_records, lock, members, put_topic, route
 from penstock.testing.eventually import eventually
-from penstock.testing.process import ChildProcess
-from penstock.testing.stage import Stage, in_virtual_time
-from penstock.testing.wire import Wire
 
 
 async def test_the_route_of_a_topic_shows_every_broker_that_has_it(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.asking import all_records, bodies, ext, log_position, put_topic, send_back
+from tests.support.faulty_files import FaultyFiles, SimulatedDisk
+from tests.support.stage import Stage, in_virtual_time
+from tests.support.wire import Wire
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.send import SendMessage
 from penstock.store import SYNC_FLUSH, Draft, appending
-from penstock.testing.asking import all_records, bodies, ext, log_position, put_topic, send_back
 from penstock.testing.eventually import eventually
-from penstock.testing.faulty_files import FaultyFiles, SimulatedDisk
-from penstock.testing.stage import Stage, in_virtual_time
-from penstock.testing.wire import Wire
 
 OK = ResponseCode.SUCCESS
 SYNC = {"flush_disk_type": SYNC_FLUSH}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.wire import Wire
 
 from penstock.broker import Broker
 from penstock.protocol.bodies.common import MessageModel
-from penstock.testing.wire import Wire
 
 DISAGREE = "members of a group disagree"
 

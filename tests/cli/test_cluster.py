@@ -9,8 +9,8 @@ from tests.cli.running import PENSTOCK, run, succeed, wait_for
 
 from penstock import Message, Producer
 from penstock.cli.cluster import _rate, _since_morning, _version, _whole
+from penstock.runtime.child_process import ChildProcess
 from penstock.testing.embedded import Embedded
-from penstock.testing.process import ChildProcess
 
 
 def test_an_overview_has_a_line_for_each_broker(cluster: Embedded) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from tests.cli.running import fail, succeed
 
-from penstock.cli import contexts
-from penstock.cli.connecting import DEFAULT_NAMESRV, Target
-from penstock.cli.contexts import Context, Contexts
+from penstock.cli import context_file
+from penstock.cli.context_file import Context, Contexts
+from penstock.cli.target import DEFAULT_NAMESRV, Target
 from penstock.remoting.tls import ClientTls
 from penstock.testing.embedded import Embedded
 
 
 def keep(current: str | None = None, **named: Context) -> None:
-    contexts.save(Contexts(named, current))
+    context_file.save(Contexts(named, current))
 
 
 def test_without_anything_the_cluster_is_on_this_machine() -> None:
@@ -117,7 +117,7 @@ def test_a_context_that_is_not_there_suggests_the_nearest() -> None:
 @pytest.mark.parametrize("address", ["nonsense", "", "one:9876;http://two", "one:0"])
 def test_a_context_needs_an_address_that_is_one(address: str) -> None:
     assert "host:port" in fail("context", "add", "one", "--namesrv", address)
-    assert contexts.load().named == {}
+    assert context_file.load().named == {}
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_file_of_something_else_is_one_sentence(content: str, home: Path) -> N
     file.write_text(content, encoding="latin1")
     said = fail("context", "list")
     assert str(file) in said
-    assert contexts.complete_names("") == []
+    assert context_file.complete_names("") == []
 
 
 def test_a_current_context_that_is_gone_is_none(home: Path) -> None:
     file = home / "penstock" / "contexts.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"contexts": {"one": {"namesrv": "one:1"}}, "current": "two"}))
-    assert contexts.load().current is None
+    assert context_file.load().current is None
 
 
 def test_a_home_that_cannot_be_written_is_one_sentence(
@@ -165,10 +165,10 @@ def test_without_a_config_home_it_is_in_the_home(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME")
-    assert contexts.path() == tmp_path / ".config" / "penstock" / "contexts.json"
+    assert context_file.path() == tmp_path / ".config" / "penstock" / "contexts.json"
     # The specification wants relative paths to be ignored.
     monkeypatch.setenv("XDG_CONFIG_HOME", "here")
-    assert contexts.path() == tmp_path / ".config" / "penstock" / "contexts.json"
+    assert context_file.path() == tmp_path / ".config" / "penstock" / "contexts.json"
 
 
 def test_a_user_without_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,5 +194,5 @@ def test_a_command_goes_to_the_cluster_of_a_context(running_cluster: Embedded) -
 
 def test_the_shell_completes_names_of_contexts() -> None:
     keep(None, staging=Context(namesrv="one:1"), live=Context(namesrv="two:1"))
-    assert contexts.complete_names("sta") == ["staging"]
-    assert contexts.complete_names("") == ["live", "staging"]
+    assert context_file.complete_names("sta") == ["staging"]
+    assert context_file.complete_names("") == ["live", "staging"]

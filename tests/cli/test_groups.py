@@ -10,7 +10,7 @@ import pytest
 from tests.cli.running import fail, run, succeed, wait_for
 
 from penstock import Message, MessageQueue, Producer, PushConsumer
-from penstock.cli.resetting import parse_goal
+from penstock.cli.group_reset import parse_goal
 from penstock.errors import InvalidArgument
 from penstock.testing.embedded import Embedded
 

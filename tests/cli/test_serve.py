@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.cli.running import succeed
 
-from penstock.cli.serving import Plan, load_settings
-from penstock.testing.process import ChildProcess
+from penstock.cli.server_plan import Plan, load_settings
+from penstock.runtime.child_process import ChildProcess
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 READY = r"^ready namesrv=127\.0\.0\.1:(\d+) broker=127\.0\.0\.1:(\d+) data=(\S+)$"

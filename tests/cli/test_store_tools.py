@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import VECTORS
 from typer.testing import CliRunner
 
 from penstock.cli import store_reports
@@ -19,7 +20,6 @@ from penstock.cli.main import app
 from penstock.errors import InvalidArgument
 from penstock.store import Draft, MessageStore, StoreConfig
 
-VECTORS = Path(__file__).parent.parent / "vectors"
 # Python before 3.11.4 knows no filters, and later ones warn where none is named.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 SMALL = StoreConfig(mapped_file_size_commit_log=4096, max_hash_slot_num=10, max_index_num=40)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cli.resetting import parse_goal
+from penstock.cli.group_reset import parse_goal
 from penstock.cli.times import Pacer, moment_ms
 from penstock.errors import InvalidArgument
 

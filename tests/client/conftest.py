@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from penstock.testing.scripted import ThreadedCluster
+from tests.support.scripted import ThreadedCluster
 
 
 @pytest.fixture

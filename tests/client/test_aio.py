@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.support.scripted import ThreadedCluster
 
 import penstock
 from penstock import MessageQueue, StoredMessage, aio
@@ -15,7 +16,6 @@ from penstock.model import Message
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.testing.eventually import eventually
-from penstock.testing.scripted import ThreadedCluster
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.scripted import ThreadedCluster
 
 import penstock
 from penstock import (
@@ -28,9 +29,9 @@ from penstock import (
     PushConsumer,
     StoredMessage,
 )
-from penstock.client import hosts
-from penstock.client.assignment import Average, MachineRoomNearby
-from penstock.client.outcomes import RetryLater
+from penstock.client.consuming.assignment import Average, MachineRoomNearby
+from penstock.client.consuming.outcomes import RetryLater
+from penstock.client.session import loop_thread
 from penstock.errors import (
     ConfigError,
     IllegalName,
@@ -40,7 +41,6 @@ from penstock.errors import (
 )
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
-from penstock.testing.scripted import ThreadedCluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -207,7 +207,7 @@ def test_a_client_that_would_share_a_session_of_other_settings_is_refused(
         producer.send(Message("T", b"x"))
         own = Producer(group="stall", namesrv=cluster.namesrv, instance="two", **options)
         assert own.client_id != producer.client_id
-    assert not hosts._sessions._entries
+    assert not loop_thread._sessions._entries
 
 
 def test_broadcasting_consumers_share_a_session_of_equal_settings(

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client import hosts
 from penstock.client.arguments import session_settings, split, timestamp_ms
-from penstock.client.flow_control import Stop
-from penstock.client.hosts import LoopThread
-from penstock.client.outcomes import ReturnType
-from penstock.client.receipts import Receipt, SendStatus
+from penstock.client.consuming.flow_control import Stop
+from penstock.client.consuming.outcomes import ReturnType
+from penstock.client.observing.statistics import ConsumerStatistics
+from penstock.client.producing.receipts import Receipt, SendStatus
+from penstock.client.session import loop_thread
+from penstock.client.session.loop_thread import LoopThread
+from penstock.client.session.tasks import Tasks
 from penstock.client.settings import SessionSettings
-from penstock.client.statistics import ConsumerStatistics
-from penstock.client.tasks import Tasks
 from penstock.errors import ConfigError, InvalidArgument, LifecycleError
 from penstock.model import MessageQueue
 from penstock.remoting.tls import ClientTls
@@ -149,8 +149,11 @@ def test_a_session_is_shared_by_name_server_and_client_id() -> None:
     def settings(client_id: str, nameserver: str = "127.0.0.1:1") -> SessionSettings:
         return SessionSettings(nameservers=(nameserver,), client_id=client_id)
 
-    one, two = hosts.lease(settings("a")), hosts.lease(settings("a"))
-    other, elsewhere = hosts.lease(settings("b")), hosts.lease(settings("a", "127.0.0.1:2"))
+    one, two = loop_thread.lease(settings("a")), loop_thread.lease(settings("a"))
+    other, elsewhere = (
+        loop_thread.lease(settings("b")),
+        loop_thread.lease(settings("a", "127.0.0.1:2")),
+    )
     assert one.session is two.session
     assert len({id(lease.session) for lease in (one, other, elsewhere)}) == 3
     one.release()
@@ -158,7 +161,7 @@ def test_a_session_is_shared_by_name_server_and_client_id() -> None:
     assert not two.host.loop.is_closed()
     two.release()
     assert two.host.loop.is_closed()
-    again = hosts.lease(settings("a"))
+    again = loop_thread.lease(settings("a"))
     assert again.session is not one.session
     for lease in (again, other, elsewhere):
         lease.release()

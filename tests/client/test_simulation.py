@@ -21,14 +21,14 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tests.support.loop_clients import loop_consumer, loop_producer, loop_session
 
-from penstock.client.outcomes import RetryLater
-from penstock.client.push_consumer import PushConsumerCore
+from penstock.client.consuming.outcomes import RetryLater
+from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.settings import StartFrom
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.testing.cluster import EmbeddedCluster
-from penstock.testing.loop_clients import loop_consumer, loop_producer, loop_session
 from penstock.testing.network import LAN
 from penstock.testing.virtual import VirtualLoop, run_virtual
 

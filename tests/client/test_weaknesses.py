@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.support.loop_clients import Bench, on_bench
+from tests.support.scripted import Recorded
+
 from penstock.client.settings import StartFrom
 from penstock.model import StoredMessage
 from penstock.protocol.codes import RequestCode
-from penstock.testing.loop_clients import Bench, on_bench
-from penstock.testing.scripted import Recorded
 
 GROUP = "billing"
 PULL = RequestCode.PULL_MESSAGE

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.loop_clients import loop_consumer, loop_producer, loop_session
 
-from penstock.client.outcomes import DeadLetter, RetryLater
-from penstock.client.producer import ProducerCore
-from penstock.client.push_consumer import PushConsumerCore
-from penstock.client.session import ClientSession
+from penstock.client.consuming.outcomes import DeadLetter, RetryLater
+from penstock.client.consuming.push_consumer import PushConsumerCore
+from penstock.client.producing.producer import ProducerCore
+from penstock.client.session.client_session import ClientSession
 from penstock.client.settings import StartFrom
 from penstock.model import Message, StoredMessage
 from penstock.model.names import Failure
 from penstock.testing.cluster import EmbeddedCluster
-from penstock.testing.loop_clients import loop_consumer, loop_producer, loop_session
 from penstock.testing.virtual import VirtualLoop, run_virtual
 
 GROUP = "billing"

@@ -16,14 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
-from penstock.model import MessageQueue
-from penstock.protocol.bodies.codec import decode_body
-from penstock.protocol.bodies.offsets import ConsumerOffsetTable
-from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.commands import Command
-from penstock.protocol.headers.send import SendMessage
-from penstock.testing.asking import (
+from tests.support.asking import (
     all_records,
     commit,
     committed,
@@ -34,9 +27,16 @@ from penstock.testing.asking import (
     put_topic,
     route,
 )
+from tests.support.wire import Wire
+
+from penstock.model import MessageQueue
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.offsets import ConsumerOffsetTable
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.send import SendMessage
+from penstock.runtime.child_process import ChildProcess
 from penstock.testing.eventually import eventually
-from penstock.testing.process import ChildProcess
-from penstock.testing.wire import Wire
 
 pytestmark = pytest.mark.crash
 

@@ -14,12 +14,12 @@ from types import ModuleType
 
 import pytest
 
-from penstock.protocol.filters import tag_code
-from penstock.protocol.records import decode_record
+from penstock.protocol.filters.tags import tag_code
+from penstock.protocol.records.codec import decode_record
+from penstock.runtime.child_process import ChildProcess
 from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, MessageStore
 from penstock.store.log_scan import Scanned
 from penstock.store.tools import verify
-from penstock.testing.process import ChildProcess
 
 IS_LONG = bool(os.environ.get("PENSTOCK_LONG"))
 KILLS = 50 if IS_LONG else 5

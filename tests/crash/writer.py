@@ -14,7 +14,7 @@ import time
 from random import Random
 from typing import NamedTuple
 
-from penstock.protocol.batches import BatchItem, encode_batch
+from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.store import SYNC_FLUSH, Draft, MessageStore, StoreConfig
 
 TOPICS = ("orders", "bills", "parcels")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import ROOT, commands, comparable, files, name_of, pages
 
-from penstock.testing.process import ChildProcess
+from penstock.runtime.child_process import ChildProcess
 
 PAGES = [page for page in pages() if commands(page)]
 # What sets the project up, or takes minutes, has tests of its own.

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.support.wire import Wire
+
 from penstock import Message, MessageQueue, StoredMessage, aio, doctor
 from penstock.doctor import Finding, GroupReport
 from penstock.testing.embedded import AsyncEmbedded
-from penstock.testing.wire import Wire
 
 GROUP = "billing"
 TOPIC = "orders"

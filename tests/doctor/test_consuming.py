@@ -16,12 +16,12 @@ from tests.doctor.patients import (
     send,
     shop,
 )
+from tests.support.asking import lock
+from tests.support.stage import in_virtual_time
 
 from penstock import MessageQueue, aio
-from penstock.client.assignment import Configured
+from penstock.client.consuming.assignment import Configured
 from penstock.doctor import Severity
-from penstock.testing.asking import lock
-from penstock.testing.stage import in_virtual_time
 
 
 @in_virtual_time

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from tests.doctor.patients import GROUP, causes, consuming, examine, fails, only, queue, send, shop
 from tests.doctor.test_java_members import as_here, examined
+from tests.support.stage import in_virtual_time
 
 from penstock import StoredMessage
 from penstock.doctor import Severity
 from penstock.protocol.bodies.running import ConsumerRunningInfo, ConsumeStatus
-from penstock.testing.stage import in_virtual_time
 
 
 @pytest.mark.parametrize("waited", ["7s", "25s", "50s"])

@@ -18,15 +18,15 @@ from tests.doctor.patients import (
     works,
 )
 from tests.doctor.test_servers import ShiftedClock
+from tests.support.loop_clients import loop_consumer, loop_session
+from tests.support.stage import Stage, in_virtual_time
 
 from penstock import aio, doctor
-from penstock.client.push_consumer import PushConsumerCore
+from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.doctor import Severity
 from penstock.errors import IllegalName
 from penstock.protocol.codes import RequestCode
 from penstock.testing.eventually import eventually
-from penstock.testing.loop_clients import loop_consumer, loop_session
-from penstock.testing.stage import Stage, in_virtual_time
 
 
 @in_virtual_time

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.doctor.patients import GROUP, causes, consuming, examine, send, shop
+from tests.support.stage import in_virtual_time
 
 from penstock import Message, aio, doctor
-from penstock.testing.stage import in_virtual_time
 
 
 @pytest.mark.parametrize(

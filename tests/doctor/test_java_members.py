@@ -10,10 +10,11 @@ import functools
 import gzip
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.doctor.patients import GROUP, TOPIC, causes, connect, examine, send, shop
+from tests.support.paths import VECTORS
+from tests.support.stage import in_virtual_time
 
 from penstock.doctor import GroupReport, Severity
 from penstock.model import MessageQueue
@@ -21,9 +22,7 @@ from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.running import ConsumerRunningInfo
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
-from penstock.testing.stage import in_virtual_time
 
-VECTORS = Path(__file__).parents[1] / "vectors"
 CLIENT = "127.0.0.1@push1"
 
 

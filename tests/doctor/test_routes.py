@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.doctor.patients import GROUP, TOPIC, causes, only, works
+from tests.support.stage import Stage
+from tests.support.wire import Wire
 
 from penstock import aio, doctor
 from penstock.doctor import GroupReport, Severity
@@ -19,8 +21,6 @@ from penstock.remoting.peer import Peer
 from penstock.remoting.promise import Promise
 from penstock.remoting.server import Server
 from penstock.testing.eventually import eventually
-from penstock.testing.stage import Stage
-from penstock.testing.wire import Wire
 
 Change = Callable[[Command], Command]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.doctor.patients import GROUP, consuming, examine, only, shop
+from tests.support.stage import Stage, in_virtual_time
 
 from penstock import aio, doctor
 from penstock.doctor import Severity, Thresholds
@@ -14,7 +15,6 @@ from penstock.protocol.bodies.topics import TopicConfigTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers import nameserver as asks
 from penstock.runtime.clock import SystemClock
-from penstock.testing.stage import Stage, in_virtual_time
 
 
 class ShiftedClock(SystemClock):

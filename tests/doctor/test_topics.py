@@ -17,13 +17,13 @@ from tests.doctor.patients import (
     shop,
     works,
 )
+from tests.support.stage import in_virtual_time
 
 from penstock import aio
 from penstock.doctor import Severity
 from penstock.model.names import READ, WRITE
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import DeleteTopic
-from penstock.testing.stage import in_virtual_time
 
 
 @in_virtual_time

@@ -20,8 +20,8 @@ from penstock import (
     StoredMessage,
     aio,
 )
-from penstock.protocol.filters import java_hash
-from penstock.protocol.records import SysFlag
+from penstock.protocol.filters.tags import java_hash
+from penstock.protocol.records.codec import SysFlag
 
 
 def _agrees(receipt: Receipt, stored: StoredMessage, message: Message) -> None:

@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.interop.client_lab import Lab, check, same, wait_for
 
 from penstock import Message
-from penstock.spark.micro_batches import read_offsets
-from penstock.spark.options import parse_read
-from penstock.spark.source import TopicReader
-from penstock.spark.streaming import TopicStream
+from penstock.spark.source.data_source import TopicReader
+from penstock.spark.source.micro_batches import read_offsets
+from penstock.spark.source.options import parse_read
+from penstock.spark.source.topic_stream import TopicStream
 
 Row = tuple[object, ...]
 PLACE = ("topic", "broker", "queue_id", "offset")

@@ -12,8 +12,8 @@ from tests.interop.client_lab import PATIENCE, Lab, check, same, texts, wait_for
 from tests.interop.client_spark_lab import Call, Notes, spark_session, table
 
 from penstock import DeadLetter, Message, RetryLater, StoredMessage
-from penstock.client.listeners import HandlerFunction
-from penstock.spark.consuming import consume
+from penstock.client.consuming.listeners import HandlerFunction
+from penstock.spark.handlers.consume import consume
 
 RETRY_PATIENCE = 80.0
 NOW = {"availableNow": True}

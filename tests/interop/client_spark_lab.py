@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.interop.client_lab import Lab
 
 from penstock import StoredMessage
-from penstock.spark.tuned_session import session
+from penstock.spark.session_setup.tuned_session import session
 
 _STARTING = threading.Lock()
 

@@ -11,7 +11,7 @@ from tests.interop.client_lab import Lab, Seen, check, same, texts, wait_for
 from tests.interop.client_spark_lab import spark_session, table
 
 from penstock import Message, MessageQueue
-from penstock.spark.deduplication import deduplicate
+from penstock.spark.sink.deduplication import deduplicate
 
 ROWS = 300
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.model import StoredMessage
 from penstock.model.message import append_to_all
-from penstock.protocol.pulled import message_from_record, messages_from_pull
-from penstock.protocol.records import decode_record, encode_record
+from penstock.protocol.records.codec import decode_record, encode_record
+from penstock.protocol.records.pulled import message_from_record, messages_from_pull
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x90"
 PROPERTIES = b"TAGS\x01a\x02UNIQ_KEY\x01ABC\x02"

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
+from tests.support.wire import Wire
 
 from penstock.nameserver import NameServer, NameServerConfig
-from penstock.testing.wire import Wire
 
 StartServer = Callable[..., Awaitable[NameServer]]
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import VECTORS
+from tests.support.wire import body_of
 
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command
+from penstock.protocol.fastjson.dialect import loads
 from penstock.protocol.frames import FrameDecoder
-from penstock.protocol.json_dialect import loads
-from penstock.testing.wire import body_of
 
-VECTORS = Path(__file__).parent.parent / "vectors"
 RUNS = [
     ("5.5.0", "full"),
     ("5.5.0", "binary"),

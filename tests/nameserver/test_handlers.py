@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.support.wire import Wire, body_of, json_body
 
 from penstock.nameserver import NameServer
 from penstock.protocol.bodies.codec import decode_body, encode_body
@@ -23,7 +24,6 @@ from penstock.protocol.commands import Command, Language
 from penstock.protocol.headers import HeaderField, header_fields
 from penstock.protocol.headers import nameserver as asks
 from penstock.protocol.headers.registry import REQUESTS
-from penstock.testing.wire import Wire, body_of, json_body
 
 StartServer = Callable[..., Awaitable[NameServer]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model import BrokerRoute, MessageQueue, QueueRoute, TopicRoute
-from penstock.nameserver.registration import (
+from penstock.nameserver.broker_registration import (
     DEFAULT_TIMEOUT_MS,
     RegisterOutcome,
     RegisterResult,

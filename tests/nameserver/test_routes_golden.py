@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import VECTORS
 
 from penstock.model import TopicRoute
-from penstock.nameserver.registration import RegisterOutcome, Registration
+from penstock.nameserver.broker_registration import RegisterOutcome, Registration
 from penstock.nameserver.routes import RouteTable
 from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.common import DataVersion, TopicList
 from penstock.protocol.bodies.registration import decode_registration
 from penstock.protocol.bodies.routes import BrokerMemberGroup, ClusterInfo, TopicRouteData
-
-VECTORS = Path(__file__).parent.parent / "vectors"
 
 
 def frames(release: str, run: str) -> list[dict[str, Any]]:

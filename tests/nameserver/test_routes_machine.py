@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.model import QueueRoute
-from penstock.nameserver.registration import DEFAULT_TIMEOUT_MS, RegisterOutcome, Registration
+from penstock.nameserver.broker_registration import (
+    DEFAULT_TIMEOUT_MS,
+    RegisterOutcome,
+    Registration,
+)
 from penstock.nameserver.routes import RouteTable
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.common import DataVersion

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import LifecycleError, ListenFailed
@@ -24,7 +25,6 @@ from penstock.protocol.headers.admin import UpdateTopic
 from penstock.store import StoreConfig
 from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
-from penstock.testing.wire import Wire, json_body
 
 StartServer = Callable[..., Awaitable[NameServer]]
 SMALL = StoreConfig(

@@ -127,7 +127,13 @@ def test_the_extras_are_declared_and_all_is_all_of_them(described: Message) -> N
 
 
 def test_without_extras_little_is_needed(needs: list[str]) -> None:
-    assert {Requirement(text).name for text in needs} == {"orjson", "uvloop", "typer", "rich"}
+    assert {Requirement(text).name for text in needs} == {
+        "msgspec",
+        "orjson",
+        "rich",
+        "typer",
+        "uvloop",
+    }
 
 
 def test_the_version_is_one(described: Message) -> None:

@@ -6,16 +6,16 @@ import gzip
 import json
 import zlib
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.paths import VECTORS
 
-from penstock.protocol.batches import decode_batch, encode_batch
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.registration import decode_registration, encode_registration
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
+from penstock.protocol.fastjson.dialect import loads
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder
 from penstock.protocol.headers import (
     CommonFields,
@@ -26,11 +26,10 @@ from penstock.protocol.headers import (
 )
 from penstock.protocol.headers.nameserver import RegisterBroker
 from penstock.protocol.headers.registry import REQUESTS, RawBody, RequestType
-from penstock.protocol.json_dialect import loads
-from penstock.protocol.properties import format_properties, parse_properties
-from penstock.protocol.records import Record, decode_record, decode_records, encode_record
+from penstock.protocol.records.batches import decode_batch, encode_batch
+from penstock.protocol.records.codec import Record, decode_record, decode_records, encode_record
+from penstock.protocol.records.properties import format_properties, parse_properties
 
-VECTORS = Path(__file__).parents[1] / "vectors"
 SERIALIZERS = {"JSON": JSON, "ROCKETMQ": BINARY}
 UNKNOWN_CODE = 9999
 

@@ -7,11 +7,11 @@ import struct
 import tracemalloc
 
 import pytest
+from tests.support.raw_connection import RawConnection
 
 from penstock.protocol.commands import Command, encode_command, reply
 from penstock.remoting import Peer, Promise, Server
 from penstock.testing.eventually import eventually
-from penstock.testing.raw_connection import RawConnection
 
 GOOD_HEADER = b'{"code":34,"flag":0,"language":"JAVA","opaque":1,"version":479}'
 

@@ -8,6 +8,7 @@ import socket
 import ssl
 
 import pytest
+from tests.support.raw_connection import RawConnection
 
 from penstock.errors import ListenFailed
 from penstock.protocol.commands import Command, encode_command, reply
@@ -15,9 +16,8 @@ from penstock.remoting import Limits, Peer
 from penstock.remoting import listener as listener_module
 from penstock.remoting.listener import SniffingListener, bind, listen_failed
 from penstock.remoting.tls import TlsMode
-from penstock.remoting.turn import Turn
+from penstock.remoting.write_batch import Turn
 from penstock.testing.eventually import eventually
-from penstock.testing.raw_connection import RawConnection
 
 
 def make_peer() -> Peer:

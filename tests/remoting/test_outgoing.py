@@ -12,7 +12,7 @@ from penstock.protocol.commands import Buffer, Command, decode_command, reply
 from penstock.protocol.frames import FrameDecoder
 from penstock.remoting import Limits
 from penstock.remoting.outgoing import LARGE, Outgoing, join_small
-from penstock.remoting.turn import Turn
+from penstock.remoting.write_batch import Turn
 from penstock.testing.virtual import run_virtual
 
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.raw_connection import RawConnection
 
 from penstock.errors import (
     ConnectionLost,
@@ -21,7 +22,6 @@ from penstock.protocol.commands import Command, encode_command, reply
 from penstock.protocol.frames import BINARY
 from penstock.remoting import Handler, Limits, Peer, Pool, Promise, Server
 from penstock.testing.eventually import eventually
-from penstock.testing.raw_connection import RawConnection
 
 PULL = RequestCode.PULL_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2

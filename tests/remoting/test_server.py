@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from tests.support.raw_connection import RawConnection
 
 from penstock.errors import LifecycleError, ListenFailed
 from penstock.protocol.codes import ResponseCode
@@ -17,7 +18,6 @@ from penstock.protocol.frames import FrameDecoder
 from penstock.remoting import Limits, Peer, Promise, Server, go_away
 from penstock.remoting.peer import shortcut_key
 from penstock.testing.eventually import eventually
-from penstock.testing.raw_connection import RawConnection
 
 
 def echo(_peer: Peer, request: Command) -> Command:

@@ -6,11 +6,11 @@ import asyncio
 import logging
 
 import pytest
+from tests.support.raw_connection import RawConnection
 
 from penstock.protocol.commands import Command, encode_command, reply
 from penstock.remoting import Limits, Peer, Pool, Promise, Server
 from penstock.testing.eventually import eventually
-from penstock.testing.raw_connection import RawConnection
 
 LIMITS = Limits(write_low=16_384, write_high=65_536, write_cut=4_000_000)
 ANSWER = b"x" * 50_000

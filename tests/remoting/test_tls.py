@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import trustme
+from tests.support.raw_connection import RawConnection
 
 from penstock.errors import ConfigError, ConnectFailed, ConnectionLost, ListenFailed
 from penstock.protocol.commands import Command, encode_command, reply
 from penstock.remoting import ClientTls, Limits, Peer, Pool, Server, ServerTls, TlsMode
 from penstock.testing.eventually import eventually
-from penstock.testing.raw_connection import RawConnection
 
 
 def echo(_peer: Peer, request: Command) -> Command:

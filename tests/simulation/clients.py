@@ -11,13 +11,13 @@ from tests.simulation.dying import lose_host
 from tests.simulation.ledger import Broken, GroupLedger, Ledger
 from tests.simulation.plan import GroupPlan, Plan
 from tests.simulation.servers import NAME_SERVER
+from tests.support.loop_clients import loop_consumer, loop_producer, loop_session
 
-from penstock.client.outcomes import DeadLetter, RetryLater
-from penstock.client.push_consumer import PushConsumerCore
+from penstock.client.consuming.outcomes import DeadLetter, RetryLater
+from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.settings import StartFrom
 from penstock.errors import PenstockError
 from penstock.model import Message, StoredMessage
-from penstock.testing.loop_clients import loop_consumer, loop_producer, loop_session
 from penstock.testing.virtual import VirtualLoop
 
 POISON = b"poison"

@@ -9,16 +9,16 @@ import shutil
 from pathlib import Path
 
 from tests.simulation.dying import lose_host
+from tests.support.faulty_files import FaultyFiles, SimulatedDisk
+from tests.support.stage import SMALL_STORE
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import DLQ_PREFIX
 from penstock.nameserver import NameServer, NameServerConfig
-from penstock.protocol.pulled import messages_from_pull
+from penstock.protocol.records.pulled import messages_from_pull
 from penstock.store import OS_FILES, FileLayer
 from penstock.store.config import SYNC_FLUSH
-from penstock.testing.faulty_files import FaultyFiles, SimulatedDisk
-from penstock.testing.stage import SMALL_STORE
 from penstock.testing.virtual import VirtualLoop
 
 NAME_SERVER_HOST = "10.0.0.1"

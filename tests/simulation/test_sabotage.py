@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.simulation.world import SimulationFailed, run_seed
 
-from penstock.broker.offsets import Offsets
 from penstock.broker.storage import Storage
-from penstock.client.flow_control import FlowLimits
-from penstock.client.orderly import OrderlyRunner
-from penstock.client.process_queue import ProcessQueue
-from penstock.client.send_back import FailedMessages
+from penstock.broker.tables.offsets import Offsets
+from penstock.client.consuming.flow_control import FlowLimits
+from penstock.client.consuming.orderly import OrderlyRunner
+from penstock.client.consuming.process_queue import ProcessQueue
+from penstock.client.consuming.send_back import FailedMessages
 from penstock.store import Draft
 
 SEEDS = 12

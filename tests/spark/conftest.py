@@ -13,7 +13,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from penstock.spark.tuned_session import session
+from penstock.spark.session_setup.tuned_session import session
 from penstock.testing.embedded import Embedded, embedded
 
 _HERE = Path(__file__).parent

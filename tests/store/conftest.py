@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import VECTORS
 
 from penstock.store import OS_FILES, Draft, FileLayer, MessageStore, StoreConfig
 
-VECTORS = Path(__file__).parent.parent / "vectors"
 # Python before 3.11.4 knows no filters, and later ones warn where none is named.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import IllegalMessage, IllegalName, LifecycleError
-from penstock.protocol.batches import BatchItem
-from penstock.protocol.filters import tag_code
-from penstock.protocol.records import (
+from penstock.protocol.filters.tags import tag_code
+from penstock.protocol.records.batches import BatchItem
+from penstock.protocol.records.codec import (
     BLANK_MAGIC,
     SysFlag,
     decode_record,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import DiskFull, FlushFailed, StoreError
-from penstock.protocol.records import decode_record
+from penstock.protocol.records.codec import decode_record
 from penstock.store import Draft, MessageStore, OsFiles, ReadStatus, StoreConfig
 from penstock.store.files import Buffer, WritableMap
 

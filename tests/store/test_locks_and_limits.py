@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LifecycleError, StoreDamaged, StoreLocked
-from penstock.protocol.records import decode_records
+from penstock.protocol.records.codec import decode_records
 from penstock.store import OS_FILES, Draft, MessageStore, StoreConfig
 
 OpenStore = Callable[..., MessageStore]

@@ -27,11 +27,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 
 from penstock.errors import DiskFull, FlushFailed, StoreError
-from penstock.protocol.batches import BatchItem, encode_batch
-from penstock.protocol.filters import tag_code
-from penstock.protocol.records import SysFlag, decode_record
+from penstock.protocol.filters.tags import tag_code
+from penstock.protocol.records.batches import BatchItem, encode_batch
+from penstock.protocol.records.codec import SysFlag, decode_record
 from penstock.store import (
     ASYNC_FLUSH,
     SYNC_FLUSH,
@@ -41,7 +42,6 @@ from penstock.store import (
     ReadStatus,
     StoreConfig,
 )
-from penstock.testing.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 
 IS_LONG = bool(os.environ.get("PENSTOCK_LONG"))
 EXAMPLES = 5_000 if IS_LONG else 150  # for each of the two flush modes

@@ -11,13 +11,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.support.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 
 from penstock.errors import FlushFailed, StoreError
 from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, Draft, MessageStore, StoreConfig
 from penstock.store.index_files import IndexShape
 from penstock.store.key_index import KeyIndex
 from penstock.store.segments import OS_FILES, SegmentMaps
-from penstock.testing.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 
 ROOT = "/data/broker-a"
 SEEDS = range(60)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.protocol.batches import BatchItem, encode_batch
+from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.store import Draft, MessageStore, ReadStatus, StoreConfig
 
 NOW = 1_700_000_000_000

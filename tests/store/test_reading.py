@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StoreDamaged
-from penstock.protocol.filters import tag_code
-from penstock.protocol.records import decode_records
+from penstock.protocol.filters.tags import tag_code
+from penstock.protocol.records.codec import decode_records
 from penstock.store import Draft, MessageStore, ReadStatus, RecordTest, StoreConfig
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import pack_unit

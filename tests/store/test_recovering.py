@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError, StoreDamaged, StoreError
-from penstock.protocol.records import decode_record, decode_records
+from penstock.protocol.records.codec import decode_record, decode_records
 from penstock.store import Draft, MessageStore, OsFiles, ReadStatus, StoreConfig
 from penstock.store.log_scan import LogScan
 
@@ -543,7 +543,7 @@ def test_recovery_that_is_killed_half_way_is_taken_up_again(
 
     original = LogScan._parse
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.store.dispatch._PORTION", 8)
+        patch.setattr("penstock.store.index_builder._PORTION", 8)
         patch.setattr(LogScan, "_parse", dies)
         with pytest.raises(KeyboardInterrupt):
             open_store(files=AfterPowerLoss())

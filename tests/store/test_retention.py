@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, DiskFull, StoreReadOnly
-from penstock.protocol.records import decode_records
+from penstock.protocol.records.codec import decode_records
 from penstock.store import Draft, MessageStore, OsFiles, ReadStatus, StoreConfig
 from penstock.store.files import DiskSpace
 from penstock.store.retention import HOUR_MS, decide, disk_rules

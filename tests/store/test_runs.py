@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.protocol.batches import BatchItem, decode_batch, encode_batch
-from penstock.protocol.records import decode_record, pack_host
+from penstock.protocol.records.batches import BatchItem, decode_batch, encode_batch
+from penstock.protocol.records.codec import decode_record, pack_host
 from penstock.store import Draft, MessageStore, StoreConfig
+from penstock.store.bulk.batch_encoding import FEW, RunParts, encode_run
 from penstock.store.consume_queue import pack_unit, pack_units
-from penstock.store.runs import FEW, RunParts, encode_run
 
 HOST = pack_host("127.0.0.1", 10911)
 DRAFT = Draft("orders", 2, b"", b"", 0, 0, 77, HOST, HOST, 0, 0)

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 
 from penstock.store import OS_FILES, FileLayer
 from penstock.store.files import PAGE_BYTES
-from penstock.testing.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.process import OUTPUT_LINES_KEPT, ChildProcess, ProcessFailed
+from penstock.runtime.child_process import OUTPUT_LINES_KEPT, ChildProcess, ProcessFailed
 
 SAYS_READY_AND_WAITS = "print('ready port=1234', flush=True); import time; time.sleep(600)"
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.proxy import FaultProxy
 
 from penstock.testing.eventually import eventually
-from penstock.testing.proxy import FaultProxy
 
 
 class Target:

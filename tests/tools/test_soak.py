@@ -9,7 +9,7 @@ import pytest
 from tools.soak import checks, memory, simulation
 from tools.soak.__main__ import SHARES, main
 
-from penstock.client.process_queue import ProcessQueue
+from penstock.client.consuming.process_queue import ProcessQueue
 
 
 def test_a_seed_is_run_again_and_its_summary_printed(capsys: pytest.CaptureFixture[str]) -> None:

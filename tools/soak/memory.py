@@ -24,7 +24,7 @@ from tools.soak.outcome import Outcome, say
 
 from penstock import Message, Producer, PushConsumer
 from penstock.model import StoredMessage
-from penstock.testing.process import ChildProcess
+from penstock.runtime.child_process import ChildProcess
 
 FRAMES: Final = Path(__file__).parents[2] / "tests" / "vectors" / "frames-5.5.0.jsonl.gz"
 TOPIC: Final = "soak"

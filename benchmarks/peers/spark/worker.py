@@ -30,7 +30,7 @@ from benchmarks.spark_path import read as read_path
 from pyspark.sql import SparkSession
 
 from penstock import Admin
-from penstock.spark.tuned_session import session
+from penstock.spark.session_setup.tuned_session import session
 
 STREAM_SECONDS: Final = 600
 Cpu = Callable[[], float]

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from penstock.client import hosts
 from penstock.client.arguments import AccessOptions, namespace_of, session_settings, split
-from penstock.client.hosts import Host, Lease
-from penstock.client.naming import SEPARATOR, unwrap, wrap
-from penstock.client.session import ClientSession
+from penstock.client.session import loop_thread
+from penstock.client.session.client_session import ClientSession
+from penstock.client.session.loop_thread import Host, Lease
+from penstock.client.session.namespaces import SEPARATOR, unwrap, wrap
 from penstock.errors import (
     ConfigError,
     LifecycleError,
@@ -86,7 +86,7 @@ class ClusterAccess:
                     f"this Admin of {self._nameservers_text} was closed", hint="make a new one"
                 )
             if self._lease is None:
-                self._lease = hosts.lease(self._settings)
+                self._lease = loop_thread.lease(self._settings)
             return self._lease.host
 
     def give_up(self) -> Lease | None:

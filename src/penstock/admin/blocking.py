@@ -17,7 +17,7 @@ from penstock.admin.reports import (
     QueueSlice,
 )
 from penstock.client.arguments import AccessOptions, Time
-from penstock.client.receipts import Receipt
+from penstock.client.producing.receipts import Receipt
 from penstock.model import MessageQueue, StoredMessage, Subscription, TopicRoute
 from penstock.model.names import READ, WRITE
 from penstock.protocol import bodies

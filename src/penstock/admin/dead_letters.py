@@ -26,8 +26,8 @@ from collections.abc import Iterable, Mapping
 from penstock.admin.access import on_host
 from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
 from penstock.admin.reports import DeadLetter, DeadLetterQueue
-from penstock.client.receipts import Receipt
-from penstock.client.session import INNER_PRODUCER
+from penstock.client.producing.receipts import Receipt
+from penstock.client.session.client_session import INNER_PRODUCER
 from penstock.client.settings import ProducerSettings
 from penstock.errors import InvalidArgument, PenstockError, ServiceNotAvailable
 from penstock.model import MessageQueue, StoredMessage
@@ -40,7 +40,7 @@ from penstock.model.names import (
     retry_topic,
 )
 from penstock.protocol import bodies
-from penstock.protocol.sys_flags import SysFlag
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.validation import check_sendable, check_topic
 
 _END_OF_TIME = 2**63 - 1
@@ -214,7 +214,7 @@ class DeadLetterActions(MessageActions):
                 )
         if to is None and ready:
             await self._refuse_orderly(group)
-        from penstock.client.producer import ProducerCore
+        from penstock.client.producing.producer import ProducerCore
 
         producer = ProducerCore(self.session, ProducerSettings(group=INNER_PRODUCER))
         producer.join_quietly()

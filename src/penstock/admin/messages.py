@@ -8,7 +8,7 @@ from penstock.admin.access import on_host, received
 from penstock.admin.offsets import OffsetActions
 from penstock.admin.reports import QueueSlice
 from penstock.client.arguments import Time, timestamp_ms
-from penstock.client.calls import refusal
+from penstock.client.session.calls import refusal
 from penstock.errors import InvalidArgument, NotFound, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
@@ -17,8 +17,8 @@ from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
-from penstock.protocol.message_ids import parse_offset_message_id
-from penstock.protocol.pulled import messages_from_pull
+from penstock.protocol.records.message_ids import parse_offset_message_id
+from penstock.protocol.records.pulled import messages_from_pull
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group RocketMQ's own tools read with; every broker has it."""

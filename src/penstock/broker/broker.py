@@ -11,31 +11,31 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from penstock.broker.clients import Clients
+from penstock.broker.broker_properties import Stamp
 from penstock.broker.config import SLAVE, SYNC_MASTER, VIP_PORT_DISTANCE, BrokerConfig
-from penstock.broker.delays import Delays
-from penstock.broker.filters import Filters
-from penstock.broker.groups import Groups
+from penstock.broker.delivery.delay_service import Delays
+from penstock.broker.delivery.filters import Filters
+from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.handlers import add_all
 from penstock.broker.handlers.clients import forget_peer
-from penstock.broker.held_pulls import HeldPulls
 from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.offsets import Offsets
-from penstock.broker.queue_locks import QueueLocks
-from penstock.broker.registration import Registration
-from penstock.broker.sampling import Sampling
+from penstock.broker.name_server_registrar import Registration
+from penstock.broker.rate_sampler import Sampling
 from penstock.broker.settings import Settings
-from penstock.broker.stamping import Stamp
 from penstock.broker.state import BrokerState
 from penstock.broker.stats import BrokerStats
 from penstock.broker.storage import Storage
-from penstock.broker.tables import Tables
-from penstock.broker.topics import TOPICS_FILE, Topics, system_topics
+from penstock.broker.tables.clients import Clients
+from penstock.broker.tables.groups import Groups
+from penstock.broker.tables.offsets import Offsets
+from penstock.broker.tables.persistence import Tables
+from penstock.broker.tables.queue_locks import QueueLocks
+from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
 from penstock.errors import LifecycleError, RemotingError
 from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
 from penstock.protocol.delays import DelayLevels
-from penstock.protocol.message_ids import UniqueIds
-from penstock.protocol.records import pack_host
+from penstock.protocol.records.codec import pack_host
+from penstock.protocol.records.message_ids import UniqueIds
 from penstock.remoting import Limits, Peer, Server, ServerTls, go_away
 from penstock.remoting.addresses import format_address, resolve_host
 from penstock.remoting.dispatch import Dispatcher

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from penstock.broker.clients import Clients
+from penstock.broker.broker_properties import Stamp
 from penstock.broker.config import BrokerConfig
-from penstock.broker.delays import Delays
-from penstock.broker.filters import Filters
-from penstock.broker.groups import Groups
-from penstock.broker.held_pulls import HeldPulls
+from penstock.broker.delivery.delay_service import Delays
+from penstock.broker.delivery.filters import Filters
+from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.hooks import SendBackHook
-from penstock.broker.offsets import Offsets
-from penstock.broker.queue_locks import QueueLocks
-from penstock.broker.sampling import Sampling
+from penstock.broker.rate_sampler import Sampling
 from penstock.broker.settings import Settings
-from penstock.broker.stamping import Stamp
 from penstock.broker.stats import BrokerStats
 from penstock.broker.storage import Storage
-from penstock.broker.tables import Tables
-from penstock.broker.topics import Topics, template_topic
+from penstock.broker.tables.clients import Clients
+from penstock.broker.tables.groups import Groups
+from penstock.broker.tables.offsets import Offsets
+from penstock.broker.tables.persistence import Tables
+from penstock.broker.tables.queue_locks import QueueLocks
+from penstock.broker.tables.topics import Topics, template_topic
 from penstock.model.names import DEFAULT_TOPIC
 from penstock.protocol.delays import DelayLevels
 from penstock.runtime.clock import Clock

@@ -31,9 +31,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from penstock.errors import PenstockError, StoreError
-from penstock.protocol.batches import BatchItem
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
+from penstock.protocol.records.batches import BatchItem
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 from penstock.store import Appended, AppendedRun, Draft, MessageStore

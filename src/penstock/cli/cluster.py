@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from penstock.cli import output
-from penstock.cli.connecting import Target, on_cluster
 from penstock.cli.output import Column, JsonFlag, Table
+from penstock.cli.target import Target, on_cluster
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import messages, output
-from penstock.cli.connecting import Target, on_cluster
 from penstock.cli.dead_letter_rows import LETTER_COLUMNS, NOT_RECORDED, Choice, row
-from penstock.cli.guessing import GroupArgument, complete_groups, nearest
 from penstock.cli.messages import KeyOption, TagOption, WhereOption
+from penstock.cli.name_completion import GroupArgument, complete_groups, nearest
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
-from penstock.cli.sending import RateOption
+from penstock.cli.send import RateOption
+from penstock.cli.target import Target, on_cluster
 from penstock.errors import GroupNotFound, InvalidArgument, NoPermission, NotFound
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock import Admin
     from penstock.admin import DeadLetterQueue
     from penstock.cli.reading import Stretch
-    from penstock.cli.redriving import Redriving
+    from penstock.cli.redrive_task import Redriving
     from penstock.model import MessageQueue
 
 app = typer.Typer(
@@ -113,7 +113,7 @@ def list_letters(
     """
     from penstock.admin import DeadLetter
     from penstock.cli import reading
-    from penstock.cli.redriving import redriven_anywhere
+    from penstock.cli.redrive_task import redriven_anywhere
 
     if group is None:
         with target.admin() as admin:
@@ -188,8 +188,8 @@ def show_letter(
     """
     from penstock.admin import DeadLetter
     from penstock.cli import reading
-    from penstock.cli.querying import show_message
-    from penstock.cli.redriving import redriven_anywhere
+    from penstock.cli.query import show_message
+    from penstock.cli.redrive_task import redriven_anywhere
 
     with _letters_of(target, group) as admin:
         places = _places(admin, group)
@@ -266,7 +266,7 @@ def redrive_letters(
 
     Example: penstock dlq redrive billing --reason Timeout --rate 50 --dry-run
     """
-    from penstock.cli.redriving import Redriving
+    from penstock.cli.redrive_task import Redriving
 
     choice = Choice(messages.Filter(tag, keys, where), reason, frozenset(ids or ()))
     with _letters_of(target, group) as admin:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import output
-from penstock.cli.connecting import Target, on_cluster
-from penstock.cli.guessing import complete_groups
+from penstock.cli.name_completion import complete_groups
 from penstock.cli.output import Column, JsonFlag, Table
+from penstock.cli.target import Target, on_cluster
 
 if TYPE_CHECKING:
     from penstock.doctor import ClusterReport, Finding, GroupReport, Thresholds

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import output
-from penstock.cli.connecting import Target, on_cluster
-from penstock.cli.guessing import GroupArgument, complete_topics, guessing_group
+from penstock.cli.group_reset import reset_group
+from penstock.cli.name_completion import GroupArgument, complete_topics, guessing_group
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
-from penstock.cli.resetting import reset_group
+from penstock.cli.target import Target, on_cluster
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:

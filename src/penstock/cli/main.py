@@ -29,22 +29,22 @@ VERBS = {
         f"{_HERE}.groups:app", "Consumer groups: list, create, describe, lag, reset, delete."
     ),
     "cluster": Verb(f"{_HERE}.cluster:app", "The brokers of a cluster and how they do."),
-    "context": Verb(f"{_HERE}.context_tools:app", "Clusters by name: list, use, add, remove."),
+    "context": Verb(f"{_HERE}.context:app", "Clusters by name: list, use, add, remove."),
     "send": Verb(
-        f"{_HERE}.sending:send",
+        f"{_HERE}.send:send",
         "Send messages: an argument each, or the lines of stdin or of a file.",
     ),
     "tail": Verb(
-        f"{_HERE}.tailing:tail",
+        f"{_HERE}.tail:tail",
         "Print messages of a topic: the newest, or from some point on, and those to come.",
     ),
     "query": Verb(
-        f"{_HERE}.querying:query", "Find messages by id, by key, or by the time they were stored."
+        f"{_HERE}.query:query", "Find messages by id, by key, or by the time they were stored."
     ),
     "dlq": Verb(f"{_HERE}.dead_letters:app", "Dead letters: list, show, redrive, purge."),
     "doctor": Verb(f"{_HERE}.doctor:doctor", "Why does a group not receive anything?"),
     "bench": Verb(
-        f"{_HERE}.benching:bench",
+        f"{_HERE}.bench:bench",
         "Measure sending, receiving and the time between, with this client.",
     ),
     "spark": Verb(f"{_HERE}.spark_jobs:app", "Spark jobs: archive, replay, dlq, report."),

@@ -104,9 +104,9 @@ def up(
 
     Example: penstock up --data /var/lib/penstock
     """
-    from penstock.cli import serving
+    from penstock.cli import server_plan
 
-    plan = serving.Plan(
+    plan = server_plan.Plan(
         data=data,
         nameserver_port=nameserver_port,
         broker_port=broker_port,
@@ -120,7 +120,7 @@ def up(
         insecure=insecure,
         verbose=verbose,
     )
-    serving.serve(serving.everything(plan), verbose=verbose, as_json=as_json)
+    server_plan.serve(server_plan.everything(plan), verbose=verbose, as_json=as_json)
 
 
 def nameserver(
@@ -135,10 +135,12 @@ def nameserver(
 
     Example: penstock nameserver --nameserver-port 9876
     """
-    from penstock.cli import serving
+    from penstock.cli import server_plan
 
-    plan = serving.Plan(data=data, bind=bind, nameserver_port=nameserver_port, insecure=insecure)
-    serving.serve(serving.name_server_alone(plan), verbose=verbose, as_json=as_json)
+    plan = server_plan.Plan(
+        data=data, bind=bind, nameserver_port=nameserver_port, insecure=insecure
+    )
+    server_plan.serve(server_plan.name_server_alone(plan), verbose=verbose, as_json=as_json)
 
 
 def broker(
@@ -168,9 +170,9 @@ def broker(
 
     Example: penstock broker --namesrv 127.0.0.1:9876 --broker-name broker-b --broker-port 10921
     """
-    from penstock.cli import serving
+    from penstock.cli import server_plan
 
-    plan = serving.Plan(
+    plan = server_plan.Plan(
         data=data,
         namesrv=namesrv,
         broker_port=broker_port,
@@ -183,4 +185,4 @@ def broker(
         insecure=insecure,
         verbose=verbose,
     )
-    serving.serve(serving.broker_alone(plan), verbose=verbose, as_json=as_json)
+    server_plan.serve(server_plan.broker_alone(plan), verbose=verbose, as_json=as_json)

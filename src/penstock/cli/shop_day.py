@@ -131,7 +131,7 @@ def _require_packages() -> None:
 def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) -> Day:
     from penstock.spark import session
     from penstock.spark.pipelines.watching import GroupWatch
-    from penstock.spark.unborn import abandon
+    from penstock.spark.session_setup.orphan_jvm import abandon
 
     shop = Shop(orders)
     day = Day(shop)

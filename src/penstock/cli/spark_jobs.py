@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import output
-from penstock.cli.connecting import Target, on_cluster
-from penstock.cli.guessing import (
+from penstock.cli.name_completion import (
     GroupArgument,
     TopicArgument,
     complete_groups,
@@ -19,6 +18,7 @@ from penstock.cli.guessing import (
     guessing_topic,
 )
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:

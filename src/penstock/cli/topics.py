@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import output
-from penstock.cli.connecting import Target, on_cluster
-from penstock.cli.guessing import TopicArgument, complete_topics, guessing_topic
+from penstock.cli.name_completion import TopicArgument, complete_topics, guessing_topic
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.target import Target, on_cluster
 from penstock.cli.topic_changes import DEFAULT_QUEUES, Plan, Settings, Wish, permission_text, plan
 from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
 

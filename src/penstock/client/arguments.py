@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
-from penstock.client.assignment import AssignmentStrategy, strategy
-from penstock.client.client_ids import DEFAULT_INSTANCE, client_id, local_ip, new_instance
-from penstock.client.naming import wrap
+from penstock.client.consuming.assignment import AssignmentStrategy, strategy
+from penstock.client.session.client_ids import DEFAULT_INSTANCE, client_id, local_ip, new_instance
+from penstock.client.session.namespaces import wrap
 from penstock.client.settings import (
     ConsumerSettings,
     Model,

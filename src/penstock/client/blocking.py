@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Self, TypeVar, TypeVarTuple
 
 from penstock.client.arguments import Time
-from penstock.client.direct import DirectSends, direct_sends
+from penstock.client.consuming.consumer_shutdown import ConsumerStop
 from penstock.client.facade import (
     ProducerFacade,
     PullConsumerFacade,
@@ -28,15 +28,15 @@ from penstock.client.facade import (
     refuse_coroutine_function,
     seek_to,
 )
-from penstock.client.handover import Outbox
-from penstock.client.hosts import Host, Lease
-from penstock.client.naming import wrap
-from penstock.client.producer import STOP_SECONDS
-from penstock.client.receipts import Receipt
-from penstock.client.reports import ConsumerStats, consumer_stats
-from penstock.client.selection import QueueSelector
-from penstock.client.stopping import ConsumerStop
-from penstock.client.submitted import Window
+from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
+from penstock.client.producing.blocking_send import DirectSends, direct_sends
+from penstock.client.producing.producer import STOP_SECONDS
+from penstock.client.producing.receipts import Receipt
+from penstock.client.producing.selection import QueueSelector
+from penstock.client.producing.send_futures import Window
+from penstock.client.producing.send_queue import Outbox
+from penstock.client.session.loop_thread import Host, Lease
+from penstock.client.session.namespaces import wrap
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
 

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, Unpack
 
-from penstock.client import hosts
 from penstock.client.arguments import (
     ConsumerOptions,
     ProducerOptions,
@@ -36,23 +35,26 @@ from penstock.client.arguments import (
 from penstock.client.arguments import (
     start_from as parse_start_from,
 )
-from penstock.client.assignment import AssignmentStrategy
-from penstock.client.client_ids import renamed
-from penstock.client.executors import Executor, Finished
-from penstock.client.hosts import Host, Lease
-from penstock.client.listeners import (
+from penstock.client.consuming.assignment import AssignmentStrategy
+from penstock.client.consuming.executors import Executor, Finished
+from penstock.client.consuming.listeners import (
     Caller,
     ConsumeHook,
     HandlerFunction,
     is_coroutine_function,
 )
-from penstock.client.members import TransactionAnswer
-from penstock.client.naming import wrap
-from penstock.client.producer import ProducerCore
-from penstock.client.pull_consumer import BATCH_SIZE, PullConsumerCore
-from penstock.client.pulling import FilterHook
-from penstock.client.push_consumer import PushConsumerCore
-from penstock.client.selection import QueueSelector, chosen
+from penstock.client.consuming.pull_consumer import BATCH_SIZE, PullConsumerCore
+from penstock.client.consuming.pulling import FilterHook
+from penstock.client.consuming.push_consumer import PushConsumerCore
+from penstock.client.consuming.subscriptions import Subscriptions
+from penstock.client.observing.tracing import Tracer
+from penstock.client.producing.producer import ProducerCore
+from penstock.client.producing.selection import QueueSelector, chosen
+from penstock.client.session import loop_thread
+from penstock.client.session.client_ids import renamed
+from penstock.client.session.loop_thread import Host, Lease
+from penstock.client.session.members import TransactionAnswer
+from penstock.client.session.namespaces import wrap
 from penstock.client.settings import (
     ConsumerSettings,
     Model,
@@ -61,8 +63,6 @@ from penstock.client.settings import (
     check_count,
     check_flag,
 )
-from penstock.client.subscriptions import Subscriptions
-from penstock.client.tracing import Tracer
 from penstock.errors import ConfigError, InvalidArgument, LifecycleError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.model.names import TRACE_TOPIC
@@ -158,7 +158,7 @@ class Facade:
             by_process = session.profile.instance_by_process
             new_id = renamed(session.client_id, by_process=by_process)
             self._session_settings = replace(session, client_id=new_id)
-        self._lease = hosts.lease(self._session_settings)
+        self._lease = loop_thread.lease(self._session_settings)
         return self._lease
 
     def _close(self) -> Lease | None:

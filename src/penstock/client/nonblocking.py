@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from penstock.client.arguments import Time
+from penstock.client.consuming.listeners import is_coroutine_function
 from penstock.client.facade import (
     ProducerFacade,
     PullConsumerFacade,
@@ -23,17 +24,16 @@ from penstock.client.facade import (
     maybe_queue_set,
     seek_to,
 )
-from penstock.client.handover import Outbox
-from penstock.client.hosts import Lease
-from penstock.client.inbox import Inbox
-from penstock.client.listeners import is_coroutine_function
-from penstock.client.members import TransactionAnswer
-from penstock.client.naming import wrap
-from penstock.client.receipts import Receipt
-from penstock.client.reports import ConsumerStats, consumer_stats
-from penstock.client.selection import QueueSelector
-from penstock.client.sending import SendDone
-from penstock.client.tasks import Tasks
+from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
+from penstock.client.producing.async_send_futures import Inbox
+from penstock.client.producing.receipts import Receipt
+from penstock.client.producing.selection import QueueSelector
+from penstock.client.producing.send_queue import Outbox
+from penstock.client.producing.sending import SendDone
+from penstock.client.session.loop_thread import Lease
+from penstock.client.session.members import TransactionAnswer
+from penstock.client.session.namespaces import wrap
+from penstock.client.session.tasks import Tasks
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.protocol.headers.transactions import TransactionDecision
 from penstock.runtime.durations import Duration, seconds

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from penstock.client.assignment import AssignmentStrategy, Average
-from penstock.client.flow_control import FlowLimits
-from penstock.client.selection import CURRENT_LATENCIES, LatencyTable
+from penstock.client.consuming.assignment import AssignmentStrategy, Average
+from penstock.client.consuming.flow_control import FlowLimits
+from penstock.client.producing.selection import CURRENT_LATENCIES, LatencyTable
 from penstock.errors import ConfigError, IllegalName
-from penstock.protocol.compression import Compression
+from penstock.protocol.records.compression import Compression
 from penstock.protocol.validation import check_group
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.tls import ClientTls

@@ -30,7 +30,7 @@ from penstock.protocol.bodies.running import (
     RunningProperty,
 )
 from penstock.protocol.extensions import RunningExtension
-from penstock.protocol.filters import subscription
+from penstock.protocol.filters.tags import subscription
 
 _T = TypeVar("_T")
 

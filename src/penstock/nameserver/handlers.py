@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import InvalidArgument, NotFound, ProtocolError, RequestRefused, TopicNotFound
+from penstock.nameserver.broker_registration import Registration
 from penstock.nameserver.config import NameServerConfig
 from penstock.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvConfig
-from penstock.nameserver.registration import Registration
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import DataVersion

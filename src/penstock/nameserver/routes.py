@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from penstock.model import BrokerRoute, QueueRoute, TopicRoute
 from penstock.model.names import READ, WRITE
 from penstock.model.route import MASTER_ID
-from penstock.nameserver.registration import (
+from penstock.nameserver.broker_registration import (
     LiveBroker,
     RegisterOutcome,
     RegisterResult,

@@ -22,8 +22,8 @@ from penstock.protocol.frames import FrameDecoder
 from penstock.remoting.addresses import format_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.outgoing import Outgoing
-from penstock.remoting.turn import Turn
-from penstock.remoting.unfinished import UnfinishedFrames
+from penstock.remoting.partial_frames import UnfinishedFrames
+from penstock.remoting.write_batch import Turn
 
 log = logging.getLogger(__name__)
 

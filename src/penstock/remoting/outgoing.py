@@ -11,7 +11,7 @@ from penstock.errors import IllegalMessage
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import RESPONSE, Buffer, Command, body_size, encode_head
 from penstock.remoting.limits import Limits
-from penstock.remoting.turn import Turn
+from penstock.remoting.write_batch import Turn
 
 log = logging.getLogger(__name__)
 

@@ -40,11 +40,11 @@ from penstock.protocol.commands import ONEWAY, RESPONSE, Command, decode_command
 from penstock.protocol.frames import JSON, BareFrame
 from penstock.remoting.connection import Connection
 from penstock.remoting.limits import Limits
+from penstock.remoting.partial_frames import UnfinishedFrames
 from penstock.remoting.pending import Done, PendingRequests, finish
 from penstock.remoting.promise import Promise, error_answer
-from penstock.remoting.strangers import SHOWN_BYTES, guess_stranger
-from penstock.remoting.turn import Turn
-from penstock.remoting.unfinished import UnfinishedFrames
+from penstock.remoting.protocol_guess import SHOWN_BYTES, guess_stranger
+from penstock.remoting.write_batch import Turn
 
 log = logging.getLogger(__name__)
 

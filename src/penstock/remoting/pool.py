@@ -17,7 +17,7 @@ from penstock.remoting.addresses import parse_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.peer import Handler, Peer, PeerHook
 from penstock.remoting.tls import GOODBYE_SECONDS, ClientTls
-from penstock.remoting.turn import Turn
+from penstock.remoting.write_batch import Turn
 
 log = logging.getLogger(__name__)
 

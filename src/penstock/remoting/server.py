@@ -13,11 +13,11 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, reply
 from penstock.remoting.limits import Limits
 from penstock.remoting.listener import Listener, PlainListener, SniffingListener
+from penstock.remoting.partial_frames import UnfinishedFrames
 from penstock.remoting.peer import Handler, Peer, PeerHook, Shortcut
 from penstock.remoting.promise import Promise
 from penstock.remoting.tls import ServerTls
-from penstock.remoting.turn import Turn
-from penstock.remoting.unfinished import UnfinishedFrames
+from penstock.remoting.write_batch import Turn
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from penstock.client.naming import unwrap, wrap
+from penstock.client.session.namespaces import unwrap, wrap
 from penstock.client.settings import credentials, nameservers
 from penstock.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
 from penstock.protocol.acl import sign

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.client.calls import refusal
+from penstock.client.session.calls import refusal
 from penstock.errors import (
     ConnectionLost,
     NameserverUnavailable,

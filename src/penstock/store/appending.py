@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, Protocol
 from penstock.errors import IllegalMessage, StoreError
 from penstock.model.names import RETRY_PREFIX
 from penstock.model.properties import MAX_PROPERTIES_BYTES
-from penstock.protocol.records import BLANK_HEAD_BYTES, SysFlag, encode_record
+from penstock.protocol.records.codec import BLANK_HEAD_BYTES, SysFlag, encode_record
+from penstock.store.bulk.batch_encoding import RunParts, encode_run
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.dispatch import Staged, StagedRun
-from penstock.store.parts import NO_ROOM, Parts
-from penstock.store.runs import RunParts, encode_run
+from penstock.store.index_builder import Staged, StagedRun
+from penstock.store.store_context import NO_ROOM, Parts
 
 MAX_TOPIC_BYTES: Final = 127
 MAX_RETRY_TOPIC_BYTES: Final = 255
@@ -67,7 +67,7 @@ class AppendedRun(NamedTuple):
 
 
 class BatchItem(Protocol):
-    """One message of a batch, as ``penstock.protocol.batches`` decodes it."""
+    """One message of a batch, as ``penstock.protocol.records.batches`` decodes it."""
 
     @property
     def body(self) -> bytes: ...

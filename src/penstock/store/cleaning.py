@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from penstock.errors import DiskFull
 from penstock.store.opening import mark_open
-from penstock.store.parts import Parts
 from penstock.store.retention import MANUAL_ROUNDS, decide
 from penstock.store.segments import segment_path
+from penstock.store.store_context import Parts
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
     record | record | ... | record | blank: size:4 magic:4, rest undefined      (one segment)
 
-Records are those of ``penstock.protocol.records``. One never crosses a segment: where it would
+Records are those of ``protocol.records.codec``. One never crosses a segment: where it would
 leave less than the eight bytes of a blank, the blank is written and the record opens the next
 segment.
 
@@ -19,7 +19,7 @@ import struct
 import threading
 
 from penstock.errors import FlushFailed, StoreError
-from penstock.protocol.records import (
+from penstock.protocol.records.codec import (
     BLANK_HEAD_BYTES,
     MAGIC_V1,
     MAGIC_V2,

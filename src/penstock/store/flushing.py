@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from penstock.errors import FlushFailed
 from penstock.store.checkpoint import CheckpointFile, save_state
-from penstock.store.parts import NO_ROOM, Parts
+from penstock.store.store_context import NO_ROOM, Parts
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import StoreDamaged
-from penstock.protocol.records import (
+from penstock.protocol.records.codec import (
     BLANK_HEAD_BYTES,
     BLANK_MAGIC,
     MAGIC_V1,

@@ -10,10 +10,9 @@ from penstock.store import layout
 from penstock.store.checkpoint import StoreState, load_checkpoint, load_state, save_state
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
-from penstock.store.dispatch import Dispatcher
 from penstock.store.files import FileLayer
+from penstock.store.index_builder import Dispatcher
 from penstock.store.key_index import KeyIndex
-from penstock.store.parts import NO_ROOM, Parts
 from penstock.store.queue_table import QueueTable
 from penstock.store.recovery import (
     Recovery,
@@ -23,6 +22,7 @@ from penstock.store.recovery import (
     recover_crash,
 )
 from penstock.store.segments import SegmentMaps, segment_path
+from penstock.store.store_context import NO_ROOM, Parts
 
 _EVERYTHING = (1 << 63) - 1
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.errors import StoreDamaged
-from penstock.protocol.records import (
+from penstock.protocol.records.codec import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_BYTES,
@@ -36,8 +36,8 @@ from penstock.store.checkpoint import save_state
 from penstock.store.commit_log import CommitLog, store_timestamp_of
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import LogScan, Scanned
-from penstock.store.parts import Parts
 from penstock.store.segments import find_segments
+from penstock.store.store_context import Parts
 
 log = logging.getLogger(__name__)
 

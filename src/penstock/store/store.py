@@ -30,7 +30,7 @@ from penstock.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from penstock.protocol.records import decode_record
+from penstock.protocol.records.codec import decode_record
 from penstock.store import layout
 from penstock.store.appending import Appended, AppendedRun, Appender, BatchItem, Draft
 from penstock.store.checkpoint import Checkpoint
@@ -38,18 +38,18 @@ from penstock.store.cleaning import Cleaner
 from penstock.store.commit_log import CommitLog, store_timestamp_of
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import ConsumeQueue, QueueEntry
-from penstock.store.dispatch import Arrival, message_keys
 from penstock.store.files import DiskSpace, FileLayer
 from penstock.store.flushing import Flusher
+from penstock.store.index_builder import Arrival, message_keys
 from penstock.store.key_hashes import TopicHash
 from penstock.store.key_index import KeyIndex
 from penstock.store.opening import load_parts, mark_clean, recover
-from penstock.store.parts import NO_ROOM, Parts
 from penstock.store.queue_table import QueueTable
 from penstock.store.reading import Reader, ReadResult, TagFilter, offset_by_time
 from penstock.store.recovery import Recovery, follow
 from penstock.store.segments import OS_FILES, make_durable_dir
 from penstock.store.statistics import StoreStatistics
+from penstock.store.store_context import NO_ROOM, Parts
 
 log = logging.getLogger(__name__)
 

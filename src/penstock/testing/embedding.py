@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.client import hosts
-from penstock.client.hosts import Host, LoopThread
+from penstock.client.session import loop_thread
+from penstock.client.session.loop_thread import Host, LoopThread
 from penstock.errors import InvalidArgument, LifecycleError
 from penstock.testing.clock import VirtualClock
 from penstock.testing.cluster import EmbeddedCluster, check_brokers
@@ -195,7 +195,7 @@ class Embedding:
             domain = f"embedded-{self._number}.penstock.invalid"
             loop.network.add_name(domain, ip)
             self._namesrv = f"{domain}:{port}"
-            hosts.use_host(self._namesrv, self._host)
+            loop_thread.use_host(self._namesrv, self._host)
         self.state = "running"
         log.info("embedded cluster started namesrv=%s data=%s", self._namesrv, self._data)
 
@@ -204,7 +204,7 @@ class Embedding:
         if self.state != "running":
             return None, _nothing()
         self.state = "stopped"
-        left = hosts.retire_host(self._namesrv)
+        left = loop_thread.retire_host(self._namesrv)
         if left:
             log.warning(
                 "clients still run, and end with their cluster cluster=%s clients=%s",

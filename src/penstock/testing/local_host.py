@@ -8,9 +8,14 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, TypeVarTuple
 
-from penstock.client.executors import CoroutineExecutor, Executor, Finished, InlineExecutor
-from penstock.client.hosts import Host
-from penstock.client.listeners import Caller
+from penstock.client.consuming.executors import (
+    CoroutineExecutor,
+    Executor,
+    Finished,
+    InlineExecutor,
+)
+from penstock.client.consuming.listeners import Caller
+from penstock.client.session.loop_thread import Host
 from penstock.errors import LifecycleError
 from penstock.runtime.clock import Clock
 from penstock.testing.virtual import VirtualLoop

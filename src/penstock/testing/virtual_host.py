@@ -25,8 +25,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
-from penstock.client.executors import CoroutineExecutor, Executor, Finished
-from penstock.client.listeners import Caller, Job
+from penstock.client.consuming.executors import CoroutineExecutor, Executor, Finished
+from penstock.client.consuming.listeners import Caller, Job
 from penstock.errors import LifecycleError
 from penstock.testing.local_host import LocalHost, settle
 from penstock.testing.virtual import VirtualDeadlock, VirtualLoop

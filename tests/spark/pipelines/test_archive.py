@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.source.brokers import SEGMENT, create, numbered, produce, running
 
+from penstock.columnar.schema import ALL
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.columns import ALL, spark_schema
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.reading import read_archive
+from penstock.spark.source.columns import spark_schema
 
 from .conftest import Shop
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.remoting.tls import ClientTls
 from penstock.spark.option_reader import OptionReader, parse_access
-from penstock.spark.options import READ_OPTIONS
 from penstock.spark.pipelines.cluster import Cluster
+from penstock.spark.source.options import READ_OPTIONS
 from penstock.testing.embedded import Embedded
 
 ENVIRONMENT = {

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import Message, Producer
-from penstock.client.selection import by_hash
+from penstock.client.producing.selection import by_hash
 from penstock.model import MessageQueue
-from penstock.spark.deduplication import deduplicate
+from penstock.spark.sink.deduplication import deduplicate
 from penstock.testing.embedded import Embedded
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.columnar.encode import Origin
+from penstock.columnar.message_columns import MessageColumns
 from penstock.errors import NameserverUnavailable, RequestRefused, TopicNotFound
 from penstock.model import MessageQueue
-from penstock.spark.encode import Origin
-from penstock.spark.fetch import Fetcher
-from penstock.spark.layout import Layout
-from penstock.spark.options import parse_read
-from penstock.spark.outbox import Outbox, Post
-from penstock.spark.planning import tasks
-from penstock.spark.positions import Positions
-from penstock.spark.sink import Written, write_rows
-from penstock.spark.write_options import parse_write
+from penstock.runtime.child_process import ChildProcess
+from penstock.spark.sink.outbox import Outbox, Post
+from penstock.spark.sink.write_options import parse_write
+from penstock.spark.sink.writers import Written, write_rows
+from penstock.spark.source.fetch import Fetcher
+from penstock.spark.source.options import parse_read
+from penstock.spark.source.planning import tasks
+from penstock.spark.source.positions import Positions
 from penstock.testing.embedded import Embedded
-from penstock.testing.process import ChildProcess
 
 ORIGIN = Origin("query", 0, 0)
 UP = (sys.executable, "-m", "penstock", "up")
@@ -36,7 +36,7 @@ def rows(numbers: range) -> pa.RecordBatch:
 
 def write(batches: Iterator[pa.RecordBatch], namesrv: str, **options: str) -> Written:
     given = parse_write({"namesrv": namesrv, "topic": "orders", **options})
-    return write_rows(batches, given, Layout(body=0), ORIGIN)
+    return write_rows(batches, given, MessageColumns(body=0), ORIGIN)
 
 
 def stored(namesrv: str, *columns: str) -> list[dict[str, object]]:
@@ -63,11 +63,13 @@ def test_small_tasks_begin_with_different_queues_and_take_turns_from_there(mq: E
     mq.admin.create_topic("orders", queues=4)
     given = parse_write({"namesrv": mq.namesrv, "topic": "orders", "batchBytes": "1024"})
     first = [
-        write_rows(iter([rows(range(2))]), given, Layout(body=0), Origin("query", 0, partition))
+        write_rows(
+            iter([rows(range(2))]), given, MessageColumns(body=0), Origin("query", 0, partition)
+        )
         for partition in range(4)
     ]
     assert len({queue for written in first for queue in written.counts}) == 4
-    long = write_rows(iter([rows(range(100))]), given, Layout(body=0), ORIGIN)
+    long = write_rows(iter([rows(range(100))]), given, MessageColumns(body=0), ORIGIN)
     assert len(long.counts) == 4
 
 

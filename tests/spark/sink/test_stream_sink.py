@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Message, Producer
 from penstock.model import MessageQueue
-from penstock.spark.deduplication import deduplicate
+from penstock.spark.sink.deduplication import deduplicate
 from penstock.testing.embedded import Embedded
 
 

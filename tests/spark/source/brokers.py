@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 
 from penstock import Admin, Message, MessageQueue, Producer
-from penstock.spark.options import parse_read
-from penstock.spark.source import TopicReader
+from penstock.runtime.child_process import ChildProcess
+from penstock.spark.source.data_source import TopicReader
+from penstock.spark.source.options import parse_read
 from penstock.store import MessageStore, StoreConfig
-from penstock.testing.process import ChildProcess
 
 SEGMENT = 65_536
 """Bytes of a log segment where segments are to be lost; small, so that a test loses some soon."""

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.source.brokers import create, numbered, produce
 
 from penstock import Message, MessageQueue, Producer
-from penstock.spark.columns import ALL
+from penstock.columnar.schema import ALL
 from penstock.testing.embedded import Embedded
 
 

@@ -18,10 +18,10 @@ from tests.spark.source.brokers import (
 
 from penstock import Message, MessageQueue, Producer
 from penstock.errors import InvalidArgument, NameserverUnavailable, TopicNotFound
-from penstock.spark import fetch
-from penstock.spark.fetch import DataLost, Fetcher
-from penstock.spark.options import parse_read
-from penstock.spark.planning import Range, TaskRanges
+from penstock.spark.source import fetch
+from penstock.spark.source.fetch import DataLost, Fetcher
+from penstock.spark.source.options import parse_read
+from penstock.spark.source.planning import Range, TaskRanges
 from penstock.testing.embedded import Embedded
 
 
@@ -150,7 +150,7 @@ def test_messages_that_expired_are_an_error_or_skipped(
         lenient = Fetcher(
             parse_read({"namesrv": up.namesrv, "topic": "orders", "failOnDataLoss": "false"})
         )
-        with caplog.at_level(logging.WARNING, "penstock.spark.fetch"):
+        with caplog.at_level(logging.WARNING, "penstock.spark.source.fetch"):
             batches = list(lenient.batches(planned, ("body",)))
         rows = [(body,) for batch in batches for body in batch.column(0).to_pylist()]
         assert numbers(rows) == left

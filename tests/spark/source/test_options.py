@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.spark.options import READ_OPTIONS, Position, Where, nested_offsets, parse_read
-from penstock.spark.write_options import WRITE_OPTIONS
+from penstock.spark.sink.write_options import WRITE_OPTIONS
+from penstock.spark.source.options import READ_OPTIONS, Position, Where, nested_offsets, parse_read
 
 ROOT = Path(__file__).parents[3]
 TOPIC = {"namesrv": "127.0.0.1:9876", "topic": "orders"}

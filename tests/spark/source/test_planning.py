@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model import MessageQueue
-from penstock.spark.planning import (
+from penstock.spark.source.planning import (
     MAX_TASK_MESSAGES,
     MIN_STRIPE_MESSAGES,
     Range,

@@ -13,8 +13,8 @@ from tests.spark.source.brokers import create, numbered, produce
 import penstock.spark
 import pyspark_penstock
 from penstock.spark import register
-from penstock.spark.registration import _for_session, _registered
-from penstock.spark.source import PenstockSource
+from penstock.spark.session_setup.registration import _for_session, _registered
+from penstock.spark.source.data_source import PenstockSource
 from penstock.testing.embedded import Embedded
 
 

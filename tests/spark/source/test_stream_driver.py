@@ -24,10 +24,10 @@ from tests.spark.source.brokers import (
 
 from penstock import MessageQueue
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.fetch import DataLost
-from penstock.spark.micro_batches import read_offsets
-from penstock.spark.options import parse_read
-from penstock.spark.streaming import TopicStream
+from penstock.spark.source.fetch import DataLost
+from penstock.spark.source.micro_batches import read_offsets
+from penstock.spark.source.options import parse_read
+from penstock.spark.source.topic_stream import TopicStream
 from penstock.testing.embedded import Embedded
 
 ALL = ReadAllAvailable()
@@ -130,7 +130,7 @@ def test_available_now_ends_at_what_was_there(mq: Embedded) -> None:
 def test_a_queue_that_is_added_is_read_from_its_beginning(
     mq: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.spark.source.cluster.ROUTE_SECONDS", 0.0)
     create(mq.namesrv, "orders", 1)
     reader = stream(mq.namesrv)
     start = reader.initialOffset()
@@ -166,7 +166,7 @@ def test_a_queue_that_is_added_without_its_first_messages_is_data_loss(
 
 
 def test_a_pattern_may_match_nothing_yet(mq: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.spark.source.cluster.ROUTE_SECONDS", 0.0)
     options = {"namesrv": mq.namesrv, "subscribePattern": "shop-.*", "pollTimeoutMs": "0"}
     reader = TopicStream(parse_read(options), ("body",), 2)
     start = reader.initialOffset()
@@ -239,7 +239,7 @@ def test_an_outage_is_waited_out_with_a_word_about_it(
 def test_topics_with_a_route_go_on_without_one_that_has_none(
     mq: Embedded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.spark.source.cluster.ROUTE_SECONDS", 0.0)
     create(mq.namesrv, "orders", 1)
     create(mq.namesrv, "gone", 1)
     produce(mq.namesrv, numbered("gone", [1, 2]))
@@ -263,7 +263,7 @@ def test_topics_with_a_route_go_on_without_one_that_has_none(
 def test_a_topic_that_was_made_anew_is_noticed(
     mq: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.spark.cluster.ROUTE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.spark.source.cluster.ROUTE_SECONDS", 0.0)
     create(mq.namesrv, "orders", 1)
     produce(mq.namesrv, numbered("orders", range(20)))
     strict, lenient = stream(mq.namesrv), stream(mq.namesrv, failOnDataLoss="false")
@@ -313,7 +313,7 @@ def older(tmp_path: Path) -> Iterator[tuple[Up, dict[str, object]]]:
 def test_a_replica_that_lags_is_waited_for(
     older: tuple[Up, dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.spark.shortened.SHORT_PATIENCE", 0.0)
+    monkeypatch.setattr("penstock.spark.source.truncated_queues.SHORT_PATIENCE", 0.0)
     up, start = older
     up.configure(f"{SMALL_SEGMENTS}brokerId=1\n")
     up.start()
@@ -341,7 +341,7 @@ def test_a_lost_tail_is_an_error_or_gone_on_after_without_a_repeat(
     strict, lenient = stream(up.namesrv), stream(up.namesrv, failOnDataLoss="false")
     assert strict.latestOffset(start, ALL) == start, "it may be recovering still"
     assert lenient.latestOffset(start, ALL) == start
-    monkeypatch.setattr("penstock.spark.shortened.SHORT_PATIENCE", 0.0)
+    monkeypatch.setattr("penstock.spark.source.truncated_queues.SHORT_PATIENCE", 0.0)
     with pytest.raises(DataLost, match="ends at 10, and the stream has read up to 20"):
         strict.latestOffset(start, ALL)
     back = lenient.latestOffset(start, ALL)

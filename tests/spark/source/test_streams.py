@@ -16,8 +16,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tests.spark.source.brokers import create, numbered, produce, running
 
 from penstock import Admin, Message, MessageQueue
+from penstock.runtime.child_process import ChildProcess
 from penstock.testing.embedded import Embedded
-from penstock.testing.process import ChildProcess
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -30,7 +30,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import RESPONSE, Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
 from penstock.spark.connections import Access, Connection
-from penstock.spark.options import parse_read
+from penstock.spark.source.options import parse_read
 from penstock.spark.wire import Wire, body_bytes
 from penstock.testing.embedded import Embedded
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.broker.clients import BROADCASTING, ClientChannel
 from penstock.broker.state import BrokerState
-from penstock.broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from penstock.broker.tables.clients import BROADCASTING, ClientChannel
+from penstock.broker.tables.topics import READ_WRITE, UNIT_SUB_FLAG
 from penstock.errors import ConfigError, ConnectionLost, RequestRefused, SubscriptionIllegal
 from penstock.model import Subscription
 from penstock.model.names import retry_topic
@@ -19,7 +19,7 @@ from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
-from penstock.protocol.filters import parse_tags
+from penstock.protocol.filters.tags import parse_tags
 from penstock.protocol.headers import encode_header, header_codec
 from penstock.protocol.headers.clients import (
     GetConsumerList,

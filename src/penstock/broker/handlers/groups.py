@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from penstock.broker.attributes import GROUP_ATTRIBUTES, changed_attributes
-from penstock.broker.clients import ClientChannel
 from penstock.broker.state import BrokerState
+from penstock.broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
+from penstock.broker.tables.clients import ClientChannel
 from penstock.errors import ConsumerNotOnline, GroupNotFound, InvalidArgument, RequestRefused
 from penstock.model.names import retry_topic
 from penstock.protocol.bodies.common import (

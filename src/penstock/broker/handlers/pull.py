@@ -11,10 +11,10 @@ import functools
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.broker.clients import BROADCASTING
-from penstock.broker.filters import EVERYTHING, Filter
-from penstock.broker.held_pulls import HeldPull
+from penstock.broker.delivery.filters import EVERYTHING, Filter
+from penstock.broker.delivery.held_pulls import HeldPull
 from penstock.broker.state import BrokerState
+from penstock.broker.tables.clients import BROADCASTING
 from penstock.errors import (
     ConfigError,
     InvalidArgument,

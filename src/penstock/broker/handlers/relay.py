@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from penstock.broker.clients import ClientChannel
 from penstock.broker.state import BrokerState
+from penstock.broker.tables.clients import ClientChannel
 from penstock.errors import (
     InvalidArgument,
     ProtocolError,
@@ -28,7 +28,7 @@ from penstock.protocol.headers.clients import (
     GetConsumerRunningInfo,
     GetConsumerStatus,
 )
-from penstock.protocol.message_ids import parse_offset_message_id
+from penstock.protocol.records.message_ids import parse_offset_message_id
 from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, handles
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.broker.state import BrokerState
-from penstock.broker.topics import SEND_FORBIDDEN
+from penstock.broker.tables.topics import SEND_FORBIDDEN
 from penstock.errors import (
     IllegalMessage,
     InvalidArgument,
@@ -29,7 +29,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import decode_send_v2, encode_header, header_codec
 from penstock.protocol.headers.send import PushReply, SendMessage
-from penstock.protocol.records import SysFlag
+from penstock.protocol.records.codec import SysFlag
 from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise
 from penstock.store import Appended, Draft

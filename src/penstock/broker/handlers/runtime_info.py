@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.sampling import DayTotals
+from penstock.broker.rate_sampler import DayTotals
 from penstock.broker.state import BrokerState
 from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.bodies.stats import HaStatus

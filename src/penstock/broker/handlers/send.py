@@ -13,7 +13,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.broker.delaying import delayed
+from penstock.broker.delivery.retries import (
+    group_of_retry_topic,
+    is_dead_on_send,
+    max_reconsume_times,
+)
+from penstock.broker.delivery.schedule_records import delayed
 from penstock.broker.handlers.send_shortcut import (
     SENDERS_FLAGS,
     SPECIAL_IN_BATCHES,
@@ -21,10 +26,9 @@ from penstock.broker.handlers.send_shortcut import (
     born_host,
     refused,
 )
-from penstock.broker.retries import group_of_retry_topic, is_dead_on_send, max_reconsume_times
 from penstock.broker.state import BrokerState
 from penstock.broker.storage import Answered
-from penstock.broker.topics import SEND_FORBIDDEN, TOPICS_FILE
+from penstock.broker.tables.topics import SEND_FORBIDDEN, TOPICS_FILE
 from penstock.errors import (
     IllegalMessage,
     InvalidArgument,
@@ -35,11 +39,11 @@ from penstock.errors import (
 )
 from penstock.model.names import RETRY_PREFIX, WRITE, Property, dead_letter_topic
 from penstock.model.properties import encode_properties, parse_properties
-from penstock.protocol.batches import BatchItem, decode_batch
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers import header_codec
 from penstock.protocol.headers.send import SEND_V2, SendMessage
+from penstock.protocol.records.batches import BatchItem, decode_batch
 from penstock.protocol.send_answers import SendAnswers
 from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
-from penstock.broker.delaying import delayed
+from penstock.broker.delivery.retries import DEAD_LETTER_QUEUE, after_send_back, max_reconsume_times
+from penstock.broker.delivery.schedule_records import delayed
 from penstock.broker.hooks import SentBack, call_hooks
-from penstock.broker.retries import DEAD_LETTER_QUEUE, after_send_back, max_reconsume_times
 from penstock.broker.state import BrokerState
-from penstock.broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from penstock.broker.tables.topics import READ_WRITE, UNIT_SUB_FLAG
 from penstock.errors import (
     IllegalMessage,
     IllegalName,
@@ -28,7 +28,7 @@ from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode, response_name
 from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers.send import SendBack
-from penstock.protocol.records import Record, decode_record
+from penstock.protocol.records.codec import Record, decode_record
 from penstock.protocol.validation import check_topic
 from penstock.remoting.dispatch import Call, handles
 from penstock.store import Draft

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from penstock.broker.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from penstock.broker.state import BrokerState
-from penstock.broker.topics import TOPICS_FILE, check_queue_count
+from penstock.broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
+from penstock.broker.tables.topics import TOPICS_FILE, check_queue_count
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX

@@ -12,7 +12,7 @@ from penstock.errors import SubscriptionIllegal
 from penstock.model import Subscription
 from penstock.model.names import READ
 from penstock.model.subscription import EVERYTHING, SQL92
-from penstock.protocol.filters import compile_sql
+from penstock.protocol.filters.tags import compile_sql
 
 _TAGS_SHOWN = 8
 

@@ -13,7 +13,7 @@ from penstock.protocol.bodies.common import (
     MessageModel,
     SubscriptionData,
 )
-from penstock.protocol.filters import java_hash
+from penstock.protocol.filters.tags import java_hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ from penstock.protocol.bodies.values import (
     other_spellings,
     same,
 )
-from penstock.protocol.json_dialect import FrozenObject, Json, Key, dumps, dumps_pretty, loads
+from penstock.protocol.fastjson.dialect import FrozenObject, Json, Key, dumps, dumps_pretty, loads
 
 T = TypeVar("T")
 

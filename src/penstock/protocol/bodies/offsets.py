@@ -8,7 +8,7 @@ from penstock.model import MessageQueue
 from penstock.protocol.bodies.codec import wire
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.values import Int32
-from penstock.protocol.json_dialect import FrozenObject, Json, Key
+from penstock.protocol.fastjson.dialect import FrozenObject, Json, Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from penstock.protocol.bodies.topics import (
     TopicQueueMapping,
     read_topics,
 )
-from penstock.protocol.json_dialect import Json, Key, dumps, loads
+from penstock.protocol.fastjson.dialect import Json, Key, dumps, loads
 
 V3_0_11 = 37
 V5_0_0 = 413

@@ -10,7 +10,7 @@ from penstock.errors import ProtocolError
 from penstock.protocol.bodies.codec import extra, from_json, wire
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.values import Between, Int32, Misfit, WireEnum, decode_int
-from penstock.protocol.json_dialect import Json, Key
+from penstock.protocol.fastjson.dialect import Json, Key
 
 # More queues than anybody runs; a reader allocates one object per queue, so there must be a bound.
 MAX_QUEUES = 65_536

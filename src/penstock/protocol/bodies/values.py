@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 from penstock.errors import ProtocolError
 from penstock.model import MessageQueue
-from penstock.protocol.json_dialect import FrozenObject, Json, Key, loads
+from penstock.protocol.fastjson.dialect import FrozenObject, Json, Key, loads
 
 Decode: TypeAlias = Callable[[Json], object]
 Encode: TypeAlias = Callable[[Any], Json]

@@ -202,7 +202,7 @@ def _read_back(spark: SparkSession, files: Files, staging: str) -> list[Staged]:
     """What is really there now: nothing is committed that was not read again."""
     from pyspark.sql import functions as F
 
-    from penstock.spark.columns import spark_schema
+    from penstock.spark.source.columns import spark_schema
 
     paths = [
         f"{staging}/{day}/{name}"
@@ -258,7 +258,7 @@ def _lost(
     found: Sequence[Staged],
 ) -> list[Span]:
     """What of a chunk is not there because the broker no longer has it; an error if it has."""
-    from penstock.spark.columns import spark_schema
+    from penstock.spark.source.columns import spark_schema
 
     topic = target.state.topic
     place = spark_schema(("broker", "queue_id", "offset"))

@@ -73,7 +73,7 @@ def check_known(admin: Admin, group: str) -> None:
 
 
 def _letters(spark: SparkSession, cluster: Cluster, group: str, spans: list[Span]) -> DataFrame:
-    from penstock.spark.columns import spark_schema
+    from penstock.spark.source.columns import spark_schema
 
     if not spans:
         return spark.createDataFrame([], spark_schema())

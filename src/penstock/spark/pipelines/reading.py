@@ -62,7 +62,7 @@ def read_files(
     spark: SparkSession, files: Files, state: State, chosen: Sequence[DataFile]
 ) -> DataFrame:
     """The rows of some files of an archive, wherever they are right now."""
-    from penstock.spark.columns import spark_schema
+    from penstock.spark.source.columns import spark_schema
 
     if not chosen:
         return spark.createDataFrame([], spark_schema())

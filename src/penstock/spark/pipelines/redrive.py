@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import orjson
 
 from penstock.admin.blocking import Admin
-from penstock.client.envelopes import checked_topic
+from penstock.client.producing.outgoing import checked_topic
 from penstock.errors import InvalidArgument, StoreDamaged
 from penstock.model import MessageQueue
 from penstock.model.names import Redrive, dead_letter_topic, retry_topic
@@ -294,7 +294,7 @@ def _copies_of(
     """The rows a dead run would have written for what it sent, as its copies tell it."""
     from pyspark.sql import functions as F
 
-    from penstock.spark.columns import spark_schema
+    from penstock.spark.source.columns import spark_schema
 
     topic = str(started["sent_to"])
     with cluster.admin() as admin:

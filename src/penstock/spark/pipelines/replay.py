@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 from penstock.admin.blocking import Admin
 from penstock.client.arguments import Time, timestamp_ms
-from penstock.client.envelopes import checked_topic
+from penstock.client.producing.outgoing import checked_topic
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model.names import Property
 from penstock.protocol.validation import check_topic
@@ -299,7 +299,7 @@ def _condition(
 ) -> Column:
     from pyspark.sql import functions as F
 
-    from penstock.protocol.filters import parse_tags
+    from penstock.protocol.filters.tags import parse_tags
 
     condition = F.lit(True)
     if bounds.start_ms is not None:
@@ -351,7 +351,7 @@ def _send(rows: DataFrame, cluster: Cluster, to: str, keep_queue: bool) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    from penstock.spark.registration import activate
+    from penstock.spark.session_setup.registration import activate
 
     activate(rows.sparkSession)
     counted = Observation()

@@ -14,7 +14,6 @@ from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
 from penstock.runtime.durations import Duration, seconds
-from penstock.spark.options import DEFAULT_GROUP
 from penstock.spark.pipelines import report_gathering as gathering
 from penstock.spark.pipelines.archive_state import Span
 from penstock.spark.pipelines.cluster import Access, Cluster
@@ -24,6 +23,7 @@ from penstock.spark.pipelines.report_figures import require_matplotlib
 from penstock.spark.pipelines.report_gathering import Window
 from penstock.spark.pipelines.report_page import render
 from penstock.spark.pipelines.watching import GroupWatch, lag_series
+from penstock.spark.source.options import DEFAULT_GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from penstock.errors import ProtocolError
 from penstock.model.hosts import offset_message_id, unpack_host
 from penstock.model.names import Property
 from penstock.model.properties import parse_properties
-from penstock.protocol.compression import decompress
-from penstock.protocol.records import Record, decode_record
+from penstock.protocol.records.codec import Record, decode_record
+from penstock.protocol.records.compression import decompress
 from penstock.store.checkpoint import load_state
 from penstock.store.files import FileLayer
 from penstock.store.segments import OS_FILES

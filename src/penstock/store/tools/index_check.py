@@ -19,8 +19,8 @@ from penstock.model.properties import get_property
 from penstock.store import layout
 from penstock.store.checkpoint import StoreState
 from penstock.store.config import DEFAULT_INDEX_SLOTS, DEFAULT_INDEX_UNITS
-from penstock.store.dispatch import message_keys
 from penstock.store.files import FileLayer
+from penstock.store.index_builder import message_keys
 from penstock.store.index_files import (
     HEADER_BYTES,
     SLOT_BYTES,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.errors import ProtocolError
-from penstock.protocol.records import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record
+from penstock.protocol.records.codec import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record
 from penstock.store import layout
 from penstock.store.checkpoint import StoreState
 from penstock.store.commit_log import CommitLog

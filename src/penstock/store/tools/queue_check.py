@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.model.names import SCHEDULE_TOPIC, Property
 from penstock.model.properties import get_property
-from penstock.protocol.filters import tag_code
+from penstock.protocol.filters.tags import tag_code
 from penstock.store import layout
 from penstock.store.checkpoint import StoreState, load_state
 from penstock.store.consume_queue import FILLER, UNIT, UNIT_BYTES

@@ -1,0 +1,1 @@
+"""When and to whom a stored message is delivered: held pulls, filters, delays, retries."""

@@ -1,0 +1,263 @@
+"""Delivers delayed messages when they are due.
+
+The schedule topic has one queue a level, and within a level messages fall due in the order they
+came: so each level is one position in one queue, and its next message tells when to look again. A
+level without messages is not looked at until one arrives. Progress is saved every ten seconds;
+after a crash what was delivered since is delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from penstock.broker.delivery.schedule_records import due
+from penstock.broker.storage import Storage
+from penstock.broker.tables.topics import Topics
+from penstock.errors import IllegalMessage, ProtocolError, StoreError
+from penstock.model.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.common import DataVersion
+from penstock.protocol.bodies.offsets import DelayOffsetTable
+from penstock.protocol.delays import DelayLevels
+from penstock.protocol.records.codec import Record, decode_record
+from penstock.runtime.clock import Clock
+from penstock.runtime.service import Service
+from penstock.store import ReadResult, ReadStatus
+
+log = logging.getLogger(__name__)
+
+_PER_STEP = 32
+_MAX_STEPS = 64
+_MOVES_PER_VERSION = 200
+
+
+class Delays(Service):
+    """Moves due messages from the schedule topic to where they were meant to go."""
+
+    TICK = 0.1
+    """Before a level is tried again that failed, or has more to deliver."""
+    LONGEST = 5.0
+    """The longest sleep while messages wait: the wall clock may be set forward."""
+    FIRST = 1.0
+
+    def __init__(
+        self,
+        storage: Storage,
+        levels: DelayLevels,
+        clock: Clock,
+        changed: Callable[[], None],
+        *,
+        topics: Topics,
+    ) -> None:
+        self._storage = storage
+        self._levels = levels
+        self._clock = clock
+        self._changed = changed
+        self._topics = topics
+        self._told_deleted: set[str] = set()
+        self._positions: dict[int, int] = {}
+        self._is_failing = False
+        self._busy_levels: set[int] = set(range(1, levels.max_level + 1))
+        self.queues = frozenset((SCHEDULE_TOPIC, level - 1) for level in self._busy_levels)
+        """Where messages arrive that wait for their time."""
+        self._woken = asyncio.Event()
+        self._version = DataVersion(0, clock.time_ms(), 0)
+        self._moves = 0
+
+    # Progress
+
+    def load(self, data: bytes) -> None:
+        """Take over ``delayOffset.json``; 4.9 wrote it without a version."""
+        table = decode_body(DelayOffsetTable, data)
+        self._positions = dict(table.offset_table)
+        self._version = table.data_version or self._version
+
+    def dump(self) -> bytes:
+        """The content of ``delayOffset.json``."""
+        return encode_state(self.table())
+
+    def table(self) -> DelayOffsetTable:
+        """The queue offset of each level's next message."""
+        return DelayOffsetTable(dict(sorted(self._positions.items())), self._version)
+
+    def correct(self) -> None:
+        """Bring saved positions into what the store has."""
+        for level in range(1, self._levels.max_level + 1):
+            low = self._storage.min_offset(SCHEDULE_TOPIC, level - 1)
+            high = self._storage.max_offset(SCHEDULE_TOPIC, level - 1)
+            position = self._positions.get(level, low)
+            corrected = min(max(position, low), high)
+            if corrected != position:
+                log.warning(
+                    "delay progress corrected level=%d from=%d to=%d", level, position, corrected
+                )
+            if corrected or high:
+                self._positions[level] = corrected
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """By level: the offset of its next message and the end of its queue.
+
+        Levels that never had a message are left out, as RocketMQ does.
+        """
+        ends = {
+            level: self._storage.max_offset(SCHEDULE_TOPIC, level - 1)
+            for level in range(1, self._levels.max_level + 1)
+        }
+        return {level: (self._position(level), end) for level, end in ends.items() if end}
+
+    def waiting(self) -> int:
+        """How many messages are delayed at the moment."""
+        return sum(max(0, end - position) for position, end in self.progress().values())
+
+    # Delivery
+
+    def arrived(
+        self,
+        topic: str,
+        queue_id: int,
+        next_offset: int,
+        tags_code: int,
+        store_timestamp: int,
+        properties: bytes,
+    ) -> None:
+        """A message can be read; called by the store."""
+        # In a level with others before it, it is not the next one to fall due.
+        if topic == SCHEDULE_TOPIC and queue_id + 1 not in self._busy_levels:
+            self._busy_levels.add(queue_id + 1)
+            self._woken.set()
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        ready()
+        await self._clock.sleep(self.FIRST)
+        while True:
+            self._woken.clear()
+            await self._sleep(self._deliver())
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Sleep so long, or until a level gets its first message."""
+        timer = None if seconds is None else self._clock.call_later(seconds, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _position(self, level: int) -> int:
+        return self._positions.get(level, 0)
+
+    def _deliver(self) -> float | None:
+        """Deliver what is due; return when to look again, None: not before a message arrives."""
+        waits: list[float] = []
+        for level in sorted(self._busy_levels):
+            wait = self._deliver_level(level)
+            if wait is None:
+                self._busy_levels.discard(level)
+            else:
+                waits.append(wait)
+        return min(waits, default=None)
+
+    def _deliver_level(self, level: int) -> float | None:
+        """The same for one level."""
+        # Bounded, so that a backlog of delayed messages does not stop everything else.
+        for _ in range(_MAX_STEPS):
+            before = self._position(level)
+            if before >= self._storage.max_offset(SCHEDULE_TOPIC, level - 1):
+                return None
+            try:
+                wait = self._deliver_step(level, before)
+            except StoreError as error:
+                if not self._is_failing:
+                    # Once: the next try is a tenth of a second away.
+                    self._is_failing = True
+                    log.error("delayed messages not delivered, tried again error=%s", error)
+                return self.TICK
+            self._is_failing = False
+            if self._position(level) != before:
+                self._note_move()
+            if wait is not None:
+                return wait
+        return self.TICK
+
+    def _note_move(self) -> None:
+        self._moves += 1
+        if self._moves % _MOVES_PER_VERSION == 0:
+            self._version = self._version.following(self._clock.time_ms())
+        self._changed()
+
+    def _deliver_step(self, level: int, position: int) -> float | None:
+        """Deliver what is due of the next few messages; how long the rest must wait, None: not."""
+        result = self._storage.read(SCHEDULE_TOPIC, level - 1, position, max_count=_PER_STEP)
+        if result.status is not ReadStatus.FOUND:
+            if result.next_offset > position:
+                self._positions[level] = result.next_offset
+                return None
+            return self.TICK
+        following, wait = self._append_due(level, position, result)
+        # A message that could not be written is still to be delivered.
+        self._storage.write()
+        self._positions[level] = following
+        return wait
+
+    def _append_due(
+        self, level: int, position: int, result: ReadResult
+    ) -> tuple[int, float | None]:
+        """Append what is due; the position behind it, and how long the next one must wait."""
+        now = self._clock.time_ms()
+        for view in _records(result.slices):
+            try:
+                record = decode_record(view)
+            except ProtocolError as error:
+                log.error("delayed message skipped level=%d error=%s", level, error)
+                position += 1
+                continue
+            position = record.queue_offset
+            when = self._levels.delivery_time_ms(level, record.store_timestamp)
+            # A clock that was set back must not make messages wait longer than their level.
+            if when > now and when - now <= self._levels.delay_ms(level):
+                return position, min((when - now) / 1000, self.LONGEST)
+            self._append(record)
+            position += 1
+        return result.next_offset, None
+
+    def _append(self, record: Record) -> None:
+        draft = due(record)
+        if draft is None or draft.topic == HALF_TOPIC:
+            log.error("delayed message without a target skipped position=%d", record.log_position)
+            return
+        if self._is_deleted(draft.topic, record.log_position):
+            return
+        try:
+            self._storage.append(draft)
+        except IllegalMessage as error:
+            # Another program's store may hold what this one does not take: it must not be in the
+            # way of all that follow.
+            log.error("delayed message skipped position=%d error=%s", record.log_position, error)
+
+    def _is_deleted(self, topic: str, log_position: int) -> bool:
+        """Whether a message was sent to a topic that is gone: delivery would bring the topic back.
+
+        To be missing in the table is not enough: a topic that a send had just made may be missing
+        after a crash, and what was acknowledged is delivered.
+        """
+        if (
+            topic in self._topics
+            or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            or not self._storage.store.was_deleted_since(topic, log_position)
+        ):
+            return False
+        if topic not in self._told_deleted:
+            self._told_deleted.add(topic)
+            log.warning("delayed messages of a deleted topic skipped topic=%s", topic)
+        return True
+
+
+def _records(slices: list[memoryview]) -> Iterator[memoryview]:
+    """One view for each record of a read."""
+    for run in slices:
+        position = 0
+        while position < len(run):
+            size = int.from_bytes(run[position : position + 4], "big")
+            yield run[position : position + size]
+            position += size

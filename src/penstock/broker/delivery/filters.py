@@ -1,0 +1,93 @@
+"""From a subscription to the question whether a message passes.
+
+Tags are decided by the 32-bit code in the queue entry alone; consumers check the text again. SQL92
+needs the properties, so the record is looked at. The filter is always made from the expression:
+some clients send codes that are wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.errors import SubscriptionIllegal
+from penstock.model.properties import parse_properties
+from penstock.model.subscription import SQL92
+from penstock.protocol.filters.tags import compile_sql, parse_tags
+from penstock.protocol.records.codec import decode_record
+from penstock.store import RecordTest
+
+log = logging.getLogger(__name__)
+
+_CACHED = 1024
+# Longer expressions are compiled each time: a cache of them would be a stranger's to fill.
+_CACHED_CHARACTERS = 2048
+
+
+class Filter(NamedTuple):
+    """What a pull lets through: by tag code, by properties, or everything when both are None."""
+
+    codes: frozenset[int] | None = None
+    takes: Callable[[bytes], bool] | None = None
+    steps: int = 1
+    """How much work ``takes`` is, as the store counts it."""
+
+    @property
+    def of_record(self) -> frozenset[int] | RecordTest | None:
+        """The same question as the store asks it, about a tags code and a stored record."""
+        takes = self.takes
+        if takes is None:
+            return self.codes
+        return RecordTest(
+            lambda tags_code, record: takes(decode_record(record).properties), self.steps
+        )
+
+    def takes_record(self, tags_code: int, record: memoryview) -> bool:
+        """Whether a stored message passes."""
+        if self.codes is not None:
+            return tags_code in self.codes
+        return self.takes is None or self.takes(decode_record(record).properties)
+
+    def matches(self, tags_code: int, properties: bytes) -> bool:
+        """Whether a message passes."""
+        if self.codes is not None:
+            return tags_code in self.codes
+        return self.takes is None or self.takes(properties)
+
+
+EVERYTHING = Filter()
+
+
+class Filters:
+    """Compiled expressions, the most recent ones kept."""
+
+    def __init__(self) -> None:
+        self._cached = functools.lru_cache(_CACHED)(_compile)
+
+    def of(self, expression: str, expression_type: str) -> Filter:
+        """The filter of an expression; `SubscriptionIllegal` if it has no meaning."""
+        compiled = self._cached if len(expression) <= _CACHED_CHARACTERS else _compile
+        return compiled(expression, expression_type)
+
+    def of_pull(self, expression: str, expression_type: str) -> Filter:
+        """The same for a running pull: RocketMQ delivers unfiltered what it cannot compile.
+
+        A consumer learns that its expression is wrong when it starts (CHECK_CLIENT_CONFIG).
+        """
+        try:
+            return self.of(expression, expression_type)
+        except SubscriptionIllegal as error:
+            if expression_type != SQL92:
+                raise
+            log.debug("filter does not compile, everything passes error=%s", error)
+            return EVERYTHING
+
+
+def _compile(expression: str, expression_type: str) -> Filter:
+    if expression_type != SQL92:
+        codes = parse_tags(expression).codes
+        return Filter(codes=codes) if codes else EVERYTHING
+    takes = compile_sql(expression)
+    return Filter(takes=lambda properties: takes(parse_properties(properties)), steps=takes.steps)

@@ -1,0 +1,53 @@
+"""Delayed messages on their way in and out of the schedule topic.
+
+A delayed message is stored in the schedule topic, one queue a level, and its properties say where
+it was meant to go. When it is due it is stored again, there; the properties stay as they are.
+"""
+
+from __future__ import annotations
+
+from penstock.model.names import SCHEDULE_TOPIC, Property
+from penstock.model.properties import encode_properties, parse_properties
+from penstock.protocol.delays import DelayLevels
+from penstock.protocol.records.codec import Record
+from penstock.store import Draft
+
+
+def delayed(draft: Draft, properties: dict[str, str], level: int, levels: DelayLevels) -> Draft:
+    """The draft as it waits; ``properties`` are the draft's own, parsed."""
+    level = levels.clamp(level)
+    waiting = {
+        **properties,
+        Property.DELAY: str(level),
+        Property.REAL_TOPIC: draft.topic,
+        Property.REAL_QUEUE_ID: str(draft.queue_id),
+    }
+    return draft._replace(
+        topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(waiting)
+    )
+
+
+def due(record: Record) -> Draft | None:
+    """What is to be stored when a delayed record is due; None if it does not say where."""
+    properties = parse_properties(record.properties)
+    topic = properties.get(Property.REAL_TOPIC)
+    if topic is None:
+        return None
+    return Draft(
+        topic,
+        _queue_id(properties.get(Property.REAL_QUEUE_ID, "")),
+        record.body,
+        record.properties,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+    )
+
+
+def _queue_id(text: str) -> int:
+    """A queue number of a stored record, which another program may have written."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

@@ -1,0 +1,1 @@
+"""The broker's state: topics, groups, offsets, connected clients, queue locks."""

@@ -1,0 +1,194 @@
+"""``penstock query``: find messages by id, by key, or by the time they were stored."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import messages, output
+from penstock.cli.messages import TagOption, WhereOption
+from penstock.cli.name_completion import complete_topics, guessing_topic
+from penstock.cli.output import Column, JsonFlag, Table
+from penstock.cli.target import Target, on_cluster
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from penstock import Admin
+    from penstock.cli.messages import Filter
+    from penstock.model import StoredMessage
+
+LIMIT = 64
+
+ROW_COLUMNS = (
+    Column("store_timestamp", "stored", format=output.local_time),
+    Column("place", "queue@offset"),
+    Column("msg_id"),
+    Column("tags"),
+    Column("keys"),
+    Column("text", "body"),
+)
+ONE_COLUMNS = (
+    Column("topic"),
+    Column("place", "queue@offset"),
+    Column("msg_id"),
+    Column("offset_msg_id"),
+    Column("tags"),
+    Column("keys"),
+    Column("reconsume_times", "tried before"),
+    Column("born_timestamp", "born", format=output.local_time),
+    Column("born_host", "by"),
+    Column("store_timestamp", "stored", format=output.local_time),
+    Column("store_host", "at"),
+)
+
+
+@on_cluster
+def query(
+    target: Target,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Where to look; with --id it may be left out.",
+            autocompletion=complete_topics,
+        ),
+    ] = None,
+    msg_id: Annotated[
+        str | None, typer.Option("--id", help="The id its producer gave it, or its offset id.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="A key it was sent with.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Stored then or later: 2026-11-16T14:30, 10m."),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Stored before that.")
+    ] = None,
+    tag: TagOption = None,
+    where: WhereOption = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="At most so many.", show_default=True)
+    ] = LIMIT,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find messages by id, by key, or by the time they were stored.
+
+    Keys are found by the brokers' index; times by searching the queues, whose messages are then
+    read one by one.
+
+    Example: penstock query orders --key o-1 --from 2h
+    """
+    wanted = messages.Filter(tag, None, where)
+    with target.admin() as admin:
+        if msg_id is not None:
+            _refuse(key=key, start=start, end=end)
+            _show_one(admin, msg_id, topic, as_json=as_json)
+            return
+        if topic is None or (key is None and start is None and end is None):
+            raise InvalidArgument(
+                "nothing to look for", expected="--id, or a TOPIC with --key or --from and --to"
+            )
+        with guessing_topic(admin, topic):
+            if key is not None:
+                found = _by_key(admin, topic, key, start, end, limit, wanted)
+            else:
+                found = _by_time(admin, topic, start, end, limit, wanted)
+    rows = [row(message) for message in found]
+    more = f"There may be more: --limit {limit}." if len(rows) == limit else wanted.complaint()
+    if as_json:
+        output.print_json([messages.as_json(message) for message in found])
+        return
+    output.show(Table(ROW_COLUMNS, rows, note=more, empty="No message was found."), as_json=False)
+
+
+def _refuse(**others: object) -> None:
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise InvalidArgument(
+            "--id together with --key, --from or --to", expected="an id alone: it names one message"
+        )
+
+
+def row(message: StoredMessage) -> dict[str, object]:
+    """A message as a row of a table."""
+    queue = message.queue
+    return {
+        **messages.as_json(message),
+        "place": f"{queue.broker_name}:{queue.queue_id}@{message.queue_offset}",
+        "text": messages.body_text(message.body, messages.BODY_SHOWN),
+    }
+
+
+def _show_one(admin: Admin, msg_id: str, topic: str | None, *, as_json: bool) -> None:
+    if topic is not None:
+        with guessing_topic(admin, topic):
+            message = admin.message(msg_id, topic=topic)
+    else:
+        message = admin.message(msg_id)
+    show_message(message, as_json=as_json)
+
+
+def show_message(message: StoredMessage, *, as_json: bool) -> None:
+    """All there is to know about a message."""
+    if as_json:
+        output.print_json(messages.as_json(message))
+        return
+    output.show_one(ONE_COLUMNS, row(message), as_json=False)
+    output.say("properties")
+    for name, value in sorted(message.properties.items()):
+        output.say(f"  {output.plain(name)} = {output.plain(value)}")
+    output.say(f"body ({len(message.body)} bytes)")
+    output.say(messages.body_text(message.body))
+
+
+def _by_key(
+    admin: Admin,
+    topic: str,
+    key: str,
+    start: str | None,
+    end: str | None,
+    limit: int,
+    wanted: Filter,
+) -> list[StoredMessage]:
+    begin_ms, end_ms = _moments(start, end)
+    found = admin.query(topic, key, count=limit, begin=begin_ms, end=end_ms)
+    # Brokers include the end, and some look at whole seconds only.
+    exact = (m for m in found if _within(m, begin_ms, end_ms) and wanted(m))
+    return list(exact)[:limit]
+
+
+def _by_time(
+    admin: Admin, topic: str, start: str | None, end: str | None, limit: int, wanted: Filter
+) -> list[StoredMessage]:
+    from penstock.cli import reading
+
+    begin_ms, end_ms = _moments(start, end)
+    first = admin.offsets_at(topic, "first" if begin_ms is None else begin_ms)
+    # One too many rather than one too few: the timestamps decide.
+    last = admin.offsets_at(topic, "last" if end_ms is None else end_ms)
+    stretches = {
+        queue: reading.Stretch(offset, max(offset, last.get(queue, offset) + 1))
+        for queue, offset in first.items()
+    }
+    with output.progress(sum(p.end - p.start for p in stretches.values()), "reading") as bar:
+        found = reading.read(admin, stretches, on_read=bar.advance)
+        exact = (m for m in found if _within(m, begin_ms, end_ms) and wanted(m))
+        return list(itertools.islice(exact, limit))
+
+
+def _moments(start: str | None, end: str | None) -> tuple[int | None, int | None]:
+    from penstock.cli.times import moment_ms
+
+    begin_ms = None if start is None else moment_ms(start, option="--from")
+    end_ms = None if end is None else moment_ms(end, option="--to")
+    if begin_ms is not None and end_ms is not None and end_ms <= begin_ms:
+        raise InvalidArgument(f"--from {start} --to {end}", expected="an end after the start")
+    return begin_ms, end_ms
+
+
+def _within(message: StoredMessage, begin_ms: int | None, end_ms: int | None) -> bool:
+    return (begin_ms is None or message.store_timestamp >= begin_ms) and (
+        end_ms is None or message.store_timestamp < end_ms
+    )

@@ -1,0 +1,333 @@
+"""``penstock send``: an argument, lines, JSON lines or a file become messages."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.name_completion import TopicArgument, guessing_topic, nearest, other_topics
+from penstock.cli.output import JsonFlag
+from penstock.cli.target import Target, on_cluster
+from penstock.cli.times import Pacer
+from penstock.errors import InvalidArgument, PenstockError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from penstock import Producer, Receipt
+    from penstock.cli.input_messages import Defaults, Numbered
+
+GROUP = "penstock_cli"
+_MISSPELLED = 0.8
+LINGER_SECONDS = 0.005
+WINDOW = 1000
+"""Sends that may wait for their answers; more would only fill memory."""
+WINDOW_BYTES = 4 << 20
+"""Of their bodies; more would wait so long that the last ones time out."""
+
+RateOption = Annotated[
+    float | None, typer.Option("--rate", min=0.001, help="At most so many messages a second.")
+]
+
+
+@on_cluster
+def send(
+    target: Target,
+    topic: TopicArgument,
+    bodies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="BODY", help="A message each; without any, lines are read from stdin."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            allow_dash=True,
+            help="Read this file, or - for stdin: each line is a message.",
+        ),
+    ] = None,
+    json_lines: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl",
+            help='Lines are objects such as {"body": "hi", "tag": "t", "keys": ["k"]}; also what '
+            "tail --json prints.",
+        ),
+    ] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="All of the input is one message, whatever it is.")
+    ] = False,
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag to filter by.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", help="Key to find it by; may be repeated.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="KEY=VALUE", help="May be repeated."),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", help="One of RocketMQ's 18 levels: 1s, 5s, 10s ... 2h, or 1-18."),
+    ] = None,
+    sharding_key: Annotated[
+        str | None,
+        typer.Option("--sharding-key", help="Messages of one such key share a queue, in order."),
+    ] = None,
+    rate: RateOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send messages: an argument each, or the lines of stdin or of a file.
+
+    With --json one receipt is printed for each message, in order.
+
+    Example: printf 'one\\ntwo\\n' | penstock send orders --tag created --rate 100
+    """
+    from penstock import Producer
+    from penstock.cli.input_messages import Defaults, delay_of, pairs
+
+    if bodies and (file is not None or json_lines or whole):
+        raise InvalidArgument(
+            "both a BODY and an input to read", expected="arguments, or --file, --jsonl, --whole"
+        )
+    _check_labels(tag, keys or ())
+    if json_lines and whole:
+        raise InvalidArgument("both --jsonl and --whole", expected="one of them")
+    defaults = Defaults(
+        topic,
+        tag,
+        tuple(keys or ()),
+        pairs(properties or ()),
+        delay_of(delay),
+        sharding_key,
+    )
+    pacer = Pacer(rate)
+    started = time.monotonic()
+    sent = _Sent(as_json=as_json)
+    with (
+        target.admin() as admin,
+        guessing_topic(admin, topic),
+        _messages(defaults, bodies, file, json_lines=json_lines, whole=whole) as messages,
+        Producer(
+            GROUP,
+            namesrv=target.namesrv,
+            # Lines come by the thousand: a moment's wait for company is less than a request each.
+            linger=0 if bodies or pacer.is_limiting else LINGER_SECONDS,
+            **target.access,
+        ) as producer,
+        output.progress(len(bodies) if bodies else None, "sending", quiet=as_json) as bar,
+    ):
+        sent.bar = bar
+        others = other_topics(admin, topic)
+        try:
+            send_all(producer, messages, pacer, sent)
+        except BaseException:
+            if sent.count:
+                output.note(f"{sent.count} messages were sent before that.")
+            raise
+    if not as_json:
+        _report(topic, sent, time.monotonic() - started, delay)
+    if sent.count and others is not None:
+        near = nearest(topic, others, likeness=_MISSPELLED)
+        output.note(
+            f"Topic {output.plain(topic)} is new"
+            + (f"; did you mean {near}?" if near else ": the broker made it.")
+        )
+
+
+def _check_labels(tag: str | None, keys: Iterable[str]) -> None:
+    """Refuse what RocketMQ would take for something else without a word."""
+    if tag is not None and "||" in tag:
+        raise InvalidArgument(
+            f"--tag {tag!r}: a message has one tag, and || stands between those of a filter",
+            expected="one tag",
+        )
+    for key in keys:
+        if len(key.split()) > 1:
+            raise InvalidArgument(
+                f"--key {key!r}: a blank ends a key, so these would be {len(key.split())} keys",
+                expected="a key without blanks",
+                hint=" ".join(f"--key {part}" for part in key.split()),
+            )
+
+
+class _Sent:
+    """Counts receipts, and prints them where that was asked for."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self.bar = output.Bar()
+        self.count = 0
+        self.last: Receipt | None = None
+
+    def __call__(self, receipt: Receipt) -> None:
+        self.count += 1
+        self.last = receipt
+        self.bar.advance()
+        if self._as_json:
+            output.print_json_line(
+                {
+                    "status": receipt.status.value,
+                    "msg_id": receipt.msg_id,
+                    "offset_msg_id": receipt.offset_msg_id,
+                    "topic": receipt.queue.topic,
+                    "broker": receipt.queue.broker_name,
+                    "queue_id": receipt.queue.queue_id,
+                    "queue_offset": receipt.queue_offset,
+                }
+            )
+
+
+def _report(topic: str, sent: _Sent, seconds: float, delay: str | None) -> None:
+    last = sent.last
+    if last is None:
+        output.note("There was nothing to send: the input has no lines.")
+    elif sent.count == 1:
+        queue = last.queue
+        where = f"{topic}, {queue.broker_name}:{queue.queue_id}@{last.queue_offset}"
+        # A delayed one waits elsewhere, and gets its place in the topic when its time comes.
+        if delay is not None:
+            where = f"{topic}, delayed by {'level ' if delay.isdecimal() else ''}{delay}"
+        output.say(f"Sent {last.msg_id} to {where}.")
+    else:
+        pace = f"{sent.count / seconds:,.0f} a second" if seconds > 0 else "at once"
+        output.say(f"Sent {sent.count:,} messages to {topic} in {seconds:.1f} s, {pace}.")
+
+
+def send_all(
+    producer: Producer,
+    messages: Iterable[Numbered],
+    pacer: Pacer,
+    on_receipt: Callable[[Receipt], object],
+) -> None:
+    """Send messages many at a time, those of one sharding key one after the other.
+
+    Receipts come in the order of the messages. Whatever ends it early, what is on its way by then
+    is waited for and told.
+    """
+    waiting = _OnTheirWay(on_receipt)
+    last_of: dict[str, Future[Receipt]] = {}
+    is_first = True
+    try:
+        for number, message in messages:
+            pacer.wait()
+            key = message.sharding_key
+            # A broker with several threads may store two that are on their way in either order.
+            while key is not None and waiting.sends and not _is_stored(last_of.get(key)):
+                waiting.take()
+            size = len(message.body)
+            while waiting.is_full(size):
+                waiting.take()
+            future = producer.submit(message)
+            waiting.add(number, size, future)
+            if is_first:
+                # It finds the brokers and connects, and may make the topic. Others would do the
+                # same meanwhile, and whoever is done first would be stored first.
+                waiting.take()
+                is_first = False
+                continue
+            if key is not None:
+                last_of[key] = future
+                if len(last_of) > WINDOW:
+                    last_of = {k: sent for k, sent in last_of.items() if not sent.done()}
+            while waiting.sends and waiting.sends[0].future.done():
+                waiting.take()
+        while waiting.sends:
+            waiting.take()
+    except BaseException:
+        for send in waiting.sends:
+            with contextlib.suppress(PenstockError):
+                on_receipt(send.future.result())
+        raise
+
+
+class _Send(NamedTuple):
+    number: int
+    size: int
+    future: Future[Receipt]
+
+
+class _OnTheirWay:
+    """Messages that were sent and not answered, in their order."""
+
+    def __init__(self, on_receipt: Callable[[Receipt], object]) -> None:
+        self.sends: deque[_Send] = deque()
+        self._on_receipt = on_receipt
+        self._bytes = 0
+
+    def is_full(self, size: int) -> bool:
+        """Whether ``size`` more bytes should wait: what is on its way too long times out."""
+        too_many = len(self.sends) >= WINDOW or self._bytes + size > WINDOW_BYTES
+        return too_many and bool(self.sends)
+
+    def add(self, number: int, size: int, future: Future[Receipt]) -> None:
+        self.sends.append(_Send(number, size, future))
+        self._bytes += size
+
+    def take(self) -> None:
+        """Wait for the answer to the first of them."""
+        number, size, future = self.sends.popleft()
+        self._bytes -= size
+        try:
+            receipt = future.result()
+        except InvalidArgument as error:
+            # It was found before anything was sent, so it is about the line and not the cluster.
+            raise type(error)(
+                f"message {number}: {error.what}", expected=error.expected, hint=error.hint
+            ) from error
+        self._on_receipt(receipt)
+
+
+def _is_stored(sent: Future[Receipt] | None) -> bool:
+    # One that failed is not: taken, it ends the run before the next of its key is sent.
+    return sent is None or (sent.done() and sent.exception() is None)
+
+
+@contextlib.contextmanager
+def _messages(
+    defaults: Defaults,
+    bodies: list[str] | None,
+    file: Path | None,
+    *,
+    json_lines: bool,
+    whole: bool,
+) -> Iterator[Iterable[Numbered]]:
+    from penstock.cli.input_messages import Numbered, from_json_lines, from_lines
+
+    if bodies:
+        # What the shell could not decode is handed over as it was typed.
+        encoded = [body.encode("utf-8", "surrogateescape") for body in bodies]
+        yield [Numbered(n, defaults.message(body)) for n, body in enumerate(encoded, start=1)]
+        return
+    with _input(file) as stream:
+        if whole:
+            yield [Numbered(1, defaults.message(stream.read()))]
+        else:
+            yield (from_json_lines if json_lines else from_lines)(stream, defaults)
+
+
+@contextlib.contextmanager
+def _input(file: Path | None) -> Iterator[BinaryIO]:
+    if file is not None and str(file) != "-":
+        try:
+            stream = file.open("rb")
+        except OSError as error:
+            raise InvalidArgument(
+                f"--file {file} cannot be read: {error.strerror}", expected="a file with lines"
+            ) from error
+        with stream:
+            yield stream
+        return
+    if sys.stdin.isatty():
+        output.note("Each line you type is a message; Ctrl-D ends it.")
+    yield sys.stdin.buffer

@@ -1,0 +1,400 @@
+"""What ``penstock up``, ``nameserver`` and ``broker`` run, from settings to the ready line."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.broker import Broker, BrokerConfig
+from penstock.broker.data_directory import (
+    broker_names,
+    make_data_directory,
+    refuse_lost_stores,
+)
+from penstock.cli.target import DEFAULT_NAMESRV
+from penstock.errors import ConfigError, ListenFailed, PenstockError
+from penstock.nameserver import NameServer, NameServerConfig
+from penstock.remoting.addresses import format_address
+from penstock.remoting.loop import run
+from penstock.runtime.config import Loaded, from_mapping
+from penstock.runtime.logs import set_up_logging
+from penstock.runtime.properties_format import parse_properties
+from penstock.runtime.service import Service, wait_any
+from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
+
+PORTS_PER_BROKER = 10
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+_PARENT = "PENSTOCK_PARENT_PID"
+_PARENT_CHECK_SECONDS = 1.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The flags of a command; None means that the flag was not given."""
+
+    data: Path
+    bind: str | None = None
+    advertise: str | None = None
+    namesrv: str | None = None
+    nameserver_port: int = 0
+    broker_port: int | None = None
+    brokers: int = 1
+    broker_name: str | None = None
+    cluster: str | None = None
+    config_file: Path | None = None
+    flush: str | None = None
+    insecure: bool = False
+    verbose: bool = False
+
+
+class Settings(NamedTuple):
+    """What a plan and its file come to."""
+
+    broker: BrokerConfig
+    store: StoreConfig
+    warnings: list[str]
+
+
+class Running(NamedTuple):
+    """What serves, and where."""
+
+    services: Sequence[Service]
+    data: Path
+    namesrv: str | None = None
+    brokers: Sequence[str] = ()
+
+    def ready_line(self, *, as_json: bool) -> str:
+        """The line that says so."""
+        if as_json:
+            where: dict[str, object] = {"data": str(self.data), "pid": os.getpid()}
+            if self.namesrv is not None:
+                where["namesrv"] = self.namesrv
+            if self.brokers:
+                where["brokers"] = list(self.brokers)
+            return json.dumps({"ready": True, **where})
+        namesrv = "" if self.namesrv is None else f"namesrv={self.namesrv} "
+        brokers = "".join(f"broker={address} " for address in self.brokers)
+        return f"ready {namesrv}{brokers}data={self.data}"
+
+
+# Settings
+
+
+def load_settings(plan: Plan) -> Settings:
+    """The settings of the first broker: defaults, then the file, then the flags."""
+    values: dict[str, str] = {}
+    twice: tuple[str, ...] = ()
+    if plan.config_file is not None:
+        try:
+            text = plan.config_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"--config {plan.config_file} cannot be read: {error}",
+                expected="a broker.conf with RocketMQ's keys",
+            ) from error
+        parsed = parse_properties(text, source=str(plan.config_file))
+        values, twice = parsed.values, parsed.duplicates
+    given = {
+        "bind_host": plan.bind,
+        "broker_ip1": plan.advertise,
+        "namesrv_addr": plan.namesrv,
+        "listen_port": plan.broker_port,
+        "broker_name": plan.broker_name,
+        "broker_cluster_name": plan.cluster,
+    }
+    store_given = {}
+    if plan.flush is not None:
+        store_given["flush_disk_type"] = SYNC_FLUSH if plan.flush == "sync" else ASYNC_FLUSH
+    broker = from_mapping(
+        BrokerConfig, values, **{name: value for name, value in given.items() if value is not None}
+    )
+    store = from_mapping(StoreConfig, values, **store_given)
+    _check_addresses(broker.config, plan.insecure)
+    found = Loaded(broker.config, broker.unknown, twice)
+    return Settings(broker.config, store.config, found.warnings(store))
+
+
+def _check_addresses(config: BrokerConfig, insecure: bool) -> None:
+    check_bind(config.bind_host, insecure)
+    if config.bind_host in _WILDCARDS and not config.broker_ip1:
+        raise ConfigError(
+            f"--bind {config.bind_host} listens on every address, and clients must be told one",
+            hint="add --advertise HOST",
+        )
+
+
+def check_bind(host: str, insecure: bool) -> None:
+    """Refuse to serve other machines while nobody is authenticated."""
+    if host not in _LOOPBACK and not host.startswith("127.") and not insecure:
+        raise ConfigError(
+            f"--bind {host} lets everybody who reaches this machine read and write all messages",
+            expected="a loopback address, since there is no authentication yet",
+            hint="add --insecure if the network is trusted",
+        )
+
+
+# Serving
+
+
+@asynccontextmanager
+async def everything(plan: Plan) -> AsyncIterator[Running]:
+    """A name server and its brokers."""
+    settings = load_settings(plan)
+    tell(settings.warnings)
+    if settings.broker.name_servers:
+        # Whoever tries a production's file at home must not send its clients there.
+        tell(["namesrvAddr ignored: up registers with its own name server; use penstock broker"])
+    names = broker_names(settings.broker.broker_name, plan.brokers)
+    refuse_lost_stores(plan.data, names)
+    make_data_directory(plan.data)
+    async with AsyncExitStack() as stack:
+        name_server = NameServer(
+            NameServerConfig(bind_host=settings.broker.bind_host, listen_port=plan.nameserver_port),
+            data=plan.data / "namesrv",
+        )
+        with _naming_flag("--nameserver-port"):
+            await stack.enter_async_context(name_server)
+        services: list[Service] = [name_server]
+        addresses: list[str] = []
+        for name, broker in _brokers(plan, settings, names, _reachable(name_server)):
+            try:
+                with _naming_flag("--broker-port"):
+                    await stack.enter_async_context(broker)
+            except PenstockError as error:
+                raise type(error)(
+                    f"broker {name}: {error.what}", expected=error.expected, hint=error.hint
+                ) from error
+            services.append(broker)
+            addresses.append(broker.address)
+        host = settings.broker.broker_ip1 or settings.broker.bind_host
+        namesrv = format_address((host, name_server.port))
+        yield Running(services, plan.data, namesrv, addresses)
+
+
+def _reachable(name_server: NameServer) -> str:
+    """Where this machine's brokers reach the name server."""
+    host, _, port = name_server.address.rpartition(":")
+    return f"{'127.0.0.1' if host in _WILDCARDS else host}:{port}"
+
+
+def _brokers(
+    plan: Plan, settings: Settings, names: Sequence[str], name_server: str
+) -> AsyncBrokers:
+    if len(names) == 1:
+        broker = Broker(
+            settings.broker,
+            plan.data / names[0],
+            store_config=settings.store,
+            name_servers=[name_server],
+        )
+        return [(names[0], broker)]
+    first = settings.broker.listen_port
+    return [
+        (
+            name,
+            BrokerProcess(
+                plan,
+                name,
+                port=first + index * PORTS_PER_BROKER if first else 0,
+                name_server=name_server,
+            ),
+        )
+        for index, name in enumerate(names)
+    ]
+
+
+@asynccontextmanager
+async def name_server_alone(plan: Plan) -> AsyncIterator[Running]:
+    """A name server."""
+    host = plan.bind or "127.0.0.1"
+    check_bind(host, plan.insecure)
+    make_data_directory(plan.data)
+    config = NameServerConfig(bind_host=host, listen_port=plan.nameserver_port)
+    async with AsyncExitStack() as stack:
+        server = NameServer(config, data=plan.data / "namesrv")
+        with _naming_flag("--nameserver-port"):
+            await stack.enter_async_context(server)
+        yield Running([server], plan.data, server.address)
+
+
+@asynccontextmanager
+async def broker_alone(plan: Plan) -> AsyncIterator[Running]:
+    """A broker under name servers that run elsewhere."""
+    settings = load_settings(plan)
+    tell(settings.warnings)
+    make_data_directory(plan.data)
+    root = plan.data / settings.broker.broker_name
+    async with AsyncExitStack() as stack:
+        broker = Broker(
+            settings.broker,
+            root,
+            store_config=settings.store,
+            name_servers=settings.broker.name_servers or [DEFAULT_NAMESRV],
+        )
+        with _naming_flag("--broker-port"):
+            await stack.enter_async_context(broker)
+        yield Running([broker], plan.data, brokers=[broker.address])
+
+
+@contextmanager
+def _naming_flag(flag: str) -> Iterator[None]:
+    """Tell with which flag another port is chosen when one is taken."""
+    try:
+        yield
+    except ListenFailed as error:
+        if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+            raise
+        raise ListenFailed(
+            error.what, hint=f"stop what listens there, or {flag} PORT (0: any free one)"
+        ) from error
+
+
+def tell(warnings: Sequence[str]) -> None:
+    """Print what the user should know and can go on without."""
+    for warning in warnings:
+        print(f"penstock: warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line
+
+
+def serve(
+    running: AbstractAsyncContextManager[Running], *, verbose: bool, as_json: bool = False
+) -> None:
+    """Serve until Ctrl-C, SIGTERM or the death of a part."""
+    set_up_logging("INFO" if verbose else "WARNING")
+    run(_serve(running, as_json))
+
+
+async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    watch = asyncio.ensure_future(_stop_with_parent(stopped))
+    async with running as serving:
+        # The promise of the command line.
+        print(serving.ready_line(as_json=as_json), flush=True)  # noqa: T201
+        _say_what_next(serving)
+        dead = asyncio.ensure_future(wait_any(*serving.services))
+        stop = asyncio.ensure_future(stopped.wait())
+        await asyncio.wait((dead, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        watch.cancel()
+        if dead.done():
+            dead.result()
+        else:
+            dead.cancel()
+
+
+def _say_what_next(serving: Running) -> None:
+    """For somebody who looks at a terminal and wonders."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return
+    lines = ["Ctrl-C stops it."]
+    if serving.namesrv is not None and serving.brokers:
+        lines.append("In another terminal, try:")
+        where = "" if serving.namesrv == DEFAULT_NAMESRV else f" --namesrv {serving.namesrv}"
+        lines.append(f"  penstock send orders hello{where}")
+        lines.append(f"  penstock tail orders --from earliest{where}")
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - the command line
+
+
+async def _stop_with_parent(stopped: asyncio.Event) -> None:
+    """A broker that another process started ends with it, however that ended.
+
+    Left alone it would keep its store locked, and nobody would know of it any more.
+    """
+    parent = os.environ.get(_PARENT)
+    if parent is not None:
+        while str(os.getppid()) == parent:  # noqa: ASYNC110 - a parent's death is no event
+            await asyncio.sleep(_PARENT_CHECK_SECONDS)
+        stopped.set()
+
+
+class BrokerProcess(Service):
+    """A broker in a process of its own, watched and stopped by this one."""
+
+    def __init__(self, plan: Plan, name: str, *, port: int, name_server: str) -> None:
+        self._plan = plan
+        self._broker_name = name
+        self._port = port
+        self._name_server = name_server
+        self.address = ""
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "penstock",
+            *self._arguments(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, _PARENT: str(os.getpid())},
+            # Ctrl-C goes to the whole process group; this process decides when brokers stop.
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None, "piped"
+            async with asyncio.timeout(_READY_SECONDS):
+                line = (await process.stdout.readline()).decode()
+            if not line.startswith("ready "):
+                raise PenstockError(
+                    f"the process ended with status {await process.wait()} before it was ready",
+                    hint="its own message is above",
+                )
+            self.address = line.split("broker=", 1)[1].split()[0]
+            ready()
+            status = await process.wait()
+            raise PenstockError(f"broker {self._broker_name} died with status {status}")
+        finally:
+            await asyncio.shield(_end(process))
+
+    def _arguments(self) -> list[str]:
+        plan = self._plan
+        flags: list[tuple[str, object]] = [
+            ("--namesrv", self._name_server),
+            ("--data", plan.data),
+            ("--broker-port", self._port),
+            ("--broker-name", self._broker_name),
+            ("--cluster", plan.cluster),
+            ("--bind", plan.bind),
+            ("--advertise", plan.advertise),
+            ("--config", plan.config_file),
+            ("--flush", plan.flush),
+        ]
+        arguments = ["broker"]
+        for flag, value in flags:
+            if value is not None:
+                arguments += [flag, str(value)]
+        arguments += ["--insecure"] if plan.insecure else []
+        arguments += ["--verbose"] if plan.verbose else []
+        return arguments
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+AsyncBrokers = Sequence[tuple[str, Broker | BrokerProcess]]

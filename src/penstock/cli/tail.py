@@ -1,0 +1,144 @@
+"""``penstock tail``: look at a topic without being one of its consumers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import messages, output
+from penstock.cli.messages import KeyOption, TagOption, WhereOption
+from penstock.cli.name_completion import TopicArgument, guessing_topic
+from penstock.cli.output import JsonFlag
+from penstock.cli.target import Target, on_cluster
+from penstock.errors import InvalidArgument, PenstockError
+
+if TYPE_CHECKING:
+    from penstock import Admin
+    from penstock.cli.messages import Filter
+    from penstock.cli.reading import Stretch
+    from penstock.model import MessageQueue, StoredMessage
+
+LAST = 10
+_QUEUES_NAMED = 8
+
+
+@on_cluster
+def tail(
+    target: Target,
+    topic: TopicArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last", min=0, help="Begin with so many of the newest.", show_default=str(LAST)
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="Begin at earliest, latest, an offset, or a time: 2026-11-16T14:30, 14:30, 10m.",
+        ),
+    ] = None,
+    queue_id: Annotated[
+        int | None, typer.Option("--queue", min=0, help="Only this queue of each broker.")
+    ] = None,
+    tag: TagOption = None,
+    keys: KeyOption = None,
+    where: WhereOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print messages of a topic: the newest, or from some point on, and those to come.
+
+    No consumer group is joined and none is moved. With --json each message is one line.
+
+    Example: penstock tail orders --follow --tag paid --where "json['total'] > 100"
+    """
+    if start is not None and last is not None:
+        raise InvalidArgument("both --from and --last", expected="one of them")
+    wanted = messages.Filter(tag, keys, where)
+    show = _print_json if as_json else _print_line
+    with target.admin() as admin, guessing_topic(admin, topic):
+        found = _messages(
+            admin, topic, follow, LAST if last is None else last, start, queue_id, wanted
+        )
+        try:
+            for message in found if limit is None else itertools.islice(found, limit):
+                show(message)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+        finally:
+            complaint = wanted.complaint()
+            if complaint:
+                output.note(complaint)
+
+
+def _messages(
+    admin: Admin,
+    topic: str,
+    is_following: bool,
+    last: int,
+    start: str | None,
+    queue_id: int | None,
+    wanted: Filter,
+) -> Iterable[StoredMessage]:
+    from penstock.cli import reading
+
+    held = {
+        queue: part
+        for queue, part in reading.ends(admin, topic).items()
+        if queue_id is None or queue.queue_id == queue_id
+    }
+    if not held and queue_id is not None:
+        raise InvalidArgument(f"--queue {queue_id}: topic {topic!r} has no such queue")
+    if start is None:
+        yield from reading.newest(admin, held, last, wanted)
+    else:
+        begin = reading.start_at(admin, topic, start, held, option="--from")
+        stretches = {
+            q: reading.Stretch(begin.offsets.get(q, p.start), p.end) for q, p in held.items()
+        }
+        if not is_following and not any(part.start < part.end for part in stretches.values()):
+            output.note(_nothing_left(topic, held))
+        for message in reading.read(admin, stretches):
+            if message.store_timestamp >= begin.not_before_ms and wanted(message):
+                yield message
+    if is_following:
+        ends = {queue: part.end for queue, part in held.items()}
+        yield from filter(
+            wanted, reading.follow(admin, topic, ends, queue_id=queue_id, on_trouble=_tell)
+        )
+
+
+def _nothing_left(topic: str, held: Mapping[MessageQueue, Stretch]) -> str:
+    if all(part.start == part.end for part in held.values()):
+        return f"Topic {topic} holds no messages."
+    ends = [
+        f"{queue.broker_name}:{queue.queue_id}@{part.end}" for queue, part in sorted(held.items())
+    ]
+    more = ", ..." if len(ends) > _QUEUES_NAMED else ""
+    return f"Nothing from there on; {topic} ends at {', '.join(ends[:_QUEUES_NAMED])}{more}."
+
+
+def _print_line(message: StoredMessage) -> None:
+    output.say(messages.as_line(message))
+
+
+def _tell(trouble: PenstockError | None) -> None:
+    """On stderr: a follower waits for servers that went away."""
+    if trouble is None:
+        output.note("It goes on.")
+    else:
+        output.note(output.plain(f"{trouble.what}; waiting until it is back, or Ctrl-C"))
+
+
+def _print_json(message: StoredMessage) -> None:
+    output.print_json_line(messages.as_json(message))

@@ -1,0 +1,236 @@
+"""Which cluster a command speaks to: flags, a context, the environment, else this machine.
+
+Each command that needs a cluster is decorated with `on_cluster` and gets a `Target`; the flags
+that lead to it are the same everywhere and stand here once:
+
+    @app.command("list")
+    @on_cluster
+    def list_things(target: Target, as_json: JsonFlag = False) -> None:
+        with target.admin() as admin:
+            ...
+        with penstock.Producer("tools", namesrv=target.namesrv, **target.access) as producer:
+            ...
+
+What counts, first to last: ``--namesrv``; ``--context``; ``NAMESRV_ADDR``; the context in use;
+``127.0.0.1:9876``. A context brings its address and its keys together, and an address given by
+hand leaves a context in use aside altogether: the keys of one cluster are not sent to another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from penstock.cli import context_file
+from penstock.cli.context_file import Context
+from penstock.errors import InvalidArgument, PenstockError, RemotingError
+
+if TYPE_CHECKING:
+    from penstock import Admin
+    from penstock.client.arguments import AccessOptions
+
+_P = ParamSpec("_P")
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+
+def _namesrv_option(otherwise: str) -> object:
+    option = typer.Option(
+        "--namesrv",
+        "-n",
+        metavar="HOST:PORT",
+        help="Name servers, host:port;host:port; also NAMESRV_ADDR.",
+        show_default=otherwise,
+    )
+    return Annotated[str | None, option]
+
+
+NamesrvOption = _namesrv_option(DEFAULT_NAMESRV)
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="A cluster kept by `penstock context add`.",
+        autocompletion=context_file.complete_names,
+    ),
+]
+# The environment is left to the clients, which all ask it: a context comes before it.
+AccessKeyOption = Annotated[
+    str | None,
+    typer.Option("--access-key", metavar="KEY", help="Who you are; also PENSTOCK_ACCESS_KEY."),
+]
+SecretKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--secret-key",
+        metavar="KEY",
+        help="What proves it; better as PENSTOCK_SECRET_KEY or in a context.",
+    ),
+]
+SecurityTokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--security-token",
+        metavar="TOKEN",
+        help="Goes with temporary keys; also PENSTOCK_SECURITY_TOKEN.",
+    ),
+]
+TlsOption = Annotated[
+    bool | None,
+    typer.Option("--tls/--no-tls", help="Speak TLS; also PENSTOCK_TLS.", show_default=False),
+]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", metavar="FILE", help="Certificates to trust; means --tls."),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="Prefix of topics and groups; also PENSTOCK_NAMESPACE.",
+    ),
+]
+_FLAGS: dict[str, object] = {
+    "namesrv": NamesrvOption,
+    "context": ContextOption,
+    "access_key": AccessKeyOption,
+    "secret_key": SecretKeyOption,
+    "security_token": SecurityTokenOption,
+    "tls": TlsOption,
+    "tls_ca": TlsCaOption,
+    "namespace": NamespaceOption,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The cluster a command is for."""
+
+    context: Context
+    origin: str | None = None
+    """Where the address is from, if nobody typed it with the command."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        namesrv: str | None = None,
+        context: str | None = None,
+        tls_ca: Path | None = None,
+        **access: Any,
+    ) -> Target:
+        """From flags, where None is one that was not given, to a cluster."""
+        # What a client logs while it tries is told once, by the error it ends with.
+        logging.getLogger("penstock").addHandler(logging.NullHandler())
+        if namesrv is not None and namesrv.isdecimal():
+            raise InvalidArgument(
+                f"-n {namesrv}: -n is short for --namesrv",
+                expected="HOST:PORT",
+                hint=f"how many to show is --last {namesrv} or --limit {namesrv}",
+            )
+        address, origin = namesrv, None
+        if not address and not context and (address := os.environ.get("NAMESRV_ADDR")):
+            origin = "NAMESRV_ADDR"
+        base = Context(namesrv=address or DEFAULT_NAMESRV)
+        if context is not None or not address:
+            known = context_file.load()
+            name = context or known.current
+            if name is not None:
+                base = known.get(name)
+                origin = f"context {name}"
+        given: dict[str, Any] = {
+            **access,
+            "namesrv": address or None,
+            "tls_ca": None if tls_ca is None else str(tls_ca),
+        }
+        changed = {field: value for field, value in given.items() if value is not None}
+        return cls(context=dataclasses.replace(base, **changed), origin=origin)
+
+    @classmethod
+    def of_flags(cls, flags: Mapping[str, Any]) -> Target:
+        """From the parameters of a command, of which some are flags, to a cluster."""
+        return cls.of(**{name: flags.get(name) for name in _FLAGS})
+
+    @property
+    def namesrv(self) -> str:
+        """The addresses of the name servers."""
+        return self.context.namesrv
+
+    @property
+    def access(self) -> AccessOptions:
+        """The keywords all clients take, without the address."""
+        kept = self.context
+        options: AccessOptions = {}
+        if kept.access_key is not None:
+            options["access_key"] = kept.access_key
+        if kept.secret_key is not None:
+            options["secret_key"] = kept.secret_key
+        if kept.security_token is not None:
+            options["security_token"] = kept.security_token
+        if kept.namespace is not None:
+            options["namespace"] = kept.namespace
+        if kept.tls_ca is not None and kept.tls is not False:
+            from penstock.remoting.tls import ClientTls
+
+            options["tls"] = ClientTls(ca_file=Path(kept.tls_ca))
+        elif kept.tls is not None:
+            options["tls"] = kept.tls
+        return options
+
+    def is_meant_by(self, error: PenstockError) -> bool:
+        """Whether an error is about the way to the cluster, and not about what was asked there."""
+        return isinstance(error, RemotingError) or any(
+            repr(address) in error.what for address in (self.namesrv, *self.namesrv.split(";"))
+        )
+
+    def admin(self, *, timeout: float = 5) -> Admin:
+        """An administrator of the cluster; use it in a ``with`` block."""
+        from penstock import Admin
+
+        return Admin(namesrv=self.namesrv, timeout=timeout, **self.access)
+
+
+def on_cluster(
+    command: Callable[Concatenate[Target, _P], None], *, otherwise: str = DEFAULT_NAMESRV
+) -> Callable[..., None]:
+    """Give a command the flags that lead to a cluster; its first parameter is the `Target`.
+
+    ``otherwise`` is what its help names as the cluster of those who name none.
+    """
+    own = inspect.signature(command, eval_str=True)
+    _, *parameters = own.parameters.values()
+    flags = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flag)
+        for name, flag in {**_FLAGS, "namesrv": _namesrv_option(otherwise)}.items()
+    ]
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        target = Target.of_flags({name: kwargs.pop(name, None) for name in _FLAGS})
+        try:
+            command(target, *args, **kwargs)
+        except (RemotingError, InvalidArgument) as error:
+            if target.origin is not None and target.is_meant_by(error):
+                # Who forgot which one is in use looks for the fault in the wrong place.
+                error.what = f"{target.origin}: {error.what}"
+            raise
+
+    # What typer reads: the command's own parameters, then the flags.
+    signature = own.replace(parameters=[*parameters, *flags])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {
+        **{name: parameter.annotation for name, parameter in signature.parameters.items()},
+        "return": None,
+    }
+    return run

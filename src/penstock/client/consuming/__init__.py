@@ -1,0 +1,1 @@
+"""Consuming: from assignment and pull to the handler and the commit."""

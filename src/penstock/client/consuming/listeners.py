@@ -1,0 +1,369 @@
+"""A user's handler, and one call of it with everything around the call.
+
+The part of consuming that runs a user's code: handler and hooks. It runs on a thread of the pool or
+on the handlers' event loop, never on the session's. What it finds out is written into the `Job`,
+which then travels back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, cast
+
+from penstock.client.consuming.lazy_batches import Run
+from penstock.client.consuming.outcomes import (
+    PLAIN_SUCCESS,
+    ConsumeContext,
+    ConsumeResult,
+    Outcome,
+    ReturnType,
+    is_success,
+    judge,
+)
+from penstock.client.consuming.process_queue import ProcessQueue
+from penstock.errors import InvalidArgument
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.message import append_to_all
+from penstock.model.names import Property
+from penstock.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+CONTEXT_TYPE = "ConsumeContextType"
+BURST_SECONDS = 0.05
+"""How long one trip to a thread may go on with further batches of an orderly queue."""
+_START_TIME = Property.CONSUME_START_TIME.encode()
+
+HandlerFunction: TypeAlias = Callable[..., object]
+"""``handler(message)``, ``handler(messages)`` with a batch size above one, either also with a
+context as second argument; plain or a coroutine function."""
+
+
+@dataclass(slots=True)
+class HookContext:
+    """What hooks are told about a listener call."""
+
+    group: str
+    queue: MessageQueue
+    messages: Sequence[StoredMessage]
+    namespace: str | None = None
+    success: bool = False
+    status: str = ""
+    access_channel: str | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+class ConsumeHook(Protocol):
+    """Called around every listener call; what it raises is only logged."""
+
+    def before(self, context: HookContext) -> None: ...
+
+    def after(self, context: HookContext) -> None: ...
+
+
+class Listener:
+    """A handler with the shape of its calls."""
+
+    __slots__ = ("function", "is_async", "takes_batch", "topic", "wants_context")
+
+    def __init__(
+        self,
+        topic: str,
+        function: HandlerFunction,
+        *,
+        takes_batch: bool,
+        owner: str | None = None,
+    ) -> None:
+        # Whose handler it is, said in what it is refused with.
+        owner = owner or f"topic {topic!r}"
+        if not callable(function):
+            raise InvalidArgument(f"the handler of {owner} is {function!r}", expected="a function")
+        if _is_generator_function(function):
+            raise InvalidArgument(
+                f"the handler of {owner} is {function!r}, a generator function",
+                expected="a function that returns: calling this one would do nothing",
+                hint="take the yield out of it",
+            )
+        self.topic: str = topic
+        self.function: HandlerFunction = function
+        self.takes_batch: bool = takes_batch
+        self.is_async: bool = is_coroutine_function(function)
+        self.wants_context: bool = _positional_parameters(function) >= 2
+        _check_call(owner, function, 2 if self.wants_context else 1)
+
+    def coroutine(self, job: Job) -> Awaitable[object]:
+        """A call of a coroutine handler, to be awaited."""
+        return cast(Awaitable[object], self.function(*self.arguments(job)))
+
+    def arguments(self, job: Job) -> tuple[object, ...]:
+        """What the handler is called with."""
+        messages: object = list(job.messages) if self.takes_batch else job.messages[0]
+        return (messages, job.context) if self.wants_context else (messages,)
+
+
+def is_coroutine_function(function: Callable[..., object]) -> bool:
+    """Whether what a call returns has to be awaited."""
+    # An object may be called through a coroutine method of its class.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    )
+
+
+def _is_generator_function(function: Callable[..., object]) -> bool:
+    called = (function, type(function).__call__)
+    return any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in called)
+
+
+def _positional_parameters(function: HandlerFunction) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return 1
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+        for parameter in parameters
+    )
+
+
+def _check_call(owner: str, function: HandlerFunction, count: int) -> None:
+    """Refuse a handler that cannot be called: each message would become a dead letter instead."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        raise InvalidArgument(
+            f"the handler of {owner} is {name}{signature}",
+            expected="a function of a message, or of a message and a context",
+        ) from error
+
+
+class Job:
+    """One call of a listener: messages of one queue for one handler.
+
+    ``outcome`` stays None when the call was skipped because the queue was given up before.
+    ``follower`` is the next call of an orderly queue, to be made by the same thread at once.
+    """
+
+    __slots__ = (
+        "_context",
+        "elapsed",
+        "follower",
+        "group",
+        "listener",
+        "messages",
+        "outcome",
+        "process_queue",
+        "started",
+    )
+
+    def __init__(
+        self,
+        process_queue: ProcessQueue,
+        messages: Sequence[StoredMessage],
+        listener: Listener,
+        group: str,
+    ) -> None:
+        self.process_queue: ProcessQueue = process_queue
+        self.messages: Sequence[StoredMessage] = messages
+        self.listener: Listener = listener
+        self.group: str = group
+        self.outcome: Outcome | None = None
+        self.elapsed: float = 0.0
+        self.started: bool = False
+        self.follower: Job | None = None
+        self._context: ConsumeContext | None = None
+
+    @property
+    def context(self) -> ConsumeContext:
+        """What the handler may set; most never ask for it, so it is made when somebody does."""
+        if self._context is None:
+            self._context = ConsumeContext(self.group, self.process_queue.queue)
+        return self._context
+
+    @property
+    def auto_commit(self) -> bool:
+        return self._context is None or self._context.auto_commit
+
+    @property
+    def is_plain_success(self) -> bool:
+        """Whether all messages are done, by a handler that set nothing."""
+        return self.outcome is PLAIN_SUCCESS and self._context is None
+
+
+class Caller:
+    """Calls listeners for one consumer; knows hooks, timeout and mode."""
+
+    def __init__(
+        self,
+        group: str,
+        clock: Clock,
+        *,
+        timeout: float,
+        orderly: bool,
+        needs_lock: bool = False,
+        hooks: Sequence[ConsumeHook] = (),
+        namespace: str | None = None,
+    ) -> None:
+        self._group = group
+        self._clock = clock
+        self._timeout = timeout
+        self._orderly = orderly
+        self._needs_lock = needs_lock
+        self._hooks = tuple(hooks)
+        self._namespace = namespace
+        self._stamp = (-1, b"")
+
+    def call(self, job: Job) -> None:
+        """Call a plain handler, then those that follow; whatever they do, this returns."""
+        if job.follower is None:
+            self._call_one(job)
+            return
+        begin = self._clock.monotonic()
+        next_job: Job | None = job
+        while next_job is not None:
+            self._call_one(next_job)
+            next_job = self._following(next_job, begin)
+
+    def call_async(self, job: Job) -> Awaitable[None]:
+        """Call a coroutine handler, then those that follow; to be awaited."""
+        if job.follower is None:
+            return self._call_one_async(job)
+        return self._call_in_turn(job)
+
+    async def _call_in_turn(self, job: Job) -> None:
+        begin = self._clock.monotonic()
+        next_job: Job | None = job
+        while next_job is not None:
+            await self._call_one_async(next_job)
+            next_job = self._following(next_job, begin)
+
+    def _following(self, job: Job, begin: float) -> Job | None:
+        """The next call, if everything about this one was as it should be and quick."""
+        follower, outcome, queue = job.follower, job.outcome, job.process_queue
+        if follower is None or outcome is None or outcome.result is not ConsumeResult.SUCCESS:
+            return None
+        now = self._clock.monotonic()
+        if now - begin > BURST_SECONDS or not job.auto_commit or queue.is_dropped:
+            return None
+        if self._needs_lock and (not queue.is_locked or queue.is_lock_expired(now)):
+            return None
+        return follower
+
+    def _call_one(self, job: Job) -> None:
+        if job.process_queue.is_dropped:
+            return
+        context = self._begin(job)
+        error: BaseException | None = None
+        returned: object = None
+        begin = self._clock.monotonic()
+        try:
+            returned = job.listener.function(*job.listener.arguments(job))
+        except BaseException as raised:
+            # A thread of the pool belongs to nobody: SystemExit ends this call and no more.
+            error = raised
+        self._end(job, context, returned, error, self._clock.monotonic() - begin)
+
+    async def _call_one_async(self, job: Job) -> None:
+        """Only the end of the consumer cancels a handler."""
+        if job.process_queue.is_dropped:
+            return
+        context = self._begin(job)
+        error: BaseException | None = None
+        returned: object = None
+        begin = self._clock.monotonic()
+        try:
+            returned = await job.listener.coroutine(job)
+        except asyncio.CancelledError as raised:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error = raised
+        except BaseException as raised:
+            error = raised
+        self._end(job, context, returned, error, self._clock.monotonic() - begin)
+
+    def _begin(self, job: Job) -> HookContext | None:
+        job.started = True
+        context = None
+        if self._hooks:
+            context = HookContext(
+                self._group, job.process_queue.queue, job.messages, self._namespace
+            )
+            self._run_hooks("before", context)
+        now_ms = self._clock.time_ms()
+        stamped_ms, stamp = self._stamp
+        if stamped_ms != now_ms:
+            # Threads may do this twice; each then uses a stamp that is right.
+            stamp = b"%s\x01%d\x02" % (_START_TIME, now_ms)
+            self._stamp = (now_ms, stamp)
+        if type(job.messages) is Run:
+            job.messages.append_properties(stamp)
+        else:
+            append_to_all(job.messages, stamp)
+        return context
+
+    def _end(
+        self,
+        job: Job,
+        context: HookContext | None,
+        returned: object,
+        error: BaseException | None,
+        elapsed: float,
+    ) -> None:
+        strict = job.listener.wants_context
+        if returned is None and error is None and not strict and elapsed < self._timeout:
+            outcome = PLAIN_SUCCESS
+        else:
+            outcome = judge(
+                returned, error, elapsed, self._timeout, orderly=self._orderly, strict=strict
+            )
+            if outcome.return_type is not ReturnType.SUCCESS:
+                self._report(job, outcome, returned)
+        if context is not None:
+            context.success = is_success(outcome.result)
+            context.status = outcome.result.value
+            context.properties[CONTEXT_TYPE] = outcome.return_type.value
+            self._run_hooks("after", context)
+        job.elapsed = elapsed
+        job.outcome = outcome
+        if type(job.messages) is Run and job.is_plain_success:
+            job.messages.forget()
+
+    def _run_hooks(self, moment: str, context: HookContext) -> None:
+        for hook in self._hooks:
+            try:
+                getattr(hook, moment)(context)
+            except BaseException:
+                # SystemExit, too: the call would have no result, and its messages would stay here.
+                log.exception("hook failed hook=%r moment=%s group=%s", hook, moment, self._group)
+
+    def _report(self, job: Job, outcome: Outcome, returned: object) -> None:
+        first = job.messages[0]
+        how, error = outcome.return_type, outcome.error
+        detail = ""
+        if how is ReturnType.RETURNNULL:
+            detail = f" returned={returned!r:.100}"
+        elif error is not None and how is not ReturnType.EXCEPTION:
+            # Chosen by the handler: where it stands in the code says less than what it says.
+            detail = f" reason={f'{type(error).__name__}: {error}'!r:.100}"
+        log.warning(
+            "handler failed group=%s queue=%s offset=%d messages=%d msg_id=%s attempt=%d how=%s%s",
+            self._group,
+            job.process_queue.queue,
+            first.queue_offset,
+            len(job.messages),
+            first.msg_id,
+            first.reconsume_times + 1,
+            how.value,
+            detail,
+            exc_info=error if how is ReturnType.EXCEPTION else None,
+        )

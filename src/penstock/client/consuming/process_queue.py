@@ -1,0 +1,400 @@
+"""The messages of one queue between the pull that brought them and the commit that ends them.
+
+Pure: no clock, no locks, no I/O; times are handed in. It lives on the session loop alone, and it
+is the only place that does arithmetic with queue offsets.
+
+Messages are kept in a dict by offset, and their order in a deque of offsets. A broker answers in
+ascending order, so nearly every put is an append, and what finishes is mostly near the low end.
+Removal therefore only touches the dict; an offset that is no longer in it is *stale* and leaves the
+deque when it reaches an end:
+
+    order   3 | 5 8 9 | 12       3 and 12 are stale: skipped and dropped by the next look at an end
+    cached      5 · 9            8 finished in the middle: stale, too, but nobody has to care yet
+
+Both ends of the range, all a commit or a span needs, cost O(1) on average. What breaks the order
+(a queue pulled again from below) is rare and pays with a sort.
+
+A `Run` of messages comes and goes as a whole and stands in the order by its first offset. As soon
+as somebody has to do with single messages (a handler that failed, a timeout) all runs are split.
+
+For orderly consumption the lowest messages are *taken*: they stay counted but move to a second
+range until they are committed or put back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from penstock.client.consuming.lazy_batches import Run
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import Property
+
+NOTHING_REMOVED = -1
+LOCK_LIFE_SECONDS = 30.0
+PULL_IDLE_SECONDS = 120.0
+EXPIRED_A_ROUND = 16
+
+
+class ProcessQueue:
+    """What a consumer holds of one queue, sorted by offset.
+
+    The times are monotonic seconds: ``last_pull_at``, ``last_consume_at``, ``last_lock_at``.
+    """
+
+    __slots__ = (
+        "_cached",
+        "_highest",
+        "_largest",
+        "_on_room",
+        "_order",
+        "_room_at",
+        "_runs",
+        "_taken",
+        "accumulated",
+        "body_bytes",
+        "count",
+        "is_consuming",
+        "is_dropped",
+        "is_leaving",
+        "is_locked",
+        "last_consume_at",
+        "last_lock_at",
+        "last_pull_at",
+        "queue",
+        "unlock_attempts",
+    )
+
+    def __init__(self, queue: MessageQueue, now: float) -> None:
+        self.queue: MessageQueue = queue
+        self.last_pull_at: float = now
+        self.last_consume_at: float = now
+        self.last_lock_at: float = now
+        self.is_dropped: bool = False
+        self.is_leaving: bool = False
+        """Dropped by a rebalance that waits for the handler: what it still handles counts."""
+        self.is_locked: bool = False
+        self.unlock_attempts: int = 0
+        self._on_room: Callable[[], None] | None = None
+        self._room_at = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all messages; flags of ownership and times stay."""
+        self.count: int = 0
+        self.body_bytes: int = 0
+        self.accumulated: int = 0
+        self.is_consuming: bool = False
+        self._cached: dict[int, StoredMessage] = {}
+        self._runs: dict[int, Run] = {}
+        self._order: deque[int] = deque()
+        self._taken: dict[int, StoredMessage] = {}
+        self._largest = 0
+        self._highest = -1
+
+    def when_down_to(self, count: int, on_room: Callable[[], None] | None) -> None:
+        """Call ``on_room`` once, as soon as no more than ``count`` messages are left."""
+        self._room_at = count
+        self._on_room = on_room
+
+    def __contains__(self, queue_offset: object) -> bool:
+        """Whether a message at that offset waits or was taken."""
+        return (
+            queue_offset in self._cached
+            or queue_offset in self._taken
+            or (isinstance(queue_offset, int) and self._is_in_a_run(queue_offset))
+        )
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        """The messages that wait, lowest offset first."""
+        self._split_runs()
+        return iter([self._cached[offset] for offset in sorted(self._cached)])
+
+    def put(self, messages: Sequence[StoredMessage], max_offset: int = 0) -> bool:
+        """Add pulled messages; true when the queue was idle and now has something to consume.
+
+        An offset that is already there is replaced, and not counted again. ``max_offset`` is where
+        the broker's queue ended when it answered.
+        """
+        last = self._last(-1)
+        if self._runs and any(message.queue_offset <= last for message in messages):
+            self._split_runs()
+        cached, order = self._cached, self._order
+        added_bytes = added = 0
+        in_order = True
+        for message in messages:
+            offset = message.queue_offset
+            old = cached.get(offset)
+            cached[offset] = message
+            added_bytes += len(message.body)
+            if old is not None:
+                added_bytes -= len(old.body)
+                continue
+            added += 1
+            self._largest = offset
+            if offset > last:
+                order.append(offset)
+                last = offset
+            else:
+                in_order = False
+        if not in_order:
+            self._order = deque(sorted(cached))
+        if last > self._highest:
+            self._highest = last
+        self.count += added
+        self.body_bytes += added_bytes
+        if messages and max_offset > messages[-1].queue_offset:
+            self.accumulated = max_offset - messages[-1].queue_offset
+        if cached and not self.is_consuming:
+            self.is_consuming = True
+            return True
+        return False
+
+    def put_runs(self, runs: Sequence[Run], max_offset: int = 0) -> None:
+        """Add a pull as runs, lowest first; not for those who `take` messages."""
+        if runs[0].first_offset <= self._last(-1):
+            self.put([message for run in runs for message in run], max_offset)
+            return
+        for run in runs:
+            self._runs[run.first_offset] = run
+            self._order.append(run.first_offset)
+            self.count += len(run)
+            self.body_bytes += run.body_bytes
+        self._largest = last = runs[-1].last_offset
+        self._highest = max(self._highest, last)
+        if max_offset > last:
+            self.accumulated = max_offset - last
+        self.is_consuming = True
+
+    def remove_runs(self, runs: Iterable[Run]) -> int:
+        """Take finished runs out, and return what `remove` does."""
+        if self.is_empty:
+            return NOTHING_REMOVED
+        for run in runs:
+            if self._runs.get(run.first_offset) is run:
+                del self._runs[run.first_offset]
+                self._shrink(len(run), run.body_bytes)
+            else:  # It was split.
+                self.remove(run)
+        return self._may_commit()
+
+    def passed(self, next_offset: int, max_offset: int) -> None:
+        """A pull went on to ``next_offset``, past what was filtered out."""
+        self.accumulated = max(0, max_offset - next_offset + 1)
+
+    def remove(self, messages: Iterable[StoredMessage]) -> int:
+        """Take finished messages out; return the offset that may be committed now.
+
+        That is the lowest offset still here, or one past the largest ever put when nothing is left;
+        `NOTHING_REMOVED` when nothing was here in the first place.
+        """
+        if self.is_empty:
+            return NOTHING_REMOVED
+        cached = self._cached
+        removed = removed_bytes = 0
+        for message in messages:
+            old = cached.pop(message.queue_offset, None)
+            if old is None:
+                if not self._is_in_a_run(message.queue_offset):
+                    continue
+                self._split_runs()
+                old = cached.pop(message.queue_offset)
+            removed += 1
+            removed_bytes += len(old.body)
+        self._shrink(removed, removed_bytes)
+        return self._may_commit()
+
+    def _may_commit(self) -> int:
+        first = self._first()
+        return self._largest + 1 if first is None else first
+
+    def take(self, limit: int) -> list[StoredMessage]:
+        """Move up to ``limit`` of the lowest messages to those being consumed, and return them.
+
+        With nothing left to take the queue becomes idle: the next put announces work again.
+        """
+        self._split_runs()
+        batch: list[StoredMessage] = []
+        while len(batch) < limit:
+            first = self._first()
+            if first is None:
+                break
+            self._order.popleft()
+            message = self._cached.pop(first)
+            self._taken[first] = message
+            batch.append(message)
+        if not batch:
+            self.is_consuming = False
+        return batch
+
+    def commit(self, up_to: int | None = None) -> int:
+        """Finish what was taken, up to an offset if given; return the offset after it.
+
+        `NOTHING_REMOVED` when nothing was taken.
+        """
+        done = self._taken
+        if up_to is not None:
+            done = {offset: message for offset, message in done.items() if offset <= up_to}
+        if not done:
+            return NOTHING_REMOVED
+        after = max(done) + 1
+        self._shrink(len(done), sum(len(message.body) for message in done.values()))
+        if len(done) == len(self._taken):
+            self._taken = {}
+        else:
+            for offset in done:
+                del self._taken[offset]
+        return after
+
+    def finish(self, messages: Iterable[StoredMessage]) -> None:
+        """Finish just these of the taken messages; the others stay taken."""
+        done = [
+            taken
+            for message in messages
+            if (taken := self._taken.pop(message.queue_offset, None)) is not None
+        ]
+        self._shrink(len(done), sum(len(message.body) for message in done))
+
+    def roll_back(self) -> None:
+        """Put everything taken back where it came from."""
+        self._put_back(list(self._taken.values()))
+        self._taken = {}
+
+    def consume_again(self, messages: Iterable[StoredMessage]) -> None:
+        """Put just these of the taken messages back."""
+        back = [
+            taken
+            for message in messages
+            if (taken := self._taken.pop(message.queue_offset, None)) is not None
+        ]
+        self._put_back(back)
+
+    @property
+    def span(self) -> int:
+        """From the lowest to the highest waiting offset; zero when empty."""
+        first = self._first()
+        if first is None:
+            return 0
+        return self._last(first) - first
+
+    @property
+    def reach(self) -> int:
+        """From the lowest waiting offset to the highest ever put; zero when empty.
+
+        What one stuck message holds back, also after everything behind it has finished: the
+        committed offset cannot pass it, so a crash repeats all of that.
+        """
+        first = self._first()
+        return 0 if first is None else self._highest - first
+
+    @property
+    def highest(self) -> int:
+        """The highest offset ever put; -1 before."""
+        return self._highest
+
+    @property
+    def lowest(self) -> StoredMessage | None:
+        """The waiting message with the lowest offset."""
+        self._split_runs()
+        first = self._first()
+        return None if first is None else self._cached[first]
+
+    @property
+    def cached_range(self) -> tuple[int, int, int]:
+        """Lowest and highest waiting offset and their number; zeros when there is none."""
+        first = self._first()
+        if first is None:
+            return 0, 0, 0
+        return first, self._last(first), len(self._cached) + sum(map(len, self._runs.values()))
+
+    @property
+    def taken_range(self) -> tuple[int, int, int]:
+        """Lowest and highest offset being consumed and their number; zeros when there is none."""
+        taken = self._taken
+        return (min(taken), max(taken), len(taken)) if taken else (0, 0, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message waits; taken ones are not asked."""
+        return not self._cached and not self._runs
+
+    def is_lock_expired(self, now: float) -> bool:
+        """Whether the broker may have given the lock to somebody else."""
+        return now - self.last_lock_at > LOCK_LIFE_SECONDS
+
+    def is_pull_expired(self, now: float) -> bool:
+        """Whether nobody pulled for so long that the pull loop must have been lost."""
+        return now - self.last_pull_at > PULL_IDLE_SECONDS
+
+    def expired(self, now_ms: int, timeout_ms: int, *, scan_all: bool) -> list[StoredMessage]:
+        """Messages whose listener has been running for more than ``timeout_ms``, at most sixteen.
+
+        RocketMQ stops at the first one that is not late, so a stuck message is only seen once it
+        is the lowest; with ``scan_all`` a quick one before it does not hide it.
+        """
+        if scan_all and not self._cached and not any(run.made for run in self._runs.values()):
+            return []  # No handler has begun.
+        late: list[StoredMessage] = []
+        for message in self:
+            if len(late) == EXPIRED_A_ROUND:
+                break
+            started = message.peek(Property.CONSUME_START_TIME)
+            if started is not None and now_ms - int(started) > timeout_ms:
+                late.append(message)
+            elif not scan_all:
+                break
+        return late
+
+    def _first(self) -> int | None:
+        order, cached, runs = self._order, self._cached, self._runs
+        while order:
+            if order[0] in cached or order[0] in runs:
+                return order[0]
+            order.popleft()
+        return None
+
+    def _last(self, default: int) -> int:
+        order, cached, runs = self._order, self._cached, self._runs
+        while order:
+            last = order[-1]
+            if last in cached:
+                return last
+            if last in runs:
+                return runs[last].last_offset
+            order.pop()
+        return default
+
+    def _is_in_a_run(self, offset: int) -> bool:
+        return any(run.first_offset <= offset <= run.last_offset for run in self._runs.values())
+
+    def _split_runs(self) -> None:
+        """From now on the messages of all runs stand for themselves."""
+        if not self._runs:
+            return
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            self._cached.update((message.queue_offset, message) for message in run)
+        self._order = deque(sorted(self._cached))
+
+    def _put_back(self, messages: Sequence[StoredMessage]) -> None:
+        if not messages:
+            return
+        self._split_runs()
+        first = self._first()
+        offsets = sorted(message.queue_offset for message in messages)
+        for message in messages:
+            if message.queue_offset in self._cached:
+                # Pulled a second time while it was taken: two copies were counted, one stays.
+                self._shrink(1, len(message.body))
+            self._cached[message.queue_offset] = message
+        if first is None or offsets[-1] < first:
+            self._order.extendleft(reversed(offsets))
+        else:
+            self._order = deque(sorted(self._cached))
+
+    def _shrink(self, removed: int, removed_bytes: int) -> None:
+        self.count -= removed
+        self.body_bytes = self.body_bytes - removed_bytes if self.count > 0 else 0
+        if self._on_room is not None and self.count <= self._room_at:
+            on_room, self._on_room = self._on_room, None
+            on_room()

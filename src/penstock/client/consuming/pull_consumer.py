@@ -1,0 +1,440 @@
+"""A consumer that is asked for messages instead of calling handlers.
+
+Pulling and sharing queues are those of the push consumer; in place of handlers there is a buffer,
+and `poll` takes from it. Messages count as consumed when the next poll (or a commit) comes: whoever
+asks for more is done with what it got before. Until then they hold the committed offset back, and
+stopping settles nothing: whoever leaves may leave because it failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from penstock.client.consuming.consumer_state import ConsumerState
+from penstock.client.consuming.lazy_batches import Run
+from penstock.client.consuming.offset_stores import BrokerOffsetStore
+from penstock.client.consuming.process_queue import ProcessQueue
+from penstock.client.consuming.pulling import PullCursor, Puller
+from penstock.client.consuming.rebalance import Rebalancer
+from penstock.client.consuming.subscriptions import Subscriptions
+from penstock.client.observing.running_info import polled_info
+from penstock.client.observing.statistics import ConsumerStatistics
+from penstock.client.session.client_session import ClientSession
+from penstock.client.session.tasks import Tasks
+from penstock.client.settings import ConsumerSettings
+from penstock.errors import (
+    InvalidArgument,
+    LifecycleError,
+    PenstockError,
+    RequestCodeNotSupported,
+)
+from penstock.model import MessageQueue, StoredMessage
+from penstock.protocol.bodies.clients import ConsumerData
+from penstock.protocol.bodies.common import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
+from penstock.runtime.clock import TimerHandle
+
+log = logging.getLogger(__name__)
+
+SUSPEND_MS = 20_000
+TOTAL_LIMIT = 10_000
+BATCH_SIZE = 10
+
+
+class PullConsumerCore:
+    """A group of one session whose messages are polled."""
+
+    def __init__(
+        self, session: ClientSession, settings: ConsumerSettings, *, auto_commit: bool = True
+    ) -> None:
+        self.session = session
+        self.settings = settings
+        self._auto_commit = auto_commit
+        self._batch_size = settings.pull_batch_size
+        self.state = state = ConsumerState(
+            session=session,
+            settings=settings,
+            subscriptions=Subscriptions(
+                settings.group,
+                with_retry=False,
+                now_ms=session.clock.time_ms,
+                namespace=settings.namespace,
+            ),
+            offsets=BrokerOffsetStore(session, settings.group),
+            statistics=ConsumerStatistics(session.clock, settings.group),
+            tasks=Tasks(f"pull consumer {settings.group}"),
+            limits=settings.limits,
+        )
+        self._rebalancer = Rebalancer(
+            state, pull=lambda cursor, delay: self._puller.begin(cursor, delay), locks=None
+        )
+        self._puller = Puller(
+            state,
+            self,
+            start_offset=self._rebalancer.start_offset,
+            on_illegal_offset=self._go_on_where_told,
+            may_correct=lambda queue: queue.count == 0 and queue not in self._uncommitted,
+            suspend_ms=SUSPEND_MS,
+            runs=self,
+        )
+        self._assigned: frozenset[MessageQueue] | None = None
+        self._buffer: deque[tuple[ProcessQueue, Sequence[StoredMessage]]] = deque()
+        self._buffered = 0
+        self._polled: list[tuple[ProcessQueue, Sequence[StoredMessage]]] = []
+        # By what is held, not by name: of a queue that went and came back nothing is left over.
+        self._uncommitted: dict[ProcessQueue, int] = {}
+        self._arrived = asyncio.Event()
+        self._applying = asyncio.Lock()
+        self._phase = "new"
+        self._started_ms = 0
+
+    # --------------------------------------------------------------------------- what to read
+
+    async def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Share the queues of a topic with the other members of the group."""
+        if self._assigned is not None:
+            raise self._either_or()
+        self.state.subscriptions.want(topic, tags=tags, sql=sql)
+        if self._phase == "running":
+            await self.session.refresh_route(topic)
+            await self.session.heartbeat_all()
+            self.session.wake_rebalance()
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read these queues, whoever else does."""
+        if self._assigned is None and self.state.subscriptions.topics:
+            raise self._either_or()
+        self._assigned = frozenset(queues)
+        for topic in {queue.topic for queue in self._assigned}:
+            if self.state.subscriptions[topic] is None:
+                self.state.subscriptions.want(topic)
+        if self._phase == "running":
+            await self._apply_assignment()
+
+    def _either_or(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"pull consumer {self.group!r} both subscribes and is assigned queues",
+            expected="one of them",
+        )
+
+    async def _apply_assignment(self) -> bool:
+        """Hold exactly the queues that were assigned; false: one of them could not be had yet."""
+        async with self._applying:
+            assigned = self._assigned or frozenset()
+            for queue, held in list(self.state.queues.items()):
+                if queue not in assigned:
+                    await self._rebalancer.give_up(held)
+            for queue in sorted(assigned - self.state.queues.keys()):
+                try:
+                    self._read(queue, await self._rebalancer.start_offset(queue))
+                except PenstockError as error:
+                    log.warning("queue not read yet queue=%s error=%s", queue, error)
+            return assigned == self.state.queues.keys()
+
+    def _read(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        held = ProcessQueue(queue, self.session.clock.monotonic())
+        self.state.queues[queue] = held
+        self._puller.begin(PullCursor(held, offset), 0.0)
+        return held
+
+    def _go_on_where_told(self, cursor: PullCursor) -> None:
+        """The broker has nothing at the offset asked for, and has said where to go on.
+
+        The group stands there, also if that is further down: the queue was made anew or lost its
+        end, and an offset above would hide what is stored from now on.
+        """
+        held, offset = cursor.process_queue, cursor.next_offset
+        self._uncommitted.pop(held, None)
+        self.state.offsets.update(held.queue, offset, increase_only=False)
+        if held.highest >= offset:
+            # Offsets will come a second time; what is cached must not be taken for the new ones.
+            held.is_dropped = True
+            self._read(held.queue, offset)
+
+    # ------------------------------------------------------------------------------ lifecycle
+
+    async def start(self) -> None:
+        """Join the group and begin to read ahead."""
+        if self._phase != "new":
+            raise LifecycleError(f"pull consumer {self.group!r} was started twice")
+        self.session.add_consumer(self)
+        self._phase = "running"
+        self._started_ms = self.session.clock.time_ms()
+        try:
+            self.session.start()
+            await self.state.statistics.start()
+            self.state.is_running = True
+            await self.session.refresh_all_routes()
+            await self.session.heartbeat_all()
+            if self._assigned is not None:
+                await self._apply_assignment()
+            self.session.wake_rebalance()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Commit what was consumed and leave; what the last poll brought comes again."""
+        if self._phase != "running":
+            return
+        self._phase = "stopped"
+        state = self.state
+        state.is_stopping = True
+        await state.tasks.close()
+        state.is_running = False
+        if state.queues:
+            await state.offsets.persist_all(set(state.queues), wait=True)
+        await self.session.remove_consumer(self.group)
+        for held in state.queues.values():
+            held.is_dropped = True
+        state.queues.clear()
+        self._buffer.clear()
+        self._arrived.set()
+        await state.statistics.stop()
+
+    # -------------------------------------------------------------------------------- polling
+
+    def submit(
+        self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool = False
+    ) -> None:
+        """Messages were pulled; called by the puller."""
+        subscriptions = self.state.subscriptions
+        if not subscriptions.is_as_handled(queue.queue.topic):
+            for message in messages:
+                subscriptions.restore_topic(message)
+        self._wait_for_poll(queue, list(messages))
+
+    @property
+    def run_size(self) -> int:
+        return self._batch_size
+
+    def submit_runs(self, queue: ProcessQueue, runs: Sequence[Run]) -> None:
+        """The same for messages that are made when a poll takes them."""
+        for run in runs:
+            self._wait_for_poll(queue, run)
+
+    def _wait_for_poll(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
+        self._buffer.append((queue, messages))
+        self._buffered += len(messages)
+        self._arrived.set()
+        self.state.is_full = self._buffered > TOTAL_LIMIT
+
+    async def poll(self, seconds: float) -> list[StoredMessage]:
+        """The next messages; none when ``seconds`` pass without any."""
+        if self._phase != "running":
+            raise LifecycleError(
+                f"pull consumer {self.group!r} is not running",
+                hint="start() it, or use it in a with block",
+            )
+        if self._assigned is None and not self.state.subscriptions.topics:
+            raise LifecycleError(
+                f"pull consumer {self.group!r} reads no topic",
+                hint='subscribe("topic") to share its queues, or assign(queues) to read them alone',
+            )
+        self._settle()
+        timer: TimerHandle | None = None
+        timed_out = False
+
+        def time_is_up() -> None:
+            nonlocal timed_out
+            timed_out = True
+            self._arrived.set()
+
+        try:
+            while True:
+                messages = self._take()
+                if messages or timed_out or seconds <= 0 or self._phase != "running":
+                    return messages
+                if timer is None:
+                    timer = self.session.clock.call_later(seconds, time_is_up)
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _take(self) -> list[StoredMessage]:
+        """The oldest pulls of queues that are not paused, as many as one poll may bring.
+
+        What is paused keeps its place, and so does what is left of a pull that brought more than
+        a poll may: our own broker fills large ones.
+        """
+        kept: list[tuple[ProcessQueue, Sequence[StoredMessage]]] = []
+        found: list[StoredMessage] = []
+        while self._buffer:
+            queue, messages = self._buffer[0]
+            is_paused = queue.queue in self.state.paused_queues
+            room = self._batch_size - len(found)
+            if not is_paused and found and len(messages) > room:
+                break
+            self._buffer.popleft()
+            if is_paused and not queue.is_dropped:
+                kept.append((queue, messages))
+                continue
+            if len(messages) > room and not queue.is_dropped:
+                self._buffer.appendleft((queue, messages[room:]))
+                messages = messages[:room]
+            self._buffered -= len(messages)
+            if not queue.is_dropped:
+                self._polled.append((queue, messages))
+                found += messages
+        self._buffer.extendleft(reversed(kept))
+        self.state.is_full = self._buffered > TOTAL_LIMIT
+        return found
+
+    def take_back(self) -> None:
+        """What was polled last reached nobody: the next poll begins with it."""
+        self._buffer.extendleft(reversed(self._polled))
+        self._buffered += sum(len(messages) for _, messages in self._polled)
+        self._polled.clear()
+        self._arrived.set()
+
+    def _settle(self, unread: Iterable[StoredMessage] = ()) -> None:
+        """What was polled is consumed but for ``unread``; only auto commit has it committed."""
+        later = {(message.queue, message.queue_offset) for message in unread}
+        polled, self._polled = self._polled, []
+        for queue, messages in polled:
+            if queue.is_dropped:
+                continue
+            done = messages
+            if later:
+                # What was not handed out yet is the end of what was polled.
+                done = [one for one in messages if (one.queue, one.queue_offset) not in later]
+                if len(done) < len(messages):
+                    self._polled.append((queue, messages[len(done) :]))
+                if not done:
+                    continue
+            offset = queue.remove_runs([done]) if type(done) is Run else queue.remove(done)
+            self.state.statistics.consumed(queue.queue.topic, len(done), 0, 0.0)
+            if offset < 0:
+                continue
+            if self._auto_commit:
+                self.state.offsets.update(queue.queue, offset, increase_only=True)
+            else:
+                self._uncommitted[queue] = offset
+
+    async def commit(self, unread: Iterable[StoredMessage] = ()) -> None:
+        """Commit what was polled but for ``unread``, and return when the brokers have it."""
+        self._settle(unread)
+        for held, offset in self._uncommitted.items():
+            if not held.is_dropped:
+                # Lower than before, too: after a seek back.
+                self.state.offsets.update(held.queue, offset, increase_only=False)
+        self._uncommitted.clear()
+        await self.state.offsets.persist_all(set(self.state.queues), wait=True)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset of an assigned queue; it is committed as what is polled is."""
+        self._holding(queue)
+        address = (await self.session.find_broker(queue)).address
+        low = await self.session.calls.min_offset(address, queue)
+        high = await self.session.calls.max_offset(address, queue)
+        if not low <= offset <= high:
+            raise InvalidArgument(f"offset {offset} of {queue}", expected=f"{low} to {high}")
+        # Meanwhile it may have gone to another member.
+        held = self._holding(queue)
+        held.is_dropped = True
+        self._uncommitted.pop(held, None)
+        held = self._read(queue, offset)
+        if self._auto_commit:
+            self.state.offsets.update(queue, offset, increase_only=False)
+        else:
+            self._uncommitted[held] = offset
+
+    async def seek_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the first message stored at that time or later."""
+        address = (await self.session.find_broker(queue)).address
+        await self.seek(queue, await self.session.calls.offset_at(address, queue, timestamp_ms))
+
+    def pause(self, queues: frozenset[MessageQueue] | None = None) -> None:
+        """Hand out nothing of these queues, and read no further ahead; None: of all read now."""
+        self.state.paused_queues |= self._read_now(queues)
+
+    def resume(self, queues: frozenset[MessageQueue] | None = None) -> None:
+        """Go on with these queues where they stopped; None: with all."""
+        paused = self.state.paused_queues
+        paused -= paused.copy() if queues is None else self._read_now(queues)
+        # What was read ahead before the pause can be had at once.
+        self._arrived.set()
+
+    def paused(self) -> set[MessageQueue]:
+        """The queues that are paused."""
+        return set(self.state.paused_queues)
+
+    def _read_now(self, queues: frozenset[MessageQueue] | None) -> set[MessageQueue]:
+        held = self.assignment()
+        if queues is None:
+            return held
+        for queue in queues - held:
+            raise self._not_read(queue)
+        return set(queues)
+
+    def _holding(self, queue: MessageQueue) -> ProcessQueue:
+        held = self.state.queues.get(queue)
+        if held is None:
+            raise self._not_read(queue)
+        return held
+
+    def _not_read(self, queue: object) -> InvalidArgument:
+        held_now = ", ".join(map(str, sorted(self.state.queues))) or "none yet"
+        return InvalidArgument(
+            f"pull consumer {self.group!r} does not read {queue}", expected=f"one of {held_now}"
+        )
+
+    def assignment(self) -> set[MessageQueue]:
+        """The queues that are read now."""
+        return {queue for queue, held in self.state.queues.items() if not held.is_dropped}
+
+    # -------------------------------------------------------------------- as its session sees it
+
+    @property
+    def group(self) -> str:
+        return self.settings.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        return self.state.subscriptions.topics
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            ConsumeType.CONSUME_ACTIVELY,
+            MessageModel.CLUSTERING,
+            ConsumeFromWhere(self.settings.start_from.wire_name),
+            tuple(SubscriptionData.of(wanted) for wanted in self.state.subscriptions.all),
+        )
+
+    async def rebalance(self) -> bool:
+        if self._assigned is not None:
+            return await self._apply_assignment()
+        return await self._rebalancer.run()
+
+    async def persist_offsets(self) -> None:
+        if self.state.is_running:
+            await self.state.offsets.persist_all(set(self.state.queues))
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        return self.state.offsets.snapshot(topic)
+
+    def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        return polled_info(
+            self.state, self._started_ms, self.state.paused_queues, with_stacks=with_stacks
+        )
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if queue.topic == topic and queue in self.state.queues:
+                await self.seek(queue, offset)
+                # An operator's word moves the group, whoever commits otherwise.
+                self.state.offsets.update(queue, offset, increase_only=False)
+
+    async def consume_directly(self, message: StoredMessage) -> ConsumeDirectlyResult:
+        raise RequestCodeNotSupported(f"group {self.group!r} polls; it has no handler to call")

@@ -1,0 +1,1 @@
+"""What a client reports about itself: statistics, running info, traces."""

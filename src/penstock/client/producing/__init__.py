@@ -1,0 +1,1 @@
+"""Sending: from a message to its receipt."""

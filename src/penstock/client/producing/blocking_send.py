@@ -1,0 +1,152 @@
+"""Waited-for sends made by the thread that waits.
+
+A send that goes through the session's loop wakes that loop, and the answer wakes the sender: where
+each message is waited for, this takes longer than everything else together. So a thread that
+sends one message and waits takes a connection of its own (a `Line`) for that long, and makes the
+first attempt itself. An attempt that did not end with a receipt is handed to the session with its
+answer, and retries, avoidance and errors are what they always are (`Send.go_on`).
+
+Only the usual case comes here: the route is known, the session's own connection to the broker is
+open, nothing is traced and nothing lingers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Final
+
+from penstock.client.producing.outgoing import enclose
+from penstock.client.producing.producer import ProducerCore
+from penstock.client.producing.receipts import Receipt, SendStatus, receipt
+from penstock.client.producing.selection import chosen, select
+from penstock.client.producing.sending import Attempt
+from penstock.errors import RemotingError
+from penstock.model import Message, MessageQueue
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
+from penstock.remoting.blocking_connection import Line
+
+MAX_LINES: Final = 4
+"""Sends at once, and idle connections kept. More threads than that do better through the session,
+which writes and reads for many of them in one go: then all go there for `CROWD_SECONDS`."""
+CROWD_SECONDS: Final = 1.0
+FRESH_SECONDS: Final = 0.5
+"""One idle for longer is looked at before it is used: its broker may have gone."""
+IDLE_SECONDS: Final = 60.0
+"""Idle ones are closed after so long, before brokers close them."""
+
+
+def direct_sends(core: ProducerCore) -> DirectSends | None:
+    """Those of a producer, if it is of the usual kind."""
+    # TLS leaves bytes of its own in idle connections, which then look as if they had ended.
+    is_usual = (
+        core.settings.linger == 0 and core.tracer is None and core.session.settings.tls is None
+    )
+    return DirectSends(core) if is_usual else None
+
+
+class DirectSends:
+    """The lines of one producer; `send` is called from any thread."""
+
+    def __init__(self, core: ProducerCore) -> None:
+        self._core = core
+        self._changed = threading.Condition(threading.Lock())
+        self._idle: deque[tuple[float, Line]] = deque()
+        self._used: set[Line] = set()
+        self._is_closed = False
+        self._crowded_until = 0.0
+
+    def send(
+        self, message: Message, wish: MessageQueue | None, timeout: float | None
+    ) -> Receipt | Attempt | None:
+        """Make the first attempt; None when it has to go through the session."""
+        core = self._core
+        session = core.session
+        begun = core.clock.monotonic()
+        if self._is_crowded(begun):
+            return None
+        queues = session.routes.publish_queues(message.topic)
+        if not queues or not core.is_in_use(message.topic):
+            return None
+        envelope = enclose(message, core.new_id(), core.settings)
+        queue = chosen(wish, queues, message)
+        if queue is None:
+            queue = select(core.turns(message.topic), queues, faults=core.faults, now=begun)
+        address = session.routes.master(queue.broker_name)
+        if address is None or core.ready_peer(address) is None:
+            return None
+        seconds = core.settings.send_timeout if timeout is None else timeout
+        born_ms = core.clock.time_ms()
+        command = core.command(RequestCode.SEND_MESSAGE_V2, envelope, born_ms, queue)
+        answer: Command | RemotingError
+        line = None
+        try:
+            line = self._take(address, begun, seconds)
+            answer = line.exchange(command, seconds - (core.clock.monotonic() - begun))
+        except BaseException as error:
+            if line is not None:
+                self._give_back(line, None)
+            if not isinstance(error, RemotingError):
+                raise
+            answer = error
+            now = core.clock.monotonic()
+        else:
+            now = core.clock.monotonic()
+            self._give_back(line, now)
+        if isinstance(answer, Command):
+            stored = receipt(answer, envelope.msg_id, queue)
+            if stored is not None and stored.status is SendStatus.OK:
+                if core.faults is not None:
+                    core.faults.sent(queue.broker_name, now - begun, now)
+                return stored
+        return Attempt(envelope, queue, born_ms, begun, seconds - (now - begun), answer)
+
+    def retire(self) -> None:
+        """Take no more sends; those under way end as they will."""
+        with self._changed:
+            self._is_closed = True
+            for _, line in self._idle:
+                line.close()
+            self._idle.clear()
+
+    def close(self, seconds: float) -> None:
+        """Let sends under way end, for so long; then end them."""
+        self.retire()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used, seconds)
+            for line in self._used:
+                line.interrupt()
+
+    def _is_crowded(self, now: float) -> bool:
+        if len(self._used) >= MAX_LINES:
+            self._crowded_until = now + CROWD_SECONDS
+        return self._is_closed or now < self._crowded_until
+
+    def _take(self, address: str, now: float, seconds: float) -> Line:
+        with self._changed:
+            for position, (since, line) in enumerate(self._idle):
+                if line.address == address:
+                    del self._idle[position]
+                    # A look at the socket costs as much as a good part of the send.
+                    if now - since > FRESH_SECONDS and line.is_stale:
+                        line.close()
+                        break
+                    self._used.add(line)
+                    return line
+        line = Line(address, min(seconds, self._core.session.settings.connect_timeout))
+        with self._changed:
+            self._used.add(line)
+        return line
+
+    def _give_back(self, line: Line, now: float | None) -> None:
+        """Keep a line for the next one; without a time it is of no more use."""
+        with self._changed:
+            self._used.discard(line)
+            if self._is_closed or now is None:
+                line.close()
+                self._changed.notify_all()
+                return
+            self._idle.appendleft((now, line))
+            while len(self._idle) > MAX_LINES or self._idle[-1][0] < now - IDLE_SECONDS:
+                self._idle.pop()[1].close()

@@ -1,0 +1,255 @@
+"""From a user's message to what a send request carries: checked, stamped, compressed.
+
+Pure. Everything that can be wrong with a message is found here, before a broker is asked.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from penstock.client.settings import ProducerSettings
+from penstock.errors import IllegalMessage, IllegalName, InvalidArgument
+from penstock.model import Message, StoredMessage
+from penstock.model.names import RETRY_PREFIX, Property
+from penstock.model.properties import format_properties
+from penstock.protocol.delays import DELAY_LEVELS
+from penstock.protocol.records.compression import Compression, compress
+from penstock.protocol.validation import (
+    check_body,
+    check_sendable,
+    check_topic,
+    check_user_properties,
+)
+
+REMEMBERED_TAG = 255
+"""Longer tags are checked each time they come."""
+
+
+class Envelope(NamedTuple):
+    """A message ready to be sent."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    msg_id: str
+    may_batch: bool
+    """Whether it may share a request with others: no delay, no retry topic, nothing compressed."""
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+
+@functools.lru_cache(maxsize=1024)
+def checked_topic(topic: str) -> str:
+    """The topic's name, if clients may send to it."""
+    return check_sendable(check_topic(topic))
+
+
+def stamped(message: Message, msg_id: str) -> dict[str, str]:
+    """The properties a message is sent with."""
+    properties: dict[str, str] = {}
+    if message.properties:
+        properties.update(_user_properties(message.properties))
+    if message.tag:
+        properties[Property.TAGS] = _text("tag", message.tag)
+    if message.keys:
+        properties[Property.KEYS] = _keys(message.keys)
+    if message.sharding_key is not None:
+        properties[Property.SHARDING_KEY] = _text("sharding_key", message.sharding_key)
+    if message.delay is not None:
+        level = DELAY_LEVELS.level_of(message.delay)
+        if level:
+            properties[Property.DELAY] = str(level)
+    # Java always says whether the answer may wait for the disk; brokers take absence for yes.
+    properties[Property.WAIT] = "true"
+    properties[Property.UNIQUE_KEY] = msg_id
+    return properties
+
+
+def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """What a user may set: text under text.
+
+    Another type would have to be guessed back by whoever reads it: None would arrive as "None".
+    """
+    if not isinstance(properties, Mapping):
+        raise IllegalMessage(
+            f"message properties of type {type(properties).__name__}",
+            expected="a dict, such as {'colour': 'red'}",
+        )
+    for key, value in properties.items():
+        if not isinstance(key, str):
+            raise IllegalMessage(
+                f"the key of message property {key!r} is of type {type(key).__name__}",
+                expected="text",
+                hint=f"{str(key)!r}",
+            )
+        if not isinstance(value, str):
+            raise IllegalMessage(
+                f"message property {key!r} = {value!r} is of type {type(value).__name__}",
+                expected="text: consumers get properties as text",
+                hint="leave the property out" if value is None else _as_text(value),
+            )
+    check_user_properties(properties)
+    return properties
+
+
+def _keys(keys: Iterable[str]) -> str:
+    if isinstance(keys, str):
+        return keys
+    if isinstance(keys, bytes | bytearray) or not isinstance(keys, Iterable):
+        raise IllegalMessage(
+            f"message keys {keys!r} are of type {type(keys).__name__}",
+            expected="a list of text, such as ['order-1']",
+        )
+    return " ".join([_text("key", key) for key in keys])
+
+
+def _text(what: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise IllegalMessage(
+            f"message {what} {value!r} is of type {type(value).__name__}",
+            expected="text",
+            hint=_as_text(value),
+        )
+    return value
+
+
+def _as_text(value: object) -> str:
+    return f"{value!r}.decode()" if isinstance(value, bytes) else f"str({value!r})"
+
+
+@functools.lru_cache(maxsize=1024)
+def before_id(tag: str | None) -> str:
+    """The property string of a message with nothing but a tag, up to the value of its id."""
+    properties = {Property.TAGS: tag} if tag else {}
+    return format_properties({**properties, Property.WAIT: "true"}) + f"{Property.UNIQUE_KEY}\x01"
+
+
+def _property_text(
+    message: Message, msg_id: str, namespace: str | None, extra: dict[str, str] | None
+) -> str:
+    tag = message.tag
+    if (
+        (tag is None or (type(tag) is str and len(tag) <= REMEMBERED_TAG))
+        and not message.properties
+        and not message.keys
+        and message.sharding_key is None
+        and message.delay is None
+        and not namespace
+        and not extra
+    ):
+        # Nearly every message; only its id differs from that of the one before.
+        return f"{before_id(tag)}{msg_id}\x02"
+    properties = stamped(message, msg_id)
+    if namespace:
+        properties[Property.INSTANCE_ID] = namespace
+    if extra:
+        properties.update(extra)
+    return format_properties(properties)
+
+
+def _check_flag(flag: int) -> None:
+    if not isinstance(flag, int) or isinstance(flag, bool) or not -(2**31) <= flag < 2**31:
+        raise IllegalMessage(
+            f"message flag {flag!r} of type {type(flag).__name__}",
+            expected="a whole number of 32 bits",
+        )
+
+
+def enclose(
+    message: Message,
+    msg_id: str,
+    settings: ProducerSettings,
+    extra: dict[str, str] | None = None,
+) -> Envelope:
+    """Check a message and make it ready; ``extra`` are properties that users may not set."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"a message of type {type(message).__name__}", expected="Message")
+    # What is no text is refused by name; it may not even be hashable.
+    topic = message.topic
+    topic = checked_topic(topic) if isinstance(topic, str) else check_topic(topic)
+    body = message.body
+    if not isinstance(body, bytes):
+        body = _as_bytes(body)
+    check_body(body, max_bytes=settings.max_message_bytes)
+    properties = _property_text(message, msg_id, settings.namespace, extra)
+    sys_flag = 0
+    if len(body) >= settings.compress_over > 0:
+        kind = Compression.named(settings.compression)
+        body = compress(body, kind, settings.compression_level)
+        sys_flag = kind.sys_flag
+    flag = message.flag
+    if flag or type(flag) is not int:
+        _check_flag(flag)
+    may_batch = not sys_flag and message.delay is None and not extra
+    # What Envelope(...) does, without its detour through a function: once per message.
+    return tuple.__new__(
+        Envelope,
+        (topic, body, properties, sys_flag, flag, msg_id, may_batch, 0, None),
+    )
+
+
+def enclose_again(
+    topic: str,
+    message: StoredMessage,
+    properties: dict[str, str],
+    settings: ProducerSettings,
+    *,
+    reconsume_times: int,
+    max_reconsume_times: int,
+) -> Envelope:
+    """A message that was stored before, ready for another topic.
+
+    It keeps its unique id, so that all copies can be found by it.
+    """
+    body, sys_flag = message.body, 0
+    if len(body) >= settings.compress_over > 0:
+        kind = Compression.named(settings.compression)
+        body = compress(body, kind, settings.compression_level)
+        sys_flag = kind.sys_flag
+    properties = {**properties, Property.WAIT: "true"}
+    if message.msg_id:
+        properties.setdefault(Property.UNIQUE_KEY, message.msg_id)
+    return Envelope(
+        check_topic(topic),
+        body,
+        format_properties(properties),
+        sys_flag,
+        message.flag,
+        message.msg_id,
+        False,
+        reconsume_times,
+        max_reconsume_times,
+    )
+
+
+def _as_bytes(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    hint = "body.encode()" if isinstance(body, str) else None
+    raise IllegalMessage(
+        f"a message body of type {type(body).__name__}", expected="bytes", hint=hint
+    )
+
+
+def check_batch(messages: list[Message]) -> str:
+    """The topic of messages that are to be sent as one batch."""
+    if not messages:
+        raise InvalidArgument("a batch of no messages", expected="at least one")
+    topic = messages[0].topic
+    for message in messages:
+        if message.topic != topic:
+            raise IllegalMessage(
+                f"a batch with messages of topics {topic!r} and {message.topic!r}",
+                expected="one topic",
+            )
+        if message.delay is not None:
+            raise IllegalMessage(
+                f"a batch to topic {topic!r} with a delayed message", expected="no delay"
+            )
+    if topic.startswith(RETRY_PREFIX):
+        raise IllegalName(f"a batch to the retry topic {topic!r}", expected="an ordinary topic")
+    return topic

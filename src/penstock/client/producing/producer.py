@@ -1,0 +1,517 @@
+"""Sending: single, one-way, in batches, with a reply, in a transaction.
+
+The producer lives on its session's loop. The public classes of `blocking` and `nonblocking` hand it
+bursts of sends from other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.producing import request_reply
+from penstock.client.producing.lingering import Lingering
+from penstock.client.producing.outgoing import Envelope, check_batch, enclose, enclose_again
+from penstock.client.producing.receipts import Receipt
+from penstock.client.producing.request_reply import HalfMessage
+from penstock.client.producing.selection import FaultLatency, RoundRobin, chosen, select
+from penstock.client.producing.sending import Attempt, Send, SendDone
+from penstock.client.session.client_session import GREETED, ClientSession
+from penstock.client.session.members import TransactionAnswer
+from penstock.client.settings import ProducerSettings
+from penstock.errors import (
+    InvalidArgument,
+    LifecycleError,
+    PenstockError,
+)
+from penstock.model import Message, MessageQueue, StoredMessage
+from penstock.model.hosts import pack_host
+from penstock.model.names import DEFAULT_TOPIC, Property
+from penstock.model.properties import format_properties
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.transactions import TransactionDecision
+from penstock.protocol.records.batches import encode_batch
+from penstock.protocol.records.message_ids import UniqueIds
+from penstock.remoting.peer import Peer
+
+if TYPE_CHECKING:
+    from penstock.client.observing.tracing import Tracer
+
+log = logging.getLogger(__name__)
+
+TransactionCheck = Callable[[StoredMessage, TransactionAnswer], None]
+STOP_SECONDS = 5.0
+PROBE_INTERVAL = 3.0
+PROBE_TIMEOUT = 0.2
+
+
+class ProducerCore:
+    """A producer group of one session."""
+
+    def __init__(
+        self,
+        session: ClientSession,
+        settings: ProducerSettings,
+        *,
+        check: TransactionCheck | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.session = session
+        self.settings = settings
+        self.clock = session.clock
+        self.faults = FaultLatency(settings.latencies) if settings.avoid_slow_brokers else None
+        self.in_flight = 0
+        self.sends: set[Send] = set()
+        """Sends without a result yet."""
+        self.tracer = tracer
+        self._check = check
+        self._turns: dict[str, RoundRobin] = {}
+        self._ids = unique_ids(session.client_id, session.chance.getrandbits(32))
+        self.id_length = self._ids.length
+        self._lingering = Lingering(self) if settings.linger > 0 else None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_running = False
+
+    # -------------------------------------------------------------- as its session sees it
+
+    @property
+    def group(self) -> str:
+        return self.settings.group
+
+    @property
+    def topics(self) -> set[str]:
+        return set(self._turns)
+
+    def check_transaction(self, message: StoredMessage, answer: TransactionAnswer) -> None:
+        if self._check is None:
+            log.warning("transaction asked for, nobody can tell group=%s", self.group)
+            answer(TransactionDecision.UNKNOWN)
+        else:
+            self._check(message, self._traced(message, answer))
+
+    def _traced(self, message: StoredMessage, answer: TransactionAnswer) -> TransactionAnswer:
+        """Trace what a broker is told that had to ask."""
+        tracer = self.tracer
+        if tracer is None:
+            return answer
+
+        def traced(decision: int) -> None:
+            transaction = message.properties.get(Property.TRANSACTION_ID)
+            tracer.transaction_ended(
+                message,
+                message.msg_id,
+                transaction,
+                decision,
+                message.queue.broker_name,
+                from_check=True,
+            )
+            answer(decision)
+
+        return traced
+
+    # --------------------------------------------------------------------------- lifecycle
+
+    def start(self) -> None:
+        """Join the session."""
+        if self._is_running:
+            raise LifecycleError(f"producer {self.group!r} was started twice")
+        self.session.add_producer(self)
+        self._is_running = True
+        self.session.start()
+        if self.tracer is not None:
+            self.tracer.start()
+        if self.faults is not None:
+            self.session.tasks.spawn(self._probe_by_the_clock(self.faults), f"{self.group} probes")
+        log.info("producer started group=%s client=%s", self.group, self.session.client_id)
+
+    async def _probe_by_the_clock(self, faults: FaultLatency) -> None:
+        """See whether brokers that were out of reach can be connected to again."""
+        while self._is_running:
+            await self.clock.sleep(PROBE_INTERVAL)
+            faults.forget(set(self.session.routes.brokers))
+            for broker_name in faults.suspects():
+                address = self.session.routes.master(broker_name)
+                if address is None:
+                    continue
+                try:
+                    async with asyncio.timeout(PROBE_TIMEOUT):
+                        await self.session.pool.peer(address)
+                except (PenstockError, TimeoutError):
+                    continue
+                faults.probed(broker_name, is_reachable=True)
+
+    def join_quietly(self) -> None:
+        """Be usable without being a member: every heartbeat names the inner producer anyway."""
+        self._is_running = True
+
+    async def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Let what was sent be answered, then leave."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        if self._lingering is not None:
+            self._lingering.flush()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning(
+                "producer leaves unanswered sends group=%s count=%d", self.group, self.in_flight
+            )
+            for send in list(self.sends):
+                send.abandon(self._not_running())
+        if self.tracer is not None:
+            await self.tracer.stop()
+        await self.session.remove_producer(self.group)
+        log.info("producer stopped group=%s", self.group)
+
+    def spawn(self, work: Coroutine[Any, Any, None], send: Send) -> None:
+        """Run something that a send has to wait for."""
+        if self.session.tasks.spawn(work, f"{self.group} send") is None:
+            send.abandon(self._not_running())
+
+    # ----------------------------------------------------------------------------- sending
+
+    @property
+    def lanes(self) -> Lingering | None:
+        """Where messages that nothing is asked of but to be sent may wait; None: nowhere."""
+        return self._lingering if self._is_running and self.tracer is None else None
+
+    def send(
+        self,
+        message: Message,
+        done: SendDone,
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+        retry_refusals: bool = True,
+        extra: dict[str, str] | None = None,
+    ) -> None:
+        """Send a message; ``done`` gets the receipt or the error, exactly once.
+
+        It may be called before this returns. With ``retry_refusals`` a broker's refusal is tried on
+        another one, as Java's synchronous send does; its asynchronous send does not.
+        """
+        if not self._is_running:
+            done(self._not_running())
+            return
+        lanes = self.lanes
+        if (
+            lanes is not None
+            and queue is None
+            and timeout is None
+            and extra is None
+            and lanes.take(message, done)
+        ):
+            return
+        lingering = self._lingering
+        try:
+            envelope = enclose(message, self.new_id(), self.settings, extra)
+        except PenstockError as error:
+            done(error)
+            return
+        if self.tracer is not None:
+            done = self.tracer.watch(message, envelope, done)
+        if lingering is not None and envelope.may_batch and timeout is None:
+            if queue is None and message.sharding_key is None:
+                lingering.add(message, envelope, None, done)
+                return
+            # Which queue a key means is only known once the route is; until then it goes alone.
+            queues = self.session.routes.publish_queues(envelope.topic)
+            if queues or message.sharding_key is None:
+                try:
+                    wish = chosen(queue, queues, message)
+                except PenstockError as error:
+                    done(error)
+                    return
+                lingering.add(message, envelope, wish, done)
+                return
+        self.begin()
+        self.send_envelope(
+            message, envelope, queue, done, timeout=timeout, retry_refusals=retry_refusals
+        )
+
+    def send_envelope(
+        self,
+        message: Message,
+        envelope: Envelope,
+        queue: MessageQueue | None,
+        done: SendDone,
+        *,
+        timeout: float | None = None,
+        retry_refusals: bool,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+    ) -> None:
+        """Send a message that was checked."""
+        Send(
+            self,
+            message,
+            envelope.msg_id,
+            functools.partial(self.command, code, envelope, self.clock.time_ms()),
+            done,
+            wish=queue,
+            timeout=self.settings.send_timeout if timeout is None else timeout,
+            retry_refusals=retry_refusals,
+        ).go()
+
+    def go_on(
+        self, message: Message, wish: MessageQueue | None, attempt: Attempt, done: SendDone
+    ) -> None:
+        """Take over a send whose first attempt was made elsewhere, and came to no receipt."""
+        self.begin()
+        Send(
+            self,
+            message,
+            attempt.envelope.msg_id,
+            functools.partial(
+                self.command, RequestCode.SEND_MESSAGE_V2, attempt.envelope, attempt.born_ms
+            ),
+            done,
+            wish=wish,
+            timeout=attempt.left,
+            retry_refusals=True,
+        ).go_on(attempt.queue, attempt.begun, attempt.answer)
+
+    async def deliver(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  it covers all attempts
+        extra: dict[str, str] | None = None,
+    ) -> Receipt:
+        """Send a message and return its receipt."""
+        future, done = _awaited()
+        self.send(message, done, queue=queue, timeout=timeout, extra=extra)
+        return await future
+
+    async def deliver_envelope(
+        self, message: Message, envelope: Envelope, code: int = RequestCode.SEND_MESSAGE_V2
+    ) -> Receipt:
+        """Send a message that was checked, and return its receipt."""
+        future, done = _awaited()
+        if self.tracer is not None:
+            done = self.tracer.watch(message, envelope, done)
+        self.begin()
+        self.send_envelope(message, envelope, None, done, retry_refusals=True, code=code)
+        return await future
+
+    async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+        """Send a message without waiting for an answer: one attempt, no receipt."""
+        if not self._is_running:
+            raise self._not_running()
+        envelope = enclose(message, self.new_id(), self.settings)
+        queues = await self.queues(message.topic)
+        queue = chosen(queue, queues, message)
+        if queue is None:
+            queue = select(self.turns(message.topic), queues)
+        address = (await self.session.find_broker(queue, only_this=True)).address
+        peer = await self.session.connect(address)
+        peer.oneway(
+            self.command(RequestCode.SEND_MESSAGE_V2, envelope, self.clock.time_ms(), queue)
+        )
+
+    async def send_batch(
+        self,
+        messages: list[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Receipt:
+        """Send messages of one topic in one request: all are stored, or none."""
+        if not self._is_running:
+            raise self._not_running()
+        check_batch(messages)
+        uncompressed = replace(self.settings, compress_over=0)
+        plain = [enclose(message, self.new_id(), uncompressed) for message in messages]
+        body = encode_batch(
+            [(envelope.body, envelope.properties.encode(), envelope.flag) for envelope in plain]
+        )
+        if len(body) > self.settings.max_message_bytes:
+            raise InvalidArgument(
+                f"a batch of {len(body)} bytes to topic {messages[0].topic!r}",
+                expected=f"at most {self.settings.max_message_bytes}",
+                hint="send several batches",
+            )
+        first = messages[0]
+        if any(message.sharding_key != first.sharding_key for message in messages):
+            first = replace(first, sharding_key=None)  # No queue suits them all.
+        future, done = _awaited()
+        if self.tracer is not None:
+            done = self.tracer.watch_batch(messages, plain, done)
+        self.begin()
+        self.send_batch_body(
+            first,
+            [envelope.msg_id for envelope in plain],
+            body,
+            queue,
+            done,
+            timeout=timeout,
+            retry_refusals=True,
+        )
+        return await future
+
+    def send_batch_body(
+        self,
+        first: Message,
+        msg_ids: list[str],
+        body: bytes,
+        queue: MessageQueue | None,
+        done: SendDone,
+        *,
+        timeout: float | None = None,
+        retry_refusals: bool,
+    ) -> None:
+        """Send an encoded batch."""
+        # No unique id of its own, which 5.x clients give it: 4.9 brokers write that over the
+        # ids of the messages inside, and 5.x brokers have no use for it in ordinary topics.
+        properties = format_properties({Property.WAIT: "true"})
+        envelope = Envelope(first.topic, body, properties, 0, 0, ",".join(msg_ids), False)
+        self.send_envelope(
+            first,
+            envelope,
+            queue,
+            done,
+            timeout=timeout,
+            retry_refusals=retry_refusals,
+            code=RequestCode.SEND_BATCH_MESSAGE,
+        )
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic a message can be sent to."""
+        queues = await self.session.publish_queues(topic, self.settings.default_topic_queues)
+        self.turns(topic)  # From now on the topic is in use, and its route kept fresh.
+        return queues
+
+    async def resend(
+        self,
+        topic: str,
+        message: StoredMessage,
+        properties: dict[str, str],
+        *,
+        reconsume_times: int,
+        max_reconsume_times: int,
+    ) -> Receipt:
+        """Send a stored message on, with its properties: for what is retried or given up."""
+        envelope = enclose_again(
+            topic,
+            message,
+            properties,
+            self.settings,
+            reconsume_times=reconsume_times,
+            max_reconsume_times=max_reconsume_times,
+        )
+        return await self.deliver_envelope(Message(topic, b""), envelope)
+
+    # ------------------------------------------------------------------------ conversations
+
+    async def request(self, message: Message, timeout: float) -> StoredMessage:  # noqa: ASYNC109
+        """Send a message and wait for the reply of whoever consumes it."""
+        return await request_reply.request(self, message, timeout)
+
+    async def reply(self, request: StoredMessage, body: bytes) -> Receipt:
+        """Answer a message that was sent with `request`."""
+        return await request_reply.reply(self, request, body)
+
+    async def prepare(self, message: Message) -> HalfMessage:
+        """Send the first half of a transaction: stored, and invisible until it is committed."""
+        return await request_reply.prepare(self, message)
+
+    async def end_transaction(self, half: HalfMessage, decision: int) -> None:
+        """Commit or roll back; a half message not safely stored is rolled back in any case."""
+        await request_reply.end_transaction(self, half, decision)
+
+    # -------------------------------------------------------------------- for its own sends
+
+    def turns(self, topic: str) -> RoundRobin:
+        """The round of queues of a topic."""
+        turns = self._turns.get(topic)
+        if turns is None:
+            turns = self._turns[topic] = RoundRobin(self.session.chance.getrandbits(31))
+        return turns
+
+    def is_in_use(self, topic: str) -> bool:
+        """Whether something was sent to the topic, so that its route is kept fresh."""
+        return topic in self._turns
+
+    def ready_peer(self, address: str) -> Peer | None:
+        """The connection, if it can be used at once."""
+        peer = self.session.pool.find(address)
+        return peer if peer is not None and GREETED in peer.data else None
+
+    def new_id(self) -> str:
+        """A unique id for a message."""
+        return self._ids.next(self.clock.time_ms())
+
+    def new_ids(self, count: int) -> list[str]:
+        """The same for several."""
+        return self._ids.several(self.clock.time_ms(), count)
+
+    def finished(self, count: int = 1) -> None:
+        """``count`` sends have their answer."""
+        self.in_flight -= count
+        if not self.in_flight:
+            self._idle.set()
+
+    def begin(self, count: int = 1) -> None:
+        """``count`` sends more wait for their answer."""
+        if not self.in_flight:
+            self._idle.clear()
+        self.in_flight += count
+
+    def command(self, code: int, envelope: Envelope, born_ms: int, queue: MessageQueue) -> Command:
+        """The request that sends a checked message to a queue."""
+        header = SendMessage(
+            self.settings.group,
+            envelope.topic,
+            DEFAULT_TOPIC,
+            self.settings.default_topic_queues,
+            queue.queue_id,
+            envelope.sys_flag,
+            born_ms,
+            envelope.flag,
+            envelope.properties,
+            envelope.reconsume_times,
+            max_reconsume_times=envelope.max_reconsume_times,
+            batch=code == RequestCode.SEND_BATCH_MESSAGE,
+            broker_name=queue.broker_name,
+        )
+        return self.session.calls.send_command(code, header, envelope.body)
+
+    def _not_running(self) -> LifecycleError:
+        return LifecycleError(
+            f"producer {self.group!r} is not running",
+            hint="start() it, or use it in a with block",
+        )
+
+
+def unique_ids(client_id: str, constant: int) -> UniqueIds:
+    """The ids of one producer: they carry its address, its process and a random constant."""
+    ip = client_id.partition("@")[0]
+    try:
+        packed = pack_host(ip, 0)[:-4]
+    except PenstockError:
+        packed = b"\x7f\x00\x00\x01"
+    return UniqueIds(ip=packed, process_id=os.getpid(), constant=constant)
+
+
+def _awaited() -> tuple[asyncio.Future[Receipt], SendDone]:
+    future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+    def done(result: Receipt | PenstockError) -> None:
+        if future.done():
+            return
+        if isinstance(result, Receipt):
+            future.set_result(result)
+        else:
+            future.set_exception(result)
+
+    return future, done

@@ -1,0 +1,1 @@
+"""One connection to a cluster per client id: routes, heartbeats, requests and answers."""

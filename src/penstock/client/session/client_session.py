@@ -1,0 +1,456 @@
+"""What all clients of one client id share: connections, routes, heartbeats, the clock work.
+
+    start ─┬─ routes      every 30 s for all topics in use, every second for those without one
+           ├─ heartbeats  every 30 s to all brokers, and first of all on each new connection
+           ├─ offsets     after 10 s, then every 5 s: each consumer persists what it holds
+           └─ rebalance   every 20 s, or when woken; a second apart at least
+
+Each runs in a task of its own, so that a dead broker delays none of the others (RocketMQ's client
+runs all but the last on one thread). A session belongs to one event loop. No code of a user ever
+runs on it: whatever handlers do, heartbeats go out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Awaitable, Callable
+
+from penstock.client.session.broker_requests import BrokerRequests
+from penstock.client.session.calls import Calls, encode_heartbeat
+from penstock.client.session.members import ConsumerMember, ProducerMember
+from penstock.client.session.nameservers import NameServers
+from penstock.client.session.routes import BrokerAddress, RouteTable, template_route
+from penstock.client.session.tasks import Tasks
+from penstock.client.settings import SessionSettings
+from penstock.errors import (
+    LifecycleError,
+    PenstockError,
+    ServiceNotAvailable,
+    TopicNotFound,
+)
+from penstock.model import MessageQueue, StoredMessage, TopicRoute
+from penstock.model.names import DEFAULT_TOPIC, RETRY_PREFIX
+from penstock.model.route import MASTER_ID
+from penstock.protocol import bodies
+from penstock.protocol.commands import Language
+from penstock.remoting.peer import Peer
+from penstock.remoting.pool import Pool
+from penstock.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+FIRST_ROUTES = 0.01
+FIRST_HEARTBEAT = 1.0
+FIRST_PERSIST = 10.0
+MISSING_ROUTE_INTERVAL = 1.0
+UNROUTED_SECONDS = 1.5
+GREETED = "greeted"
+SHORTEST_WAIT = 0.001
+EXTRA_HEARTBEAT = "extra heartbeat"
+
+
+class ClientSession:
+    """One client id at one cluster."""
+
+    def __init__(
+        self, settings: SessionSettings, *, clock: Clock, chance: random.Random | None = None
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.chance: random.Random = chance or random.Random()
+        self.routes: RouteTable = RouteTable()
+        self.replies: dict[str, Callable[[StoredMessage], None]] = {}
+        """Requests of ours that wait for a reply, by correlation id."""
+        self.tasks: Tasks = Tasks(f"session {settings.client_id}")
+        self.consumers: dict[str, ConsumerMember] = {}
+        self.producers: dict[str, ProducerMember] = {}
+        self.broker_versions: dict[str, int] = {}
+        self._reason_keepers: set[str] = set()
+        self._requests = BrokerRequests(self)
+        self.pool: Pool = Pool(
+            self._requests.serve,
+            tls=settings.tls,
+            connect_timeout=settings.connect_timeout,
+            chance=self.chance.random,
+        )
+        self.calls: Calls = Calls(self.connect, settings.credentials, settings.api_timeout)
+        # Name servers are not greeted, and a greeting must not wait for itself.
+        self._plain_calls = Calls(self.pool.peer, settings.credentials, settings.api_timeout)
+        self.nameservers: NameServers = NameServers(
+            settings.nameservers,
+            self._plain_calls,
+            self.chance.randrange(len(settings.nameservers)),
+        )
+        self._greetings: dict[str, asyncio.Task[None]] = {}
+        self._refreshes: dict[str, asyncio.Future[None]] = {}
+        self._unrouted: dict[str, float] = {}
+        self._rebalance_due = asyncio.Event()
+        self._state = "new"
+
+    @property
+    def client_id(self) -> str:
+        return self.settings.client_id
+
+    @property
+    def is_running(self) -> bool:
+        return self._state == "running"
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the last client has left."""
+        return not self.consumers and not self.producers
+
+    # -------------------------------------------------------------------------- lifecycle
+
+    def start(self) -> None:
+        """Begin the clock work; harmless when it already runs."""
+        if self._state == "running":
+            return
+        if self._state != "new":
+            raise LifecycleError(f"session {self.client_id} was stopped", hint="make a new client")
+        self._state = "running"
+        settings = self.settings
+        for name, work in {
+            "routes": self._every(FIRST_ROUTES, settings.route_interval, self.refresh_all_routes),
+            "missing routes": self._every(
+                MISSING_ROUTE_INTERVAL, MISSING_ROUTE_INTERVAL, self._refresh_missing_routes
+            ),
+            "heartbeats": self._every(
+                FIRST_HEARTBEAT, settings.heartbeat_interval, self._clean_and_greet
+            ),
+            "offsets": self._every(FIRST_PERSIST, settings.persist_interval, self._persist_offsets),
+            "rebalance": self._rebalance_by_the_clock(),
+        }.items():
+            self.tasks.spawn(work, name)
+        log.info(
+            "session started client=%s nameservers=%s",
+            self.client_id,
+            ";".join(settings.nameservers),
+        )
+
+    async def stop(self) -> None:
+        """End the clock work and close the connections."""
+        if self._state == "stopped":
+            return
+        self._state = "stopped"
+        await self.tasks.close()
+        await self.pool.close()
+        log.info("session stopped client=%s", self.client_id)
+
+    async def _every(
+        self, first: float, period: float, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        await self.clock.sleep(first)
+        while True:
+            try:
+                await work()
+            except Exception:
+                log.exception("periodic work failed client=%s work=%s", self.client_id, work)
+            await self.clock.sleep(period)
+
+    # ------------------------------------------------------------------------ membership
+
+    def add_consumer(self, member: ConsumerMember) -> None:
+        """Make a consumer group known; a group can be here once."""
+        if member.group in self.consumers:
+            raise LifecycleError(
+                f"consumer group {member.group!r} is already running as client {self.client_id}",
+                hint="give the second consumer another instance, or subscribe both topics in one",
+            )
+        self.consumers[member.group] = member
+
+    def add_producer(self, member: ProducerMember) -> None:
+        """Make a producer group known; a group can be here once."""
+        if member.group in self.producers:
+            raise LifecycleError(
+                f"producer group {member.group!r} is already running as client {self.client_id}",
+                hint="share the producer, or give the second one another instance",
+            )
+        self.producers[member.group] = member
+
+    async def remove_consumer(self, group: str) -> None:
+        """Leave a consumer group and tell all brokers."""
+        if self.consumers.pop(group, None) is not None:
+            await self._tell_brokers_goodbye(consumer_group=group)
+
+    async def remove_producer(self, group: str) -> None:
+        """Leave a producer group and tell all brokers."""
+        if self.producers.pop(group, None) is not None:
+            await self._tell_brokers_goodbye(producer_group=group)
+
+    async def _tell_brokers_goodbye(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        async def tell(address: str) -> None:
+            try:
+                await self.calls.unregister(
+                    address,
+                    self.client_id,
+                    producer_group=producer_group,
+                    consumer_group=consumer_group,
+                )
+            except PenstockError as error:
+                # The broker forgets us by itself when the connection ends.
+                log.info("unregister failed address=%s error=%s", address, error)
+
+        # A broker without a connection has nothing to forget.
+        await asyncio.gather(*(tell(a) for a in self.broker_addresses() if self.pool.find(a)))
+
+    @property
+    def topics_in_use(self) -> set[str]:
+        """Every topic that a member wants a route for."""
+        topics = {topic for member in self.consumers.values() for topic in member.topics}
+        return topics.union(*(member.topics for member in self.producers.values()))
+
+    # ----------------------------------------------------------------------- connections
+
+    async def connect(self, address: str) -> Peer:
+        """The connection to a broker. A new one begins with a heartbeat.
+
+        Without it the broker does not know our groups: it refuses their pulls and can tell us
+        nothing. Then the members may have changed, too, so queues are dealt again.
+        """
+        peer = self.pool.find(address)
+        if peer is None:
+            peer = await self.pool.peer(address)
+        if GREETED in peer.data or self.is_unused:
+            return peer
+        greeting = self._greetings.get(address)
+        if greeting is None:
+            greeting = self.tasks.spawn(self._greet(address, peer), f"greet {address}")
+            if greeting is None:
+                raise self._stopped()
+            self._greetings[address] = greeting
+        await asyncio.wait((greeting,))
+        return peer
+
+    async def _greet(self, address: str, peer: Peer) -> None:
+        try:
+            await self._heartbeat(address, encode_heartbeat(self.heartbeat_data()))
+        except PenstockError as error:
+            log.warning("heartbeat failed address=%s error=%s", address, error)
+        finally:
+            # Said or not, nobody waits for it again: the next heartbeat is at most 30 s away.
+            peer.data[GREETED] = True
+            del self._greetings[address]
+        self.wake_rebalance()
+
+    # ------------------------------------------------------------------------- heartbeats
+
+    def heartbeat_data(self) -> bodies.clients.HeartbeatData:
+        """All groups of this client."""
+        return bodies.clients.HeartbeatData(
+            self.client_id,
+            tuple(
+                bodies.clients.ProducerData(group)
+                for group in sorted({*self.producers, INNER_PRODUCER})
+            ),
+            tuple(member.consumer_data() for member in self.consumers.values()),
+            heartbeat_fingerprint=0,
+            without_sub=False,
+        )
+
+    def broker_addresses(self) -> list[str]:
+        """Whom heartbeats go to: all masters, and slaves when somebody consumes."""
+        return [
+            address
+            for broker in self.routes.brokers.values()
+            for broker_id, address in sorted(broker.addresses.items())
+            if broker_id == MASTER_ID or self.consumers
+        ]
+
+    async def heartbeat_all(self) -> bool:
+        """Tell every known broker which groups live here; whether anyone listened."""
+        if self.is_unused:
+            return False
+        data = encode_heartbeat(self.heartbeat_data())
+
+        async def tell(address: str) -> bool:
+            try:
+                peer = await self.pool.peer(address)
+                await self._heartbeat(address, data)
+                peer.data[GREETED] = True
+            except PenstockError as error:
+                log.warning("heartbeat failed address=%s error=%s", address, error)
+                return False
+            return True
+
+        return any(await asyncio.gather(*map(tell, self.broker_addresses())))
+
+    def heartbeat_soon(self) -> None:
+        """Tell all brokers now what the next heartbeat would tell them; once at a time."""
+        if not self.tasks.is_running(EXTRA_HEARTBEAT):
+            self.tasks.spawn(self._heartbeat_once(), EXTRA_HEARTBEAT)
+
+    async def _heartbeat_once(self) -> None:
+        await self.heartbeat_all()
+
+    async def _heartbeat(self, address: str, data: bytes) -> None:
+        answer = await self._plain_calls.heartbeat(address, data)
+        self.broker_versions[address] = answer.version
+        # Nobody else writes brokers in Python; ours keeps the reasons of send-backs.
+        if answer.language is Language.PYTHON:
+            self._reason_keepers.add(address)
+        else:
+            self._reason_keepers.discard(address)
+
+    def keeps_reasons(self, address: str) -> bool:
+        """Whether the broker stores why a message was sent back."""
+        return address in self._reason_keepers
+
+    async def _clean_and_greet(self) -> None:
+        self.routes.forget(self.topics_in_use | {DEFAULT_TOPIC})
+        await self.heartbeat_all()
+
+    # ----------------------------------------------------------------------------- routes
+
+    async def refresh_all_routes(self) -> None:
+        """Ask for the routes of all topics in use."""
+        await asyncio.gather(*map(self._refresh_quietly, sorted(self.topics_in_use)))
+
+    async def _refresh_missing_routes(self) -> None:
+        missing = [topic for topic in self.topics_in_use if topic not in self.routes]
+        await asyncio.gather(*map(self._refresh_quietly, sorted(missing)))
+
+    async def _refresh_quietly(self, topic: str) -> None:
+        try:
+            await self.refresh_route(topic)
+        except PenstockError as error:
+            # A stale route still delivers; no route delivers nothing.
+            log.debug("route not refreshed topic=%s error=%s", topic, error)
+            return
+        if topic in self.routes:
+            return
+        now = self.clock.monotonic()
+        missed_for = now - self._unrouted.setdefault(topic, now)
+        # Not at once: a topic that was made a moment ago has its route in the next.
+        if missed_for >= UNROUTED_SECONDS and not topic.startswith(RETRY_PREFIX):
+            self._unrouted[topic] = math.inf  # told
+            log.warning(
+                "no route for topic, asking again every second topic=%s nameserver=%s",
+                topic,
+                self.nameservers.current,
+            )
+
+    async def refresh_route(self, topic: str) -> bool:
+        """Ask a name server for the topic; return whether a route is known now.
+
+        However many want a route at once, it is asked for once.
+        """
+        refresh = self._refreshes.get(topic)
+        if refresh is None:
+            refresh = asyncio.get_running_loop().create_future()
+            # Nobody may be left to look at a failure; it was logged where it happened.
+            refresh.add_done_callback(lambda done: done.exception())
+            self._refreshes[topic] = refresh
+            if self.tasks.spawn(self._fetch_route(topic, refresh), f"route {topic}") is None:
+                self._refreshes.pop(topic).set_exception(self._stopped())
+        await asyncio.shield(refresh)
+        return topic in self.routes
+
+    def _stopped(self) -> LifecycleError:
+        return LifecycleError(f"session {self.client_id} was stopped")
+
+    async def _fetch_route(self, topic: str, done: asyncio.Future[None]) -> None:
+        try:
+            route = await self.nameservers.route(topic)
+            if route is not None:
+                self._take_route(topic, route)
+            done.set_result(None)
+        except PenstockError as error:
+            done.set_exception(error)
+        finally:
+            del self._refreshes[topic]
+            if not done.done():
+                done.set_exception(self._stopped())
+
+    def _take_route(self, topic: str, route: TopicRoute) -> None:
+        readable_before = self.routes.subscribe_queues(topic)
+        if not self.routes.put(topic, route):
+            return
+        log.info("route changed topic=%s brokers=%d", topic, len(route.brokers))
+        self._unrouted.pop(topic, None)
+        if self.routes.subscribe_queues(topic) != readable_before:
+            self.wake_rebalance()
+
+    async def publish_queues(self, topic: str, max_queues: int) -> tuple[MessageQueue, ...]:
+        """The queues to send to; those the broker will make when the topic does not exist yet."""
+        queues = self.routes.publish_queues(topic)
+        if queues:
+            return queues
+        await self.refresh_route(topic)
+        if topic not in self.routes:
+            template = await self.nameservers.route(DEFAULT_TOPIC)
+            if template is not None:
+                self.routes.put(topic, template_route(template, max_queues))
+        queues = self.routes.publish_queues(topic)
+        if not queues:
+            raise TopicNotFound(
+                f"no route for topic {topic!r} at name servers "
+                f"{', '.join(self.nameservers.addresses)}",
+                expected="an existing topic, or autoCreateTopicEnable on a broker",
+                hint=f"penstock topic create {topic}",
+            )
+        return queues
+
+    async def find_broker(
+        self, queue: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = False
+    ) -> BrokerAddress:
+        """A replica of the queue's broker; asks for the route once when it knows none."""
+        found = self.routes.replica(queue.broker_name, broker_id, only_this=only_this)
+        if found is None:
+            await self.refresh_route(queue.topic)
+            found = self.routes.replica(queue.broker_name, broker_id, only_this=only_this)
+        if found is None:
+            raise ServiceNotAvailable(
+                f"no route names broker {queue.broker_name!r} of {queue}",
+                hint="is the broker up and registered?",
+            )
+        return found
+
+    # -------------------------------------------------------------------------- rebalance
+
+    def wake_rebalance(self) -> None:
+        """Deal queues again as soon as a second has passed since the last time."""
+        self._rebalance_due.set()
+
+    def rebalance_later(self, seconds: float) -> None:
+        """The same, after a while."""
+        self.clock.call_later(seconds, self.wake_rebalance)
+
+    async def _rebalance_by_the_clock(self) -> None:
+        interval, pause = self.settings.rebalance_interval, self.settings.rebalance_pause
+        last_run = self.clock.monotonic() - pause
+        wait = interval
+        while True:
+            timer = self.clock.call_later(wait, self._rebalance_due.set)
+            await self._rebalance_due.wait()
+            timer.cancel()
+            self._rebalance_due.clear()
+            since = self.clock.monotonic() - last_run
+            if since < pause:
+                # At least a moment: a rounding error away from the pause is no time at all.
+                wait = max(pause - since, SHORTEST_WAIT)
+                continue
+            is_balanced = await self.rebalance()
+            last_run = self.clock.monotonic()
+            wait = interval if is_balanced else pause
+
+    async def rebalance(self) -> bool:
+        """Let every consumer take and give up queues; whether all have what they should."""
+
+        async def one(member: ConsumerMember) -> bool:
+            try:
+                return await member.rebalance()
+            except Exception:
+                log.exception("rebalance failed group=%s", member.group)
+                return False
+
+        return all(await asyncio.gather(*map(one, list(self.consumers.values()))))
+
+    async def _persist_offsets(self) -> None:
+        await asyncio.gather(*(member.persist_offsets() for member in self.consumers.values()))

@@ -1,0 +1,1 @@
+"""Stored records to and from Arrow, without Spark."""

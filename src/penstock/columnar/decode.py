@@ -1,0 +1,259 @@
+"""Stored records to Arrow record batches: no files, no sockets, no Spark.
+
+A batch is built column by column with numpy and pyarrow, never message by message: that is what
+makes a scan from Python as fast as one of Spark's own. Only columns that are wanted are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columnar.property_table import Pieces, PropertyTable
+from penstock.columnar.record_columns import BatchColumns, key_lists, micros, properties_of
+from penstock.columnar.record_fields import Numbers, RecordFields, record_sizes, walk
+from penstock.columnar.schema import ALL, arrow_schema
+from penstock.errors import ProtocolError
+from penstock.model.message import StoredMessage
+from penstock.model.names import Property
+from penstock.protocol.records.compression import decompress
+from penstock.protocol.records.pulled import messages_from_pull
+from penstock.protocol.records.sys_flags import SysFlag
+
+BATCH_ROWS: Final = 8_192
+BATCH_BYTES: Final = 8 << 20
+_MAX_SPAN: Final = (1 << 31) - 1  # what Arrow's 32-bit offsets reach
+_UNWRAP: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+_ENDLESS: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reader asks of the records: which columns, and of which messages.
+
+    ``tags`` and ``keys`` let a message through that has one of them; None lets all through.
+    Without ``include_properties`` the column ``properties`` is null.
+    """
+
+    columns: tuple[str, ...] = ALL
+    tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    include_properties: bool = True
+
+
+def to_batches(
+    records: bytes | memoryview,
+    *,
+    broker: str,
+    wanted: Wanted,
+    topic: str | None = None,
+    positions: npt.NDArray[np.int64] | None = None,
+    offsets: npt.NDArray[np.int64] | None = None,
+    lo: int = 0,
+    hi: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages in ``records`` as batches of ``wanted.columns``, in their order.
+
+    ``records`` are stored records back to back (a pull answer), or any buffer with the starts of
+    those to take in ``positions`` (a part of a log); with ``offsets`` these must have those queue
+    offsets. Messages with a queue offset outside ``lo <= offset < hi`` are left out. With ``topic``
+    all are shown as its messages, whatever name the records carry. Bodies are decompressed; one
+    that cannot be is null. Bytes that are no record are a ``ProtocolError``.
+    """
+    buffer = memoryview(records)
+    starts = walk(buffer) if positions is None else np.asarray(positions, np.int64)
+    maker = _BatchMaker(broker, topic, wanted, lo, _ENDLESS if hi is None else hi)
+    while len(starts):
+        head = starts[:BATCH_ROWS]
+        part, first = buffer, 0
+        if len(buffer) > _MAX_SPAN:
+            first, end, count = _near(head, record_sizes(buffer, head))
+            part, head = buffer[first:end], head[:count] - first
+        fields = RecordFields(part, head)
+        if fields.size.sum() > BATCH_BYTES:
+            count = int(np.searchsorted(np.cumsum(fields.size), BATCH_BYTES, side="right"))
+            fields = RecordFields(part, head[: max(1, count)])
+        if offsets is not None:
+            _check_offsets(fields, offsets[: len(fields)])
+            offsets = offsets[len(fields) :]
+        yield from maker.batches(part, fields)
+        starts = starts[len(fields) :]
+
+
+def _check_offsets(fields: RecordFields, expected: Numbers) -> None:
+    is_wrong = fields.queue_offset != expected
+    if is_wrong.any():
+        index = int(np.argmax(is_wrong))
+        raise ProtocolError(
+            f"a message with queue offset {fields.queue_offset[index]}",
+            expected=f"the one with {expected[index]}",
+        )
+
+
+def _near(starts: Numbers, sizes: Numbers) -> tuple[int, int, int]:
+    """How many of the first records are near enough to each other for one batch, and where."""
+    count = len(starts)
+    while True:
+        first = int(starts[:count].min())
+        end = int((starts[:count] + sizes[:count]).max())
+        if end - first <= _MAX_SPAN or count == 1:
+            return first, end, count
+        count //= 2
+
+
+class _BatchMaker:
+    """Makes batches of records that are few enough for one."""
+
+    def __init__(self, broker: str, topic: str | None, wanted: Wanted, lo: int, hi: int) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._wanted = wanted
+        self._lo, self._hi = lo, hi
+        self._schema = arrow_schema(wanted.columns)
+
+    def batches(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:
+        if fields.all_flags & _UNWRAP != _UNWRAP:
+            yield from self._plain(buffer, fields)
+            return
+        is_wrapped = (fields.sys_flag & _UNWRAP) == _UNWRAP
+        # Inner batches hold several messages a record; few brokers store them.
+        starts, done = fields.starts, 0
+        for index in np.flatnonzero(is_wrapped).tolist():
+            if index > done:
+                yield from self._plain(buffer, RecordFields(buffer, starts[done:index]))
+            record = bytes(buffer[starts[index] : fields.end[index]])
+            yield from self._unwrapped(record, int(fields.sys_flag[index]))
+            done = index + 1
+        if done < len(starts):
+            yield from self._plain(buffer, RecordFields(buffer, starts[done:]))
+
+    def _plain(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:
+        offsets = fields.queue_offset
+        if len(offsets) and (offsets.min() < self._lo or offsets.max() >= self._hi):
+            is_kept = (offsets >= self._lo) & (offsets < self._hi)
+            fields = RecordFields(buffer, fields.starts[is_kept])
+        wanted = self._wanted
+        if len(fields) and (wanted.tags is not None or wanted.keys is not None):
+            is_kept = _passing(properties_of(buffer, fields), wanted)
+            if not is_kept.all():
+                fields = RecordFields(buffer, fields.starts[is_kept])
+        while len(fields):
+            bodies, count = self._bodies(buffer, fields)
+            rest = fields.starts[count:]
+            if len(rest):
+                fields = RecordFields(buffer, fields.starts[:count])
+            columns = BatchColumns(
+                buffer,
+                fields,
+                self._broker,
+                self._topic,
+                bodies,
+                include_properties=wanted.include_properties,
+            )
+            yield columns.batch(self._schema)
+            if not len(rest):
+                return
+            fields = RecordFields(buffer, rest)
+
+    def _bodies(self, buffer: memoryview, fields: RecordFields) -> tuple[pa.Array | None, int]:
+        """The bodies, inflated, and how many: inflated they may be too much for one batch."""
+        if "body" not in self._wanted.columns:
+            return None, len(fields)
+        count = len(fields)
+        if not fields.all_flags & SysFlag.COMPRESSED:
+            return Pieces(pa.py_buffer(buffer), fields.body_start, fields.body_end).all(), count
+        is_compressed = (fields.sys_flag & SysFlag.COMPRESSED) != 0
+        inflated: list[bytes | None] = []
+        total = 0
+        for index in np.flatnonzero(is_compressed).tolist():
+            body = bytes(buffer[fields.body_start[index] : fields.body_end[index]])
+            opened = _inflated(body, int(fields.sys_flag[index]))
+            inflated.append(opened)
+            total += len(opened or b"")
+            if total >= BATCH_BYTES:
+                count = index + 1
+                break
+        starts, ends = fields.body_start[:count], fields.body_end[:count]
+        stored = Pieces(pa.py_buffer(buffer), starts, ends).all()
+        if not inflated:
+            return stored, count
+        where = np.arange(count)
+        where[is_compressed[:count]] = count + np.arange(len(inflated))
+        both = pa.concat_arrays([stored, pa.array(inflated, pa.binary())])
+        return both.take(pa.array(where)), count
+
+    def _unwrapped(self, record: bytes, sys_flag: int) -> Iterator[pa.RecordBatch]:
+        """The messages of an inner batch, the slow way."""
+        found = messages_from_pull(record, self._broker, keep_unreadable=True)
+        messages = [
+            message
+            for message in found
+            if self._lo <= message.queue_offset < self._hi and _lets_through(self._wanted, message)
+        ]
+        if messages:
+            rows = [_row(message, sys_flag, self._wanted) for message in messages]
+            if self._topic is not None:
+                rows = [{**row, "topic": self._topic} for row in rows]
+            yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
+
+
+def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
+    """Which messages have one of the tags, and one of the keys."""
+    passing: npt.NDArray[np.bool_] | None = None
+    if wanted.tags is not None:
+        tags = table.values(Property.TAGS)
+        is_in = pc.is_in(tags, value_set=pa.array(sorted(wanted.tags), pa.string()))
+        passing = np.asarray(is_in)
+    if wanted.keys is not None:
+        lists = key_lists(table)
+        values = pa.array(sorted(wanted.keys), pa.string())
+        rows = np.asarray(pc.list_parent_indices(lists))
+        has_key = np.zeros(len(lists), np.bool_)
+        has_key[rows[np.asarray(pc.is_in(pc.list_flatten(lists), value_set=values))]] = True
+        passing = has_key if passing is None else passing & has_key
+    assert passing is not None
+    return passing
+
+
+def _inflated(body: bytes, sys_flag: int) -> bytes | None:
+    try:
+        return decompress(body, sys_flag)
+    except ProtocolError as error:
+        # A body its producer broke is lost anyway; one that only lacks a library here is not.
+        if isinstance(error.__cause__, ImportError):
+            raise
+        return None
+
+
+def _lets_through(wanted: Wanted, message: StoredMessage) -> bool:
+    if wanted.tags is not None and message.tag not in wanted.tags:
+        return False
+    return wanted.keys is None or not wanted.keys.isdisjoint(message.keys)
+
+
+def _row(message: StoredMessage, sys_flag: int, wanted: Wanted) -> dict[str, object]:
+    properties = list(message.properties.items()) if wanted.include_properties else None
+    is_unreadable = message.sys_flag & SysFlag.COMPRESSED
+    return {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue_id": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "msg_id": message.msg_id,
+        "keys": list(message.keys) if Property.KEYS in message.properties else None,
+        "tags": message.tag,
+        "body": None if is_unreadable else message.body,
+        "properties": properties,
+        "born_timestamp": micros(message.born_timestamp),
+        "store_timestamp": micros(message.store_timestamp),
+        "reconsume_times": message.reconsume_times,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "sys_flag": sys_flag,
+    }

@@ -1,0 +1,385 @@
+"""Rows to what a batch send carries, a column at a time; pure.
+
+    size:4 | magic:4 | body_crc:4 | flag:4 | body_length:4 | body | properties_length:2 | properties
+
+is what `protocol.records.batches` makes of one message. Here the same bytes are made for all rows
+of an Arrow batch at once: heads by numpy, the variable parts by Arrow's element-wise join, so that
+no Python runs for a single row. What comes out is one binary array, and because its values lie
+side by side, any run of rows is a finished request body.
+
+Every message also says which row of which task it is (`Origin`). A task or micro-batch that runs
+again sends the same rows under the same names, by which `deduplicate` knows them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columnar.buffers import (
+    Numbers,
+    as_binary,
+    controls_in,
+    fixed,
+    has_controls,
+    lengths_of,
+    offsets_of,
+)
+from penstock.columnar.message_columns import MessageColumns
+from penstock.errors import IllegalMessage
+from penstock.model.names import Property
+from penstock.model.properties import MAX_PROPERTIES_BYTES
+from penstock.protocol.delays import DELAY_LEVELS
+from penstock.protocol.validation import MAX_MESSAGE_BYTES, RESERVED_PROPERTIES
+
+MAX_ROWS_BYTES: Final = 256 << 20
+"""Rows with more bytes than this are encoded in halves: Arrow counts in 31 bits."""
+HEAD: Final = np.dtype(
+    [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")]
+)
+ITEM_OVERHEAD: Final = HEAD.itemsize + 2
+
+
+ROW_PROPERTY: Final = "PENSTOCK_ROW"
+"""Key of the property by which a row that was sent twice is known: query/batch/partition/row.
+
+All in one: every byte of it is sent, stored and searched once a row.
+"""
+# What the columns, the broker or this module sets; a map read from a topic is full of these.
+_DROPPED: Final = sorted({*RESERVED_PROPERTIES, ROW_PROPERTY})
+_TIMERS: Final = (
+    Property.TIMER_DELAY_SECONDS,
+    Property.TIMER_DELAY_MS,
+    Property.TIMER_DELIVER_MS,
+)
+_HEX: Final = np.frombuffer(b"".join(b"%04X" % number for number in range(1 << 16)), dtype="S4")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose rows these are: a query or a write, its micro-batch, the task's partition."""
+
+    query: str
+    batch: int
+    partition: int
+
+    @property
+    def common(self) -> bytes:
+        """What all messages of a task say of themselves, before the number of the row."""
+        return f"{ROW_PROPERTY}\x01{self.query}/{self.batch}/{self.partition}/".encode()
+
+
+class RowIds:
+    """Unique message ids of one task: a constant part, then a counter of 32 bits.
+
+    RocketMQ's scheme (`protocol.records.message_ids`) has 48 bits there, milliseconds and a
+    counter; the first of these are the time the task began, so that tools still read a time.
+    """
+
+    def __init__(self, prefix: str, elapsed_ms: int) -> None:
+        self._prefix = prefix
+        self._high = elapsed_ms
+        self._next = 0
+
+    def take(self, count: int) -> tuple[Numbers, Numbers]:
+        """The two variable parts of the next ``count`` ids: milliseconds and counter."""
+        numbers = np.arange(self._next, self._next + count, dtype=np.int64)
+        self._next += count
+        high = (self._high + (numbers >> 16)) & 0xFFFF_FFFF
+        return high, numbers & 0xFFFF
+
+    def columns(self, count: int) -> pa.Array:
+        """The next ``count`` ids."""
+        high, low = self.take(count)
+        text = np.empty((count, 3), dtype="S4")
+        text[:, 0] = _HEX[high >> 16]
+        text[:, 1] = _HEX[high & 0xFFFF]
+        text[:, 2] = _HEX[low]
+        tails = fixed(text.tobytes(), count, 12)
+        return pc.binary_join_element_wise(self._prefix.encode(), tails, b"")
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows ready to be sent."""
+
+    items: pa.Array
+    """Body and properties of each row as one message of a batch."""
+    delayed: Numbers | None
+    """Which rows may not be part of a batch, because they ask for a delay; None: no row does."""
+    _all_bodies: pa.Array
+    _parts: Sequence[Any]
+    """What the property texts of all rows encoded together are joined of."""
+    _rows: Numbers | None = None
+    """Which of those rows these are; None: all."""
+
+    @functools.cached_property
+    def bodies(self) -> pa.Array:
+        """The bodies alone, for those that are sent one by one."""
+        return self._chosen(self._all_bodies)
+
+    @functools.cached_property
+    def properties(self) -> pa.Array:
+        """The property texts alone."""
+        return self._chosen(pc.binary_join_element_wise(*self._parts, b""))
+
+    def _chosen(self, values: pa.Array) -> pa.Array:
+        return values if self._rows is None else values.take(pa.array(self._rows))
+
+    def take(self, rows: Numbers) -> EncodedRows:
+        """Some of the rows, in the order given."""
+        return EncodedRows(
+            self.items.take(pa.array(rows)),
+            None if self.delayed is None else self.delayed[rows],
+            self._all_bodies,
+            self._parts,
+            rows if self._rows is None else self._rows[rows],
+        )
+
+
+def encode_rows(
+    rows: pa.RecordBatch,
+    columns: MessageColumns,
+    origin: Origin,
+    first_row: int,
+    ids: RowIds | None,
+) -> EncodedRows:
+    """The rows as messages; one that cannot be a message is an `IllegalMessage` naming its row.
+
+    Without ``ids`` messages have no unique id but their broker's, which saves that broker two
+    fifths of its work: it enters every unique id into an index.
+    """
+    count = rows.num_rows
+    where = _Where(origin, first_row)
+    bodies = as_binary(rows.column(columns.body))
+    lengths = _check_bodies(bodies, where)
+    delays, is_delayed = _delays(rows, columns, where)
+    properties, has_timer = _properties(rows, columns, where)
+    parts: list[Any] = [
+        *properties,
+        *_named(rows, columns.tags, Property.TAGS, where),
+        *_named(rows, columns.keys, Property.KEYS, where),
+        *_named(rows, columns.sharding_key, Property.SHARDING_KEY, where),
+        *delays,
+        origin.common,
+        pa.array(np.arange(first_row, first_row + count)).cast(pa.string()).cast(pa.binary()),
+        # No WAIT, which clients always add: without it a broker waits as well.
+        b"\x02",
+    ]
+    if ids is not None:
+        parts += (f"{Property.UNIQUE_KEY}\x01".encode(), ids.columns(count), b"\x02")
+    # Joined once, with the bodies: the texts alone are seldom needed.
+    text_lengths = np.zeros(count, np.int64)
+    for part in parts:
+        text_lengths += len(part) if isinstance(part, bytes) else lengths_of(part)
+    _check_properties(text_lengths, where)
+    heads = np.zeros(count, HEAD)
+    heads["size"] = ITEM_OVERHEAD + lengths + text_lengths
+    heads["body"] = lengths
+    items = pc.binary_join_element_wise(
+        fixed(heads.tobytes(), count, HEAD.itemsize),
+        bodies,
+        fixed(text_lengths.astype(">u2").tobytes(), count, 2),
+        *parts,
+        b"",
+    )
+    if has_timer is not None:
+        is_delayed = has_timer if is_delayed is None else is_delayed | has_timer
+    return EncodedRows(items, is_delayed, bodies, parts)
+
+
+def halves(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in portions that Arrow can join; mostly there is one."""
+    if rows.nbytes <= MAX_ROWS_BYTES or rows.num_rows < 2:
+        yield rows
+        return
+    middle = rows.num_rows // 2
+    yield from halves(rows.slice(0, middle))
+    yield from halves(rows.slice(middle))
+
+
+def cut(items: pa.Array, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
+    """Runs of rows of at most ``max_bytes`` each, one row at least: first, end, request body."""
+    offsets = offsets_of(items)
+    data = memoryview(items.buffers()[2] or b"")
+    start, total = 0, len(items)
+    while start < total:
+        end = int(np.searchsorted(offsets, offsets[start] + max_bytes, side="right")) - 1
+        end = max(end, start + 1)
+        yield start, end, data[offsets[start] : offsets[end]]
+        start = end
+
+
+# ------------------------------------------------------------------------------- the columns
+
+
+class _Where:
+    """Names a row in an error."""
+
+    def __init__(self, origin: Origin, first_row: int) -> None:
+        self._origin = origin
+        self._first_row = first_row
+
+    def row(self, index: int) -> str:
+        return f"row {self._first_row + index} of partition {self._origin.partition}"
+
+
+def _check_bodies(bodies: pa.Array, where: _Where) -> Numbers:
+    if bodies.null_count:
+        row = int(np.flatnonzero(bodies.is_null().to_numpy(zero_copy_only=False))[0])
+        raise IllegalMessage(
+            f"the body in {where.row(row)} is null", expected="at least one byte in every row"
+        )
+    lengths = lengths_of(bodies)
+    if len(lengths) and not lengths.min():
+        row = int(np.argmin(lengths))
+        raise IllegalMessage(
+            f"the body in {where.row(row)} is empty", expected="at least one byte in every row"
+        )
+    if len(lengths) and lengths.max() > MAX_MESSAGE_BYTES:
+        row = int(np.argmax(lengths))
+        raise IllegalMessage(
+            f"the body in {where.row(row)} has {lengths[row]} bytes",
+            expected=f"at most {MAX_MESSAGE_BYTES}",
+        )
+    return lengths
+
+
+def _check_properties(lengths: Numbers, where: _Where) -> None:
+    if len(lengths) and lengths.max() > MAX_PROPERTIES_BYTES:
+        row = int(np.argmax(lengths))
+        raise IllegalMessage(
+            f"message properties take {lengths[row]} bytes in {where.row(row)}",
+            expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
+            hint="move large values into the body",
+        )
+
+
+def _named(rows: pa.RecordBatch, column: int | None, key: str, where: _Where) -> list[Any]:
+    """The property that a text column, or a column of lists of texts, stands for."""
+    if column is None:
+        return []
+    values = rows.column(column)
+    if values.null_count == len(values):
+        return []
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        if values.flatten().null_count:
+            raise IllegalMessage(
+                f"a null in column {rows.schema.field(column).name!r}", expected="text"
+            )
+        # Arrow joins no lists of which the type says that they hold no nulls, nor large texts.
+        values = pc.binary_join(values.cast(pa.list_(pa.string())), " ")
+    values = as_binary(values)
+    _check_text(values, key, where)
+    pairs = pc.binary_join_element_wise(f"{key}\x01".encode(), values, b"\x02", b"")
+    if values.null_count:
+        pairs = pairs.fill_null(b"")
+    lengths = lengths_of(values)
+    if not lengths.all():
+        # Nothing and an empty text are the same: readers drop a property without a value.
+        pairs = pc.if_else(pa.array(lengths > 0), pairs, b"")
+    return [pairs]
+
+
+def _delays(
+    rows: pa.RecordBatch, columns: MessageColumns, where: _Where
+) -> tuple[list[Any], Numbers | None]:
+    if columns.delay is None:
+        return [], None
+    values = rows.column(columns.delay)
+    if values.null_count == len(values):
+        return [], None
+    encoded = values.dictionary_encode()
+    levels: list[int] = []
+    for value in encoded.dictionary.to_pylist():
+        try:
+            levels.append(0 if value in (None, "") else DELAY_LEVELS.level_of(value))
+        except IllegalMessage:
+            raise
+        except ValueError as error:
+            row = encoded.indices.to_pylist().index(len(levels))
+            raise IllegalMessage(f"{error}; in {where.row(row)}") from error
+    of_level = [f"{Property.DELAY}\x01{level}\x02".encode() if level else b"" for level in levels]
+    indices = encoded.indices.fill_null(len(levels))
+    texts = pa.array([*of_level, b""], pa.binary()).take(indices)
+    is_delayed = np.array([*(level > 0 for level in levels), False])[indices.to_numpy()]
+    return [texts], is_delayed if is_delayed.any() else None
+
+
+def _properties(
+    rows: pa.RecordBatch, columns: MessageColumns, where: _Where
+) -> tuple[list[Any], Numbers | None]:
+    """The user's own pairs of the map column, as one text a row."""
+    if columns.properties is None:
+        return [], None
+    maps = rows.column(columns.properties)
+    if maps.null_count == len(maps):
+        return [], None
+    offsets = maps.offsets.to_numpy().astype(np.int64)
+    keys = maps.keys.slice(offsets[0], offsets[-1] - offsets[0])
+    values = maps.items.slice(offsets[0], offsets[-1] - offsets[0])
+    offsets -= offsets[0]
+    keep = pc.invert(pc.is_in(keys, value_set=pa.array(_dropped(columns), keys.type)))
+    kept = keep.to_numpy(zero_copy_only=False)
+    if not kept.all():
+        keys, values = keys.filter(keep), values.filter(keep)
+        offsets = np.concatenate(([0], np.cumsum(kept)))[offsets]
+    keys, values = as_binary(keys), as_binary(values)
+    _check_pairs(keys, values, offsets, where)
+    pairs = pc.binary_join_element_wise(keys, b"\x01", values, b"\x02", b"")
+    lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pairs)
+    texts = pc.binary_join(lists, b"")
+    timers = pc.is_in(keys, value_set=pa.array([key.encode() for key in _TIMERS], pa.binary()))
+    is_timer = timers.to_numpy(zero_copy_only=False)
+    if not is_timer.any():
+        return [texts], None
+    counts = np.concatenate(([0], np.cumsum(is_timer)))[offsets]
+    return [texts], np.diff(counts) > 0
+
+
+def _dropped(columns: MessageColumns) -> list[str]:
+    """Keys of a map that are not sent; tags and keys are, where no column says them."""
+    instead = (
+        (columns.tags, Property.TAGS),
+        (columns.keys, Property.KEYS),
+        (columns.sharding_key, Property.SHARDING_KEY),
+    )
+    allowed = {key for column, key in instead if column is None}
+    return [key for key in _DROPPED if key not in allowed]
+
+
+def _check_pairs(keys: pa.Array, values: pa.Array, offsets: Numbers, where: _Where) -> None:
+    """Refuse what no reader would get back."""
+    bad = np.zeros(len(keys), dtype=bool)
+    if values.null_count:
+        bad |= values.is_null().to_numpy(zero_copy_only=False)
+    for side in (keys, values):
+        bad |= lengths_of(side) == 0
+        if has_controls(side):
+            bad |= controls_in(side)
+    if not bad.any():
+        return
+    pair = int(np.flatnonzero(bad)[0])
+    row = int(np.searchsorted(offsets, pair, side="right")) - 1
+    key, value = keys[pair].as_py(), values[pair].as_py()
+    raise IllegalMessage(
+        f"message property {key!r} = {value!r} in {where.row(row)}",
+        expected="a key and a value, both not empty and without the characters 0x00 to 0x02",
+        hint="leave the property out",
+    )
+
+
+def _check_text(values: pa.Array, key: str, where: _Where) -> None:
+    if not has_controls(values):
+        return
+    row = int(np.flatnonzero(controls_in(values))[0])
+    raise IllegalMessage(
+        f"{key} {values[row].as_py()!r} in {where.row(row)}",
+        expected="text without the characters 0x00 to 0x02",
+    )

@@ -1,0 +1,227 @@
+"""Where the fields of many stored records are, computed for all of them at once.
+
+``protocol.records`` draws the layout. A view of the buffer with a stride of one byte lets numpy
+copy the heads of all records in one go, and pick a field out of every head, without a Python step
+per record. What it finds is checked as ``decode_record`` checks it, so that no length from outside
+leads out of the buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.model.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from penstock.protocol.records.codec import (
+    BODY_POSITION,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_V1_TOPIC_BYTES,
+    MIN_RECORD_BYTES,
+    decode_record,
+)
+from penstock.protocol.records.sys_flags import SysFlag
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+# Of a record whose hosts are both IPv4; what follows a wider one is further on.
+_HEAD: Final = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", "<u4"),  # compared, never shown: so it is not turned round
+        ("body_crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("log_position", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_host", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", ">i8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+assert _HEAD.itemsize == BODY_POSITION
+_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_WIDER: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
+_BORN_HOST: Final = 48
+_STORE_HOST: Final = 64
+_SIZE: Final = struct.Struct(">i")
+_V1, _V2 = (int.from_bytes(magic.to_bytes(4, "big"), "little") for magic in (MAGIC_V1, MAGIC_V2))
+
+
+class Tail(NamedTuple):
+    """Where in each record topic and properties are; the properties go to its end."""
+
+    topic_start: Numbers
+    topic_end: Numbers
+    properties_start: Numbers
+
+
+class RecordFields:
+    """The fields of the records that start at ``starts`` in ``buffer``.
+
+    Raises ``ProtocolError`` if one of them is not a whole record.
+    """
+
+    def __init__(self, buffer: memoryview, starts: Numbers) -> None:
+        self._raw = raw = np.frombuffer(buffer, np.uint8)
+        self.starts = starts
+        self._tail: Tail | None = None
+        self._known: dict[str, Numbers] = {}
+        total = len(raw)
+        # Extremes tell that all is well, as it mostly is, at half the cost of a mask.
+        if len(starts) and (starts.min() < 0 or starts.max() > total - MIN_RECORD_BYTES):
+            self._accept(buffer, (starts >= 0) & (starts <= total - MIN_RECORD_BYTES))
+        # Copied as plain bytes, which is much faster than field by field.
+        whole = np.ndarray((total - BODY_POSITION + 1,), f"V{BODY_POSITION}", raw, strides=(1,))
+        self._head = whole[starts].view(_HEAD)
+        self.size = size = self._field("size")
+        self.sys_flag = flags = self._field("sys_flag")
+        self.all_flags = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
+        """The bits that any of the records has."""
+        self.end = end = starts + size
+        magic = self._head["magic"]
+        is_v1 = magic == _V1
+        self._is_v2: Mask | None = None
+        if not is_v1.all():
+            self._is_v2 = magic == _V2
+            self._accept(buffer, is_v1 | self._is_v2)
+        if len(size) and (size.min() < MIN_RECORD_BYTES or end.max() > total):
+            self._accept(buffer, (size >= MIN_RECORD_BYTES) & (end <= total))
+        self.is_wide = bool(self.all_flags & _HOSTS)
+        self._shift_born: Numbers | int = 0
+        self._shift_store: Numbers | int = 0
+        if self.is_wide:
+            self._shift_born = np.where(flags & SysFlag.BORN_HOST_V6, _WIDER, 0)
+            self._shift_store = np.where(flags & SysFlag.STORE_HOST_V6, _WIDER, 0)
+        self.body_start = starts + (BODY_POSITION + self._shift_born + self._shift_store)
+        body_length = (
+            self._at(self.body_start - 4, ">i4") if self.is_wide else self._field("body_length")
+        )
+        self.body_end = self.body_start + body_length
+        # What follows the body has at least its two length fields.
+        if len(size) and (body_length.min() < 0 or (end - self.body_end).min() < 3):
+            self._accept(buffer, (body_length >= 0) & (self.body_end + 3 <= end))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def find_tail(self, buffer: memoryview) -> Tail:
+        """Cut what follows the body into topic and properties, and see that they fill the record.
+
+        Who wants neither does not look there: it is another piece of memory to wait for.
+        """
+        if self._tail is not None:
+            return self._tail
+        v2 = self._is_v2
+        topic_length = self._at(self.body_end, np.uint8)
+        if v2 is not None:
+            topic_length = np.where(v2, self._at(self.body_end, ">i2"), topic_length)
+            topic_start = self.body_end + 1 + v2
+            fits = (topic_length >= 0) & (v2 | (topic_length <= MAX_V1_TOPIC_BYTES))
+        else:
+            topic_start = self.body_end + 1
+            fits = topic_length <= MAX_V1_TOPIC_BYTES
+        topic_end = topic_start + topic_length
+        properties_start = topic_end + 2
+        fits &= properties_start <= self.end
+        fits &= properties_start + self._at(topic_end, ">i2") == self.end
+        self._accept(buffer, fits)
+        self._tail = Tail(topic_start, topic_end, properties_start)
+        return self._tail
+
+    def _accept(self, buffer: memoryview, is_good: Mask) -> None:
+        if is_good.all():
+            return
+        position = int(self.starts[int(np.argmin(is_good))])
+        decode_record(buffer, position)
+        raise AssertionError(f"the record at {position} was refused, yet it is fine")
+
+    def _field(self, name: str) -> Numbers:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._head[name].astype(np.int64)
+        return known
+
+    def _at(self, where: Numbers, kind: Any) -> Numbers:
+        """Numbers at places that a record claims: anything, so far, even outside of the buffer."""
+        dtype = np.dtype(kind)
+        count = len(self._raw) - dtype.itemsize + 1
+        view: npt.NDArray[Any] = np.ndarray((count,), dtype, self._raw, strides=(1,))
+        return view[np.clip(where, 0, count - 1)].astype(np.int64)
+
+    @property
+    def queue_id(self) -> Numbers:
+        return self._field("queue_id")
+
+    @property
+    def queue_offset(self) -> Numbers:
+        return self._field("queue_offset")
+
+    @property
+    def log_position(self) -> Numbers:
+        return self._field("log_position")
+
+    @property
+    def born_timestamp(self) -> Numbers:
+        return self._field("born_timestamp")
+
+    @property
+    def store_timestamp(self) -> Numbers:
+        if self.is_wide:
+            return self._at(self.starts + 56 + self._shift_born, ">i8")
+        return self._field("store_timestamp")
+
+    @property
+    def reconsume_times(self) -> Numbers:
+        if self.is_wide:
+            return self._at(self.body_start - 16, ">i4")
+        return self._field("reconsume_times")
+
+    def hosts(self, *, born: bool) -> Numbers:
+        """The packed hosts as numbers; only if not ``is_wide``."""
+        return self._field("born_host" if born else "store_host")
+
+    def packed_hosts(self, *, born: bool) -> Iterator[bytes]:
+        """The packed host of each record, of either width."""
+        bit = SysFlag.BORN_HOST_V6 if born else SysFlag.STORE_HOST_V6
+        at = self.starts + (_BORN_HOST if born else _STORE_HOST + self._shift_born)
+        for position, flags in zip(at.tolist(), self.sys_flag.tolist(), strict=True):
+            width = IPV6_HOST_BYTES if flags & bit else IPV4_HOST_BYTES
+            yield self._raw[position : position + width].tobytes()
+
+
+def record_sizes(buffer: memoryview, starts: Numbers) -> Numbers:
+    """The sizes that the records at ``starts`` claim; each start must be within the buffer."""
+    is_bad = (starts < 0) | (starts > len(buffer) - MIN_RECORD_BYTES)
+    if is_bad.any():
+        decode_record(buffer, int(starts[int(np.argmax(is_bad))]))
+    raw = np.frombuffer(buffer, np.uint8)
+    return np.ndarray((len(raw) - 3,), ">i4", raw, strides=(1,))[starts].astype(np.int64)
+
+
+def walk(buffer: memoryview) -> Numbers:
+    """Where the records start that follow each other in ``buffer``, as in a pull answer."""
+    starts: list[int] = []
+    append = starts.append
+    unpack = _SIZE.unpack_from
+    position, total = 0, len(buffer)
+    try:
+        while position < total:
+            (size,) = unpack(buffer, position)
+            if size < MIN_RECORD_BYTES:
+                decode_record(buffer, position)
+            append(position)
+            position += size
+    except struct.error:
+        decode_record(buffer, position)
+    return np.array(starts, np.int64)

@@ -1,0 +1,1 @@
+"""JSON as Java's fastjson writes it: unquoted keys, references, lenient values."""

@@ -1,0 +1,1 @@
+"""Subscription expressions: tags and SQL92."""

@@ -1,0 +1,1 @@
+"""Stored messages in bytes: layout, codec, properties, ids, compression, batches."""

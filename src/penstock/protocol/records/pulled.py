@@ -1,0 +1,323 @@
+"""From the body of a pull answer to the messages a consumer works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct, pack
+from struct import error as StructError
+from typing import Final
+
+from penstock.errors import ProtocolError
+from penstock.model.message import StoredMessage, append_to_all
+from penstock.model.queue import MessageQueue
+from penstock.protocol.records.batches import decode_batch
+from penstock.protocol.records.codec import (
+    BODY_POSITION,
+    MAGIC_V1,
+    Record,
+    decode_record,
+)
+from penstock.protocol.records.compression import MAX_INFLATED_BYTES, decompress
+from penstock.protocol.records.sys_flags import SysFlag
+
+_UNWRAP = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+# size, magic, queue_id, queue_offset, sys_flag and body_length: what has to be known of each record
+_LOOK: Final = Struct(">iI4xi4xq8xi44xi")
+# Records with any of these bits are opened field by field; all others take the short way.
+_UNUSUAL = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _UNWRAP
+_FEW: Final = 16
+"""Fewer records are not worth the preparations."""
+_MANY: Final = 64
+"""From so many on it pays to look at records that are alike a column of bytes at a time."""
+_MAX_SHAPES: Final = 256
+_START_BYTES: Final = 8  # size and magic
+_OFFSET_BYTES: Final = range(20, 28)
+# size and magic, queue_id, sys_flag, body_length
+_FIXED_BYTES: Final = (*range(8), *range(12, 16), *range(36, 40), *range(84, 88))
+
+TellUnreadable = Callable[[MessageQueue, int, ProtocolError], None]
+"""Hears of a message by queue and offset, and why its body stays as it was stored."""
+
+
+def _say_nothing(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
+    """For those who look at the COMPRESSED bit."""
+
+
+def messages_from_pull(
+    body: bytes,
+    broker_name: str,
+    *,
+    check_crc: bool = False,
+    max_body_bytes: int = MAX_INFLATED_BYTES,
+    keep_unreadable: bool = False,
+    tell_unreadable: TellUnreadable | None = None,
+    added: bytes = b"",
+) -> list[StoredMessage]:
+    """The messages in a pull answer: bodies inflated, inner batches split.
+
+    Whatever does not add up is a ``ProtocolError`` for the whole answer. With ``keep_unreadable``
+    a body that does not inflate is not: the message comes as stored, its COMPRESSED bit still
+    set, so that one broken message of a producer cannot stop a queue for good;
+    ``tell_unreadable`` is told of it. ``added`` are properties in wire form that every message
+    gets besides its own.
+    """
+    if not check_crc:
+        many = alike_records(body, broker_name)
+        if many is not None:
+            return many.messages(range(len(many.offsets)), added)
+        alike = _messages_alike(body, broker_name, added)
+        if alike is not None:
+            return alike
+    messages: list[StoredMessage] = []
+    append = messages.append
+    unpack = _LOOK.unpack_from
+    starts_with = body.startswith
+    new, magic_v1, unusual = object.__new__, MAGIC_V1, int(_UNUSUAL)
+    position, total = 0, len(body)
+    topic, queue = "", MessageQueue("", broker_name, -1)
+    # What stands between the body and the properties, lengths and topic, tends to be the same from
+    # record to record. It is then found again by one comparison.
+    between = b""
+    between_length = 0
+    properties_length = unheard_of = total
+    last_queue_id = -1
+    while position < total:
+        try:
+            size, magic, queue_id, queue_offset, sys_flag, body_length = unpack(body, position)
+        except StructError:
+            magic = size = body_length = 0
+        end = position + size
+        body_start = position + BODY_POSITION
+        body_end = body_start + body_length
+        if (
+            magic != magic_v1
+            or sys_flag & unusual
+            or body_length < 0
+            or end > total
+            or check_crc
+            or queue_id != last_queue_id
+            or end - body_end - between_length != properties_length
+            or not starts_with(between, body_end)
+        ):
+            # It takes what is not ordinary, and says what is wrong with what is not whole.
+            record = decode_record(body, position, check_crc=check_crc)
+            if record.topic != topic or record.queue_id != last_queue_id:
+                topic, last_queue_id = record.topic, record.queue_id
+                queue = MessageQueue(topic, broker_name, last_queue_id)
+            if magic != magic_v1 or sys_flag & unusual:
+                between_length, properties_length = 0, unheard_of
+                tell = (tell_unreadable or _say_nothing) if keep_unreadable else None
+                opened = _open(record, queue, max_body_bytes, tell)
+                append_to_all(opened, added)
+                messages += opened
+                position = end
+                continue
+            properties_length = len(record.properties)
+            between_length = end - body_end - properties_length
+            between = body[body_end : body_end + between_length]
+        # As StoredMessage.__init__ would, in half of its time; once for every message.
+        message: StoredMessage = new(StoredMessage)
+        message.topic = topic
+        message.body = body[body_start:body_end]
+        message.queue = queue
+        message.queue_offset = queue_offset
+        message._properties = body[body_end + between_length : end]
+        message._added = added
+        message._head = body[position:body_start]
+        append(message)
+        position = end
+    return messages
+
+
+class AlikeRecords:
+    """Records of one queue at consecutive offsets, as long as each other in every part.
+
+    What one program sends in bulk is, and a large pull brings. Such a table is checked a column of
+    bytes at a time, and cut into messages when somebody wants some of them.
+    """
+
+    __slots__ = ("_cut", "_queue", "_records", "_size", "_topic", "body_length", "offsets")
+
+    def __init__(
+        self, records: bytes, first: Record, broker_name: str, offsets: range, cut: Struct
+    ) -> None:
+        self._records = records
+        self._size = cut.size
+        self._cut = cut
+        self._topic = first.topic
+        self._queue = MessageQueue(first.topic, broker_name, first.queue_id)
+        self.body_length = len(first.body)
+        """Of each of them."""
+        self.offsets = offsets
+
+    def messages(self, span: range, added: bytes) -> list[StoredMessage]:
+        """The messages of some records; each gets the properties ``added`` besides its own."""
+        size, topic, queue = self._size, self._topic, self._queue
+        messages: list[StoredMessage] = list(map(object.__new__, [StoredMessage] * len(span)))
+        # As StoredMessage.__init__ would, in a third of its time; once for every message.
+        for message, offset, (head, body, properties) in zip(
+            messages,
+            self.offsets[span.start : span.stop],
+            self._cut.iter_unpack(memoryview(self._records)[span.start * size : span.stop * size]),
+            strict=True,
+        ):
+            message.topic = topic
+            message.body = body
+            message.queue = queue
+            message.queue_offset = offset
+            message._properties = properties
+            message._added = added
+            message._head = head
+        return messages
+
+
+def alike_records(body: bytes, broker_name: str) -> AlikeRecords | None:
+    """The records of a pull answer, if they are many and all alike at consecutive offsets."""
+    total = len(body)
+    if total < _MANY * BODY_POSITION:
+        return None
+    size, magic, _, first_offset, sys_flag, body_length = _LOOK.unpack_from(body)
+    if magic != MAGIC_V1 or sys_flag & _UNUSUAL or not 0 < size * _MANY <= total or total % size:
+        return None
+    first = decode_record(body, 0, check_crc=False)
+    count = total // size
+    properties_length = len(first.properties)
+    between = range(BODY_POSITION + body_length, size - properties_length)
+    for column in (*_FIXED_BYTES, *between):
+        if body[column::size] != body[column : column + 1] * count:
+            return None
+    offsets = range(first_offset, first_offset + count)
+    packed = pack(f">{count}q", *offsets)
+    for number, column in enumerate(_OFFSET_BYTES):
+        if body[column::size] != packed[number :: len(_OFFSET_BYTES)]:
+            return None
+    *_, cut = _shapes(body_length, len(between), properties_length)
+    return AlikeRecords(body, first, broker_name, offsets, cut)
+
+
+def _messages_alike(body: bytes, broker_name: str, added: bytes) -> list[StoredMessage] | None:
+    """The messages of one queue that are as long as each other in every part; None: not so.
+
+    What one program sends in bulk is. ``struct`` then knows where every part is, and cuts the
+    records one after the other in half the time.
+    """
+    total = len(body)
+    if total < _FEW * BODY_POSITION:
+        return None
+    size, magic, queue_id, _, sys_flag, body_length = _LOOK.unpack_from(body)
+    if magic != MAGIC_V1 or sys_flag & _UNUSUAL or not 0 < size * _FEW <= total or total % size:
+        return None
+    first = decode_record(body, 0, check_crc=False)
+    properties_length = len(first.properties)
+    rest = size - BODY_POSITION - body_length - properties_length
+    look, cut, _ = _shapes(body_length, rest, properties_length)
+    start = body[:_START_BYTES]
+    between = body[BODY_POSITION + body_length : BODY_POSITION + body_length + rest]
+    topic, new = first.topic, object.__new__
+    queue = MessageQueue(topic, broker_name, queue_id)
+    messages: list[StoredMessage] = []
+    append = messages.append
+    for (begins, of_queue, queue_offset, flags, length), (head, content, then, said) in zip(
+        look.iter_unpack(body), cut.iter_unpack(body), strict=True
+    ):
+        if (
+            begins != start
+            or of_queue != queue_id
+            or flags != sys_flag
+            or length != body_length
+            or then != between
+        ):
+            return None
+        message: StoredMessage = new(StoredMessage)
+        message.topic = topic
+        message.body = content
+        message.queue = queue
+        message.queue_offset = queue_offset
+        message._properties = said
+        message._added = added
+        message._head = head
+        append(message)
+    return messages
+
+
+@lru_cache(_MAX_SHAPES)
+def _shapes(body_length: int, rest: int, properties_length: int) -> tuple[Struct, Struct, Struct]:
+    """What is looked at of a record with these lengths; its parts; those that messages keep."""
+    skipped = body_length + rest + properties_length
+    return (
+        Struct(f">{_START_BYTES}s4xi4xq8xi44xi{skipped}x"),  # as _LOOK, its first two together
+        Struct(f">{BODY_POSITION}s{body_length}s{rest}s{properties_length}s"),
+        Struct(f">{BODY_POSITION}s{body_length}s{rest}x{properties_length}s"),
+    )
+
+
+def message_from_record(
+    record: Record, broker_name: str, *, max_body_bytes: int = MAX_INFLATED_BYTES
+) -> StoredMessage:
+    """One record as a message, its body inflated; an inner batch stays one message."""
+    queue = MessageQueue(record.topic, broker_name, record.queue_id)
+    return _message(record, queue, max_body_bytes, None)
+
+
+def _open(
+    record: Record, queue: MessageQueue, max_body_bytes: int, tell: TellUnreadable | None
+) -> list[StoredMessage]:
+    """The message of a record, or those of its inner batch."""
+    whole = _message(record, queue, max_body_bytes, tell)
+    if record.sys_flag & _UNWRAP != _UNWRAP or whole.sys_flag & SysFlag.COMPRESSED:
+        return [whole]
+    return [
+        StoredMessage(
+            record.topic,
+            item.body,
+            item.properties,
+            queue,
+            record.queue_offset + index,
+            record.log_position,
+            record.born_timestamp,
+            record.store_timestamp,
+            record.born_host,
+            record.store_host,
+            record.reconsume_times,
+            whole.sys_flag,
+            item.flag,
+            record.prepared_transaction_offset,
+        )
+        for index, item in enumerate(decode_batch(whole.body))
+    ]
+
+
+def _message(
+    record: Record, queue: MessageQueue, max_body_bytes: int, tell: TellUnreadable | None
+) -> StoredMessage:
+    """The message of a record; a body that does not inflate is told of, or an error."""
+    body, sys_flag = record.body, record.sys_flag
+    if sys_flag & SysFlag.COMPRESSED:
+        try:
+            body = decompress(body, sys_flag, max_body_bytes)
+            sys_flag &= ~SysFlag.COMPRESSED
+        except ProtocolError as error:
+            if tell is None:
+                raise ProtocolError(
+                    f"{error.what}; in {queue} at offset {record.queue_offset}",
+                    expected=error.expected,
+                    hint=error.hint,
+                ) from error
+            tell(queue, record.queue_offset, error)
+    return StoredMessage(
+        record.topic,
+        body,
+        record.properties,
+        queue,
+        record.queue_offset,
+        record.log_position,
+        record.born_timestamp,
+        record.store_timestamp,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        sys_flag,
+        record.flag,
+        record.prepared_transaction_offset,
+    )

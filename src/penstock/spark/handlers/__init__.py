@@ -1,0 +1,1 @@
+"""Message handlers on executors: `consume`."""

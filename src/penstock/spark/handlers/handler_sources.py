@@ -1,0 +1,404 @@
+"""The two places a handler runs in on an executor: inside the read, or in a stream's writer.
+
+Inside the read, messages never become rows; what crosses to Spark is one small row a message that
+says what became of it. In the writer, rows become messages again, whatever happened to them since
+they were read; a failed one is fetched from its broker before it is sent back.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from penstock.client.consuming.subscriptions import restored_topic
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import RETRY_PREFIX, Property, retry_topic
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.records.pulled import messages_from_pull
+from penstock.spark.handlers.handler_task import FATE_NAMES, HandlerJob, Handling, Pause
+from penstock.spark.source.cluster import Cluster
+from penstock.spark.source.fetch import Fetcher
+from penstock.spark.source.group_starts import starts
+from penstock.spark.source.micro_batches import Offsets
+from penstock.spark.source.options import ReadOptions, parse_read
+from penstock.spark.source.planning import Range, TaskRanges
+from penstock.spark.source.topic_stream import TopicDriver, TopicStream
+from penstock.spark.wire import body_bytes
+
+log = logging.getLogger(__name__)
+
+OUTCOMES: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("broker", StringType()),
+        StructField("queue_id", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("outcome", StringType()),
+    ]
+)
+_ARROW: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("broker", pa.string()),
+        ("queue_id", pa.int32()),
+        ("offset", pa.int64()),
+        ("outcome", pa.string()),
+    ]
+)
+_FATES: Final = pa.array(FATE_NAMES)
+COLLECT_AFTER: Final = 100_000
+PLACE: Final = ("topic", "broker", "queue_id", "offset")
+"""The columns without which nobody knows which message a row is."""
+
+
+# --------------------------------------------------------------------------- inside the read
+
+
+class HandlingSource(DataSource):
+    """A source whose rows are outcomes; `consume` gives it a job and registers it."""
+
+    job: HandlerJob
+    cores: int | None = None
+    format_name = "penstock_handler"
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.format_name
+
+    def schema(self) -> StructType:
+        return OUTCOMES
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return HandledStream(parse_read(dict(self.options)), self.job, self.cores)
+
+
+class HandledStream(TopicStream):
+    """A stream from topics whose tasks handle what they fetch."""
+
+    def __init__(self, options: ReadOptions, job: HandlerJob, cores: int | None) -> None:
+        super().__init__(options, (), cores)
+        self._job = job
+
+    def _new_half(self) -> TopicDriver:
+        return _GroupDriver(self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TaskRanges):
+            yield from handled(partition, self._options, self._job)
+
+
+class _GroupDriver(TopicDriver):
+    """Begins as a consumer group does; Spark asks for that only without a checkpoint."""
+
+    def _starts(self, queues: list[MessageQueue]) -> Offsets:
+        assert self._options.group is not None
+        return starts(self._positions, queues, self._options.group, self._options.starting)
+
+
+def handled(task: TaskRanges, options: ReadOptions, job: HandlerJob) -> Iterator[pa.RecordBatch]:
+    """Handle the messages of a task's ranges; each batch says what became of some of them."""
+    fetcher = Fetcher(options)
+    handling = Handling(job)
+    with seldom_collected():
+        if job.ordered:
+            yield from _taking_turns(
+                [_in_order(part, fetcher, options, handling, job) for part in task.ranges]
+            )
+            return
+        for part in task.ranges:
+            for messages in _messages(part, fetcher, options, job):
+                yield _outcomes(part.queue, messages, handling.run(messages))
+
+
+def _in_order(
+    part: Range, fetcher: Fetcher, options: ReadOptions, handling: Handling, job: HandlerJob
+) -> Iterator[pa.RecordBatch | Pause]:
+    """Handle a range, one message after the other; where one must come again, wait for it."""
+    for messages in _messages(part, fetcher, options, job):
+        fates: list[int] = []
+        for message in messages:
+            while isinstance(fate := handling.attempt(message), Pause):
+                yield fate
+            fates.append(fate)
+        yield _outcomes(part.queue, messages, fates)
+
+
+def _taking_turns(
+    ranges: Sequence[Iterator[pa.RecordBatch | Pause]],
+) -> Iterator[pa.RecordBatch]:
+    """The batches of all ranges: while one waits for its message, another one goes on."""
+    waiting = [(0.0, place) for place in range(len(ranges))]
+    while waiting:
+        due, place = heappop(waiting)
+        time.sleep(max(0.0, due - time.monotonic()))
+        for batch in ranges[place]:
+            if isinstance(batch, Pause):
+                heappush(waiting, (time.monotonic() + batch.seconds, place))
+                break
+            yield batch
+
+
+def _messages(
+    part: Range, fetcher: Fetcher, options: ReadOptions, job: HandlerJob
+) -> Iterator[list[StoredMessage]]:
+    """The messages of a range that are to be handled, a chunk at a time."""
+    for chunk in fetcher.chunks(part):
+        messages = _wanted(bytes(chunk), part, options)
+        if messages:
+            _restore_topics(messages, job)
+            yield messages
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Look for cyclic garbage after many new objects, not after a few hundred.
+
+    A chunk makes ten thousand messages that all live until it is handled; looking through them
+    again and again takes longer than making them.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], COLLECT_AFTER), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _wanted(chunk: bytes, part: Range, options: ReadOptions) -> list[StoredMessage]:
+    """The messages of a chunk that belong to the range and pass the filters."""
+    messages = messages_from_pull(chunk, part.queue.broker_name, keep_unreadable=True)
+    if messages and (messages[0].queue_offset < part.low or messages[-1].queue_offset >= part.high):
+        messages = [one for one in messages if part.low <= one.queue_offset < part.high]
+    tags, keys = options.exact_tags, options.keys
+    if tags is not None:
+        messages = [one for one in messages if one.peek(Property.TAGS) in tags]
+    if keys is not None:
+        messages = [one for one in messages if not keys.isdisjoint(one.keys)]
+    return messages
+
+
+def _restore_topics(messages: Sequence[StoredMessage], job: HandlerJob) -> None:
+    """Give messages the topic their handler knows, as a push consumer does."""
+    namespace = job.access.namespace
+    if not namespace and not messages[0].topic.startswith(RETRY_PREFIX):
+        return
+    retry = retry_topic(job.access.long_name(job.group))
+    for message in messages:
+        message.topic = restored_topic(message, retry, namespace)
+
+
+def _outcomes(
+    queue: MessageQueue, messages: Sequence[StoredMessage], fates: Sequence[int]
+) -> pa.RecordBatch:
+    count = len(messages)
+    same = pa.array(np.zeros(count, np.int8))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([queue.topic]).take(same),
+            pa.array([queue.broker_name]).take(same),
+            pa.array([queue.queue_id], pa.int32()).take(same),
+            pa.array([message.queue_offset for message in messages], pa.int64()),
+            _FATES.take(pa.array(np.array(fates, np.int8))),
+        ],
+        schema=_ARROW,
+    )
+
+
+# ------------------------------------------------------------------------------ in the writer
+
+
+class HandlerSink(DataSource):
+    """A sink that hands rows to a handler; `consume` gives it a job and registers it."""
+
+    job: HandlerJob
+    commits = False
+    """Whether the group's place is told from here, because the stream does not tell it."""
+    format_name = "penstock_handler"
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.format_name
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        if missing := [name for name in PLACE if name not in schema.names]:
+            raise InvalidArgument(
+                f"a handler's stream without {', '.join(missing)}",
+                expected=f"a stream that kept {', '.join(PLACE)}",
+            )
+        return HandlerWriter(self.job, self.commits)
+
+
+@dataclass
+class Handled(WriterCommitMessage):
+    """What became of the messages of a task."""
+
+    fates: Counter[str] = field(default_factory=Counter)
+    ends: dict[MessageQueue, int] = field(default_factory=dict)
+    """One past the last message of each queue."""
+
+
+class HandlerWriter(DataSourceStreamArrowWriter):
+    """Handles the rows of a micro-batch; it is committed when the fate of each is known."""
+
+    def __init__(self, job: HandlerJob, commits: bool) -> None:
+        self._job = job
+        self._commits = commits
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Handled:
+        fates: Counter[int] = Counter()
+        ends: dict[MessageQueue, int] = {}
+        original = Originals(self._job).find
+        handling = Handling(self._job, original)
+        with seldom_collected():
+            for batch in iterator:
+                messages = messages_of_rows(batch)
+                if messages:
+                    _restore_each(messages, self._job)
+                    fates.update(handling.run(messages))
+                    for message in messages:
+                        queue, end = message.queue, message.queue_offset + 1
+                        if end > ends.get(queue, 0):
+                            ends[queue] = end
+        named = Counter({FATE_NAMES[fate]: count for fate, count in fates.items()})
+        return Handled(named, ends)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        total: Counter[str] = Counter()
+        ends: dict[MessageQueue, int] = {}
+        for message in messages:
+            if isinstance(message, Handled):
+                total.update(message.fates)
+                for queue, end in message.ends.items():
+                    ends[queue] = max(end, ends.get(queue, 0))
+        log.info("batch handled group=%s batch=%d %s", self._job.group, batchId, dict(total))
+        if self._commits and ends:
+            self._tell(ends)
+
+    def _tell(self, ends: dict[MessageQueue, int]) -> None:
+        """Show where the group stands; Spark's checkpoint is what counts, so this may fail."""
+        access = self._job.access
+        failures: list[PenstockError] = []
+        try:
+            Cluster(access, access.long_name(self._job.group)).commit(ends, failures)
+        except PenstockError as error:
+            failures.append(error)
+        for failure in failures:
+            log.warning(
+                "the group's place was not told group=%s error=%s", self._job.group, failure
+            )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        log.warning("batch not handled group=%s batch=%d", self._job.group, batchId)
+
+
+def _restore_each(messages: Sequence[StoredMessage], job: HandlerJob) -> None:
+    # Rows of several topics may be mixed, and bear the user's names already.
+    retry = retry_topic(job.group)
+    for message in messages:
+        if message.topic.startswith(RETRY_PREFIX):
+            message.topic = restored_topic(message, retry, job.access.namespace)
+
+
+def messages_of_rows(rows: pa.RecordBatch) -> list[StoredMessage]:
+    """Rows as messages; what a frame did not keep is empty."""
+    count = rows.num_rows
+    columns = {name: _values(rows.column(place)) for place, name in enumerate(rows.schema.names)}
+
+    def column(name: str, otherwise: Any) -> Sequence[Any]:
+        return columns.get(name) or [otherwise] * count
+
+    queues: dict[tuple[str, str, int], MessageQueue] = {}
+    messages = []
+    for topic, broker, queue_id, offset, body, pairs, times, born, stored, msg_id, flags in zip(
+        columns["topic"],
+        columns["broker"],
+        columns["queue_id"],
+        columns["offset"],
+        column("body", b""),
+        column("properties", ()),
+        column("reconsume_times", 0),
+        column("born_timestamp", 0),
+        column("store_timestamp", 0),
+        column("msg_id", None),
+        column("sys_flag", 0),
+        strict=True,
+    ):
+        key = (topic, broker, queue_id)
+        queue = queues.get(key)
+        if queue is None:
+            queue = queues[key] = MessageQueue(*key)
+        message = StoredMessage(
+            topic,
+            body if isinstance(body, bytes) else (body or "").encode(),
+            dict(pairs or ()),
+            queue,
+            offset,
+            -1,
+            born or 0,
+            stored or 0,
+            reconsume_times=times or 0,
+            sys_flag=flags or 0,
+            msg_id=msg_id,
+        )
+        messages.append(message)
+    return messages
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+class Originals:
+    """Finds messages where they are stored, for one task."""
+
+    def __init__(self, job: HandlerJob) -> None:
+        self._access = job.access
+        self._cluster = Cluster(job.access, job.access.long_name(job.group))
+
+    def find(self, message: StoredMessage) -> StoredMessage:
+        """The message as its broker has it; as the row has it when it is gone from there."""
+        queue, offset = message.queue, message.queue_offset
+        try:
+            answer = self._cluster.wire.exchange(
+                self._cluster.address(queue), self._cluster.pull(queue, offset, count=1)
+            )
+        except PenstockError as error:
+            self._cluster.forget_routes()
+            if not message.body:
+                raise
+            log.warning("failed message sent back from its row queue=%s error=%s", queue, error)
+            return message
+        if answer.code == ResponseCode.SUCCESS:
+            broker = queue.broker_name
+            for stored in messages_from_pull(body_bytes(answer), broker, keep_unreadable=True):
+                if stored.queue_offset == offset:
+                    stored.topic = message.topic
+                    return stored
+        if not message.body:
+            raise InvalidArgument(
+                f"message {offset} of {queue} failed, and is no longer there to be sent back",
+                expected="a frame that kept body and properties, to send it back from",
+            )
+        return message

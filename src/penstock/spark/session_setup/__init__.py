@@ -1,0 +1,1 @@
+"""Starting Spark: the tuned session, Java, registration of the format."""

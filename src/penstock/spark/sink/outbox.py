@@ -1,0 +1,313 @@
+"""Sends of one task: some requests under way at once, every one confirmed before the task ends.
+
+A request without an answer, or with an answer that another try may change, is sent again: to
+another queue if any will do, else to the same one. Nobody knows whether the first one was stored,
+so a message may be there twice, under the same name (`encode.Origin`).
+
+Requests to a chosen queue keep their order: the next one leaves when the one before is confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.client.producing.receipts import receipt
+from penstock.client.producing.selection import RoundRobin
+from penstock.client.producing.sending import RETRIED_CODES
+from penstock.client.session.calls import refusal
+from penstock.errors import (
+    ConnectionLost,
+    PenstockError,
+    RemotingError,
+    ServiceNotAvailable,
+    TopicNotFound,
+)
+from penstock.model import MessageQueue, TopicRoute
+from penstock.model.names import DEFAULT_TOPIC
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.extensions import SHORT_RECEIPT
+from penstock.protocol.headers.send import SendMessage, encode_send_v2
+from penstock.spark.connections import Access, Connection
+from penstock.spark.sink.write_options import PRODUCER_GROUP
+from penstock.spark.wire import Wire
+
+log = logging.getLogger(__name__)
+
+WINDOW: Final = 4
+"""Requests under way at once; each may hold a megabyte."""
+FIRST_PAUSE: Final = 0.2
+MAX_PAUSE: Final = 5.0
+DEFAULT_QUEUES: Final = 4
+"""defaultTopicQueueNums: queues of a topic that the first message makes."""
+BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
+
+
+_Block = AbstractContextManager[Connection]
+
+
+@dataclass(slots=True)
+class Post:
+    """One request: a batch of messages, or a single one."""
+
+    topic: str
+    queue: MessageQueue | None
+    """Where it must go; None: any queue of the topic."""
+    body: bytes | memoryview
+    properties: str = BATCH_PROPERTIES
+    count: int = 1
+    is_batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    sys_flag: int = 0
+    flag: int = 0
+    sent_to: MessageQueue | None = field(default=None, init=False)
+    attempts: int = field(default=0, init=False)
+
+    @property
+    def what(self) -> str:
+        """What it carries, for errors."""
+        messages = "1 message" if self.count == 1 else f"{self.count} messages"
+        return f"{messages} to {self.sent_to or f'topic {self.topic!r}'}"
+
+
+Stored = Callable[[Post, MessageQueue, int], None]
+"""Told of a confirmed request: its queue, and the queue offset of its first message."""
+
+
+class Routes:
+    """Where topics can be written, asked for once and again after a failure."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._routes: dict[str, TopicRoute] = {}
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._seen: set[str] = set()
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that take messages, by the user's name of the topic."""
+        known = self._queues.get(topic)
+        if known is None:
+            known = self._queues[topic] = self._writable(topic)
+        return known
+
+    def _writable(self, topic: str) -> tuple[MessageQueue, ...]:
+        try:
+            queues = self._route(topic).publish_queues(topic)
+        except TopicNotFound as error:
+            # Brokers that make topics on demand have one that stands for all these.
+            try:
+                route = self._wire.route(DEFAULT_TOPIC)
+            except TopicNotFound:
+                raise error from None
+            self._routes[topic] = route
+            queues = [q for q in route.publish_queues(topic) if q.queue_id < DEFAULT_QUEUES]
+        if not queues:
+            raise ServiceNotAvailable(
+                f"no queue of topic {topic!r} takes messages",
+                expected="a broker that is up and allows writing to the topic",
+            )
+        self._seen.add(topic)
+        return tuple(queues)
+
+    def _route(self, topic: str) -> TopicRoute:
+        known = self._routes.get(topic)
+        if known is None:
+            known = self._routes[topic] = self._wire.route(topic)
+        return known
+
+    def address(self, queue: MessageQueue) -> str:
+        """The master that the queue is on."""
+        broker = self._route(queue.topic).broker(queue.broker_name)
+        if broker is None or broker.master is None:
+            raise ServiceNotAvailable(
+                f"broker {queue.broker_name!r} of {queue} has no master",
+                hint="is it up and registered at the name server?",
+            )
+        return broker.master
+
+    def has_seen(self, topic: str) -> bool:
+        """Whether there ever was a route."""
+        return topic in self._seen
+
+    def forget(self, topic: str) -> None:
+        """Ask again: something about the topic has changed."""
+        self._routes.pop(topic, None)
+        self._queues.pop(topic, None)
+
+
+class Outbox:
+    """Sends posts; use it in a ``with`` block, whose end waits for every confirmation.
+
+    ``first_turn`` is where the round of queues begins for posts that may go anywhere.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        stored: Stored,
+        *,
+        seconds: float,
+        retries: int,
+        first_turn: int | None = None,
+    ) -> None:
+        self._access = access
+        self._wire = Wire.shared(access)
+        self._stored = stored
+        self._seconds = seconds
+        self._retries = retries
+        self._group = access.long_name(PRODUCER_GROUP)
+        self.routes = Routes(self._wire)
+        self._first_turn = random.getrandbits(31) if first_turn is None else first_turn
+        self._turns: dict[str, RoundRobin] = {}
+        self._connections: dict[str, tuple[_Block, Connection]] = {}
+        self._under_way: dict[tuple[str, int], Post] = {}
+
+    def __enter__(self) -> Outbox:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            # Answers that nobody will read spoil a connection for whoever gets it next.
+            for address in {address for address, _ in self._under_way}:
+                self._drop(address)
+            self._under_way.clear()
+            for block, _ in self._connections.values():
+                block.__exit__(None, None, None)
+            self._connections.clear()
+
+    def post(self, post: Post) -> None:
+        """Send a request as soon as there is room; may wait for the answers of earlier ones."""
+        while len(self._under_way) >= WINDOW or self._must_wait(post):
+            self._receive()
+        self._send(post)
+
+    def flush(self) -> None:
+        """Wait until everything is confirmed."""
+        while self._under_way:
+            self._receive()
+
+    def _must_wait(self, post: Post) -> bool:
+        return post.queue is not None and any(
+            other.queue == post.queue for other in self._under_way.values()
+        )
+
+    # ------------------------------------------------------------------------------ one request
+
+    def _send(self, post: Post) -> None:
+        while True:
+            address: str | None = None
+            post.attempts += 1
+            try:
+                avoid = post.sent_to.broker_name if post.sent_to else None
+                queue = post.queue or self._turn(post.topic, avoid)
+                post.sent_to = queue
+                address = self.routes.address(queue)
+                number = self._connection(address).send(self._command(post, queue), self._seconds)
+            except PenstockError as error:
+                self._failed(post, error)
+                if address is not None:
+                    self._lose(address, error)
+                continue
+            self._under_way[address, number] = post
+            return
+
+    def _receive(self) -> None:
+        """Read one answer, of the broker that owes the oldest one."""
+        address, _ = next(iter(self._under_way))
+        _, connection = self._connections[address]
+        try:
+            answer = connection.receive(time.monotonic() + self._seconds)
+        except PenstockError as error:
+            self._lose(address, error)
+            return
+        post = self._under_way.pop((address, answer.request_id), None)
+        if post is None:
+            return
+        assert post.sent_to is not None, "it is under way"
+        stored = receipt(answer, "", post.sent_to)
+        if stored is not None:
+            self._stored(post, stored.queue, stored.queue_offset)
+            return
+        no = refusal(answer, RequestCode.SEND_MESSAGE_V2, address, post.what)
+        if answer.code not in RETRIED_CODES:
+            raise no
+        if answer.code == ResponseCode.GO_AWAY:
+            self._lose(address, no)
+        self._failed(post, no)
+        self._send(post)
+
+    def _failed(self, post: Post, error: PenstockError) -> None:
+        """Raise if that was the last attempt, else wait a little."""
+        may_pass = isinstance(error, RemotingError) or error.code in RETRIED_CODES
+        if isinstance(error, TopicNotFound) and not self.routes.has_seen(post.topic):
+            may_pass = False  # Waiting makes no topic.
+        if not may_pass or post.attempts > self._retries:
+            tried = f"after {post.attempts} attempts" if post.attempts > 1 else "in one attempt"
+            text = f"{post.what} not confirmed {tried}: {error.what}"
+            raise type(error)(text, expected=error.expected, hint=error.hint)
+        log.warning("sending again attempt=%d what=%s error=%s", post.attempts, post.what, error)
+        time.sleep(min(FIRST_PAUSE * 2 ** (post.attempts - 1), MAX_PAUSE))
+        self.routes.forget(post.topic)
+
+    def _lose(self, address: str, error: PenstockError) -> None:
+        """Everything under way on a connection that failed is sent again."""
+        self._drop(address)
+        lost = [key for key in self._under_way if key[0] == address]
+        posts = [self._under_way.pop(key) for key in lost]
+        for post in posts:
+            self._failed(post, error)
+            self._send(post)
+
+    # ------------------------------------------------------------------------------ its parts
+
+    def _turn(self, topic: str, avoid: str | None) -> MessageQueue:
+        turns = self._turns.get(topic)
+        if turns is None:
+            turns = self._turns[topic] = RoundRobin(self._first_turn)
+        return turns.next(self.routes.queues(topic), avoid)
+
+    def _connection(self, address: str) -> Connection:
+        known = self._connections.get(address)
+        if known is None:
+            block = self._wire.connection(address)
+            known = self._connections[address] = (block, block.__enter__())
+        return known[1]
+
+    def _drop(self, address: str) -> None:
+        """Close a connection, whatever it still owes."""
+        known = self._connections.pop(address, None)
+        if known is not None:
+            error = ConnectionLost(f"the connection to {address} is not used any more")
+            known[0].__exit__(type(error), error, None)
+
+    def _command(self, post: Post, queue: MessageQueue) -> Command:
+        header = SendMessage(
+            self._group,
+            self._access.long_name(post.topic),
+            DEFAULT_TOPIC,
+            DEFAULT_QUEUES,
+            queue.queue_id,
+            post.sys_flag,
+            time.time_ns() // 1_000_000,
+            post.flag,
+            post.properties,
+            post.reconsume_times,
+            max_reconsume_times=post.max_reconsume_times,
+            batch=post.is_batch,
+            broker_name=queue.broker_name,
+        )
+        code = RequestCode.SEND_BATCH_MESSAGE if post.is_batch else RequestCode.SEND_MESSAGE_V2
+        ext = encode_send_v2(header)
+        if post.is_batch:
+            ext[SHORT_RECEIPT] = "true"
+        return Command(code, ext=ext, body=post.body)

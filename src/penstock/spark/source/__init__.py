@@ -1,0 +1,1 @@
+"""Reading: options, planning, fetching, streams, store directories."""

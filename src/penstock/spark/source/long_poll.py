@@ -1,0 +1,111 @@
+"""Waiting for messages: one held pull for each queue at the end of it.
+
+A broker answers a held pull when a message arrives, so a stream with nothing to do costs a request
+per queue and half a minute, and hears of a message as soon as a consumer would. What the pull
+brings is not used: it is one message, and the tasks fetch it again with the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.model import MessageQueue
+from penstock.protocol.codes import ResponseCode
+from penstock.spark.connections import Connection, readable
+from penstock.spark.source.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+HOLD_MS: Final = 15_000
+REFUSED_SECONDS: Final = 5.0
+"""How long a queue that may not be watched is left alone; the stream looks at its end anyway."""
+ANSWER_SECONDS: Final = 5.0
+"""How long the rest of an answer may take once its beginning is there."""
+
+
+class Arrivals:
+    """The held pulls of one stream; they stay under way between two waits."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._connections: dict[str, Connection] = {}
+        self._held: dict[tuple[str, int], tuple[MessageQueue, int]] = {}
+        self._refused: dict[MessageQueue, float] = {}
+
+    def close(self) -> None:
+        """Leave the brokers; they drop what they held for us."""
+        for address in list(self._connections):
+            self._drop(address)
+
+    def wait(self, ends: Mapping[MessageQueue, int], seconds: float) -> bool:
+        """Wait until one of the queues goes on past its end; False when time is up."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._watch(ends)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            connections = list(self._connections.values())
+            if not connections:
+                # Nobody to wait for: then for the clock alone, but not long.
+                time.sleep(min(left, 0.1))
+                return False
+            ready = [connection for connection in connections if connection.has_unread]
+            if not ready:
+                ready = readable(connections, left)
+            arrived = [self._answered(connection, ends) for connection in ready]
+            if any(arrived):
+                return True
+
+    def _watch(self, ends: Mapping[MessageQueue, int]) -> None:
+        """See to it that every queue has a pull under way."""
+        watched = {queue for queue, _ in self._held.values()}
+        now = time.monotonic()
+        for queue, end in ends.items():
+            if queue in watched or now < self._refused.get(queue, 0.0):
+                continue
+            address = ""
+            try:
+                address = self._cluster.address(queue)
+                connection = self._connections.get(address)
+                if connection is None:
+                    connection = Connection(address, self._cluster.access)
+                    self._connections[address] = connection
+                pull = self._cluster.pull(queue, end, count=1, hold_ms=HOLD_MS)
+                self._held[address, connection.send(pull)] = (queue, end)
+            except PenstockError as error:
+                log.debug("queue not watched queue=%s error=%s", queue, error)
+                self._refused[queue] = now + REFUSED_SECONDS
+                self._drop(address)
+
+    def _answered(self, connection: Connection, ends: Mapping[MessageQueue, int]) -> bool:
+        """Take one answer; whether it tells of something new."""
+        address = connection.address
+        try:
+            answer = connection.receive(time.monotonic() + ANSWER_SECONDS)
+        except PenstockError:
+            self._drop(address)
+            return True
+        queue, offset = self._held.pop((address, answer.request_id), (None, 0))
+        if answer.code == ResponseCode.GO_AWAY:
+            self._drop(address)
+            return True
+        if queue is None or answer.code == ResponseCode.PULL_NOT_FOUND:
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            # A queue that became shorter, or may not be read: no pull is held there.
+            self._refused[queue] = time.monotonic() + REFUSED_SECONDS
+            return False
+        # A pull from before the last batch tells what is known by now.
+        return queue not in ends or offset >= ends[queue]
+
+    def _drop(self, address: str) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+        for key in [key for key in self._held if key[0] == address]:
+            del self._held[key]

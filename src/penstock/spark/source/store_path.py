@@ -1,0 +1,244 @@
+"""``option("path", DIR)``: messages straight from the files of a store, without a broker.
+
+A queue's entries say where its messages are in the log. They are read as numbers, many at a time:
+filtered by the hash of the tag before a message is touched, then handed to the decoder together
+with the mapped segment they point into. Nothing is copied but what ends up in a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from penstock.columnar.decode import Wanted, to_batches
+from penstock.errors import ProtocolError, StoreDamaged
+from penstock.model import MessageQueue
+from penstock.model.names import SCHEDULE_TOPIC
+from penstock.protocol.filters.tags import parse_tags
+from penstock.spark.source.cluster import Cluster
+from penstock.spark.source.fetch import lost
+from penstock.spark.source.options import ReadOptions
+from penstock.spark.source.planning import Range, tasks
+from penstock.spark.source.positions import Positions
+from penstock.spark.source.store_catalog import StoreCatalog, StoreFiles, Tail
+from penstock.store import layout
+from penstock.store.consume_queue import FILLER, UNIT, UNIT_BYTES
+from penstock.store.segments import OS_FILES, SegmentMaps, segment_path
+
+log = logging.getLogger(__name__)
+
+Entries = npt.NDArray[np.void]
+
+CHUNK_ENTRIES: Final = 1 << 16
+_OPEN_FILES: Final = 4
+_ENTRY: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_FILLER_SIZE: Final = UNIT.unpack(FILLER)[1]
+# At or below this a tags code is an address in an extended queue file, not a hash.
+_LAST_EXTENDED_ADDRESS: Final = -(1 << 31) - 1
+
+
+class PathRange(NamedTuple):
+    """A range, and what of its entries is not in files."""
+
+    part: Range
+    tail: Tail
+
+
+class PathTask(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: Sequence[PathRange], files: dict[str, StoreFiles]) -> None:
+        self.ranges = tuple(ranges)
+        self.files = files
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{part.queue}[{part.low}:{part.high}]" for part, _ in self.ranges)
+        return f"PathTask({shown})"
+
+
+class StorePositions(Positions):
+    """Positions in a store: an empty one has no queue, which is no mistake."""
+
+    def __init__(self, options: ReadOptions, catalog: StoreCatalog) -> None:
+        # The catalog answers what a cluster would.
+        super().__init__(options, cast(Cluster, catalog))
+        self._catalog = catalog
+
+    def queues(self) -> list[MessageQueue]:
+        return self._catalog.queues(self._options)
+
+
+def path_partitions(options: ReadOptions, cores: int | None = None) -> list[PathTask]:
+    """The tasks of a batch read: what the store has now, between the given ends."""
+    with StoreCatalog(options) as catalog:
+        return planned(options, catalog, StorePositions(options, catalog).batch_ranges(), cores)
+
+
+def planned(
+    options: ReadOptions, catalog: StoreCatalog, ranges: Sequence[Range], cores: int | None
+) -> list[PathTask]:
+    """Tasks for ranges of a catalog's queues."""
+    files = catalog.files()
+    made = tasks(
+        [catalog.cut(part) for part in ranges],
+        cores=cores,
+        min_partitions=options.min_partitions,
+        ordered=options.ordered,
+        striped=True,
+    )
+    return [
+        PathTask(
+            [PathRange(part, catalog.tail(part)) for part in task.ranges],
+            {part.queue.broker_name: files[part.queue.broker_name] for part in task.ranges},
+        )
+        for task in made
+    ]
+
+
+def read_path(
+    task: PathTask, options: ReadOptions, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a task as Arrow batches."""
+    wanted = Wanted(columns, options.exact_tags, options.keys, options.include_properties)
+    # The queues of a store share the log, so they share its maps: each costs page faults once.
+    maps = SegmentMaps(OS_FILES, _OPEN_FILES)
+    for part, tail in task.ranges:
+        files = task.files[part.queue.broker_name]
+        yield from _QueueReader(files, part, options, maps).read(tail, wanted)
+
+
+def path_reader(
+    options: ReadOptions, columns: tuple[str, ...], cores: int | None
+) -> DataSourceReader:
+    """The reader for a batch of ``option("path")``."""
+    return PathReader(options, columns, cores)
+
+
+def path_stream(
+    options: ReadOptions, columns: tuple[str, ...], cores: int | None
+) -> DataSourceStreamReader:
+    """The reader for a stream of ``option("path")``."""
+    from penstock.spark.source.path_stream import PathStream
+
+    return PathStream(options, columns, cores)
+
+
+class PathReader(DataSourceReader):
+    """One batch read of store directories; what "latest" means is decided when Spark plans it."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...], cores: int | None) -> None:
+        self._options = options
+        self._columns = columns
+        self._cores = cores
+
+    def partitions(self) -> list[InputPartition]:
+        return list(path_partitions(self._options, self._cores))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Without any partition Spark reads one that is not ours.
+        if isinstance(partition, PathTask):
+            yield from read_path(partition, self._options, self._columns)
+
+
+class _QueueReader:
+    """Reads one range of one queue."""
+
+    def __init__(
+        self, store: StoreFiles, part: Range, options: ReadOptions, maps: SegmentMaps
+    ) -> None:
+        self._store = store
+        self._part = part
+        self._options = options
+        topic = options.access.long_name(part.queue.topic)
+        queue_id = part.queue.queue_id
+        self._directory = f"{store.root}/{layout.CONSUME_QUEUE}/{topic}/{queue_id}"
+        self._log_directory = f"{store.root}/{layout.COMMIT_LOG}"
+        self._maps = maps
+        codes = parse_tags(options.tags).codes
+        # There the code is the time of delivery.
+        self._codes = None if topic == SCHEDULE_TOPIC or not codes else np.array(sorted(codes))
+
+    def read(self, tail: Tail, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        for first, entries in self._entries(tail):
+            positions = entries["position"].astype(np.int64)
+            sizes = entries["size"].astype(np.int64)
+            offsets = np.arange(first, first + len(entries))
+            # Where another program lost a part of a queue, it wrote entries about nothing.
+            is_kept = sizes != _FILLER_SIZE
+            if self._codes is not None:
+                codes = entries["code"].astype(np.int64)
+                is_kept &= np.isin(codes, self._codes) | (codes <= _LAST_EXTENDED_ADDRESS)
+            if not is_kept.all():
+                positions, offsets = positions[is_kept], offsets[is_kept]
+            yield from self._records(positions, offsets, wanted)
+
+    def _entries(self, tail: Tail) -> Iterator[tuple[int, Entries]]:
+        """The entries of the range, chunk by chunk, each with the offset of its first."""
+        offset, high = self._part.low, min(self._part.high, tail.start)
+        per_file = self._store.queue_bytes // UNIT_BYTES
+        while offset < high:
+            number = offset // per_file
+            path = segment_path(self._directory, number * self._store.queue_bytes)
+            stop = min(high, (number + 1) * per_file, offset + CHUNK_ENTRIES)
+            view = self._maps.view(path, self._store.queue_bytes)
+            if view is None:
+                stop = min(high, (number + 1) * per_file)
+                self._lose(offset, stop, f"{path} is gone")
+            else:
+                start = (offset - number * per_file) * UNIT_BYTES
+                yield offset, np.frombuffer(view, _ENTRY, stop - offset, start)
+            offset = stop
+        for start in range(0, len(tail.entries), CHUNK_ENTRIES * UNIT_BYTES):
+            part = tail.entries[start : start + CHUNK_ENTRIES * UNIT_BYTES]
+            yield tail.start + start // UNIT_BYTES, np.frombuffer(part, _ENTRY)
+
+    def _records(
+        self, positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode messages at these log positions, segment by segment."""
+        if not len(positions):
+            return
+        size = self._store.log_bytes
+        edges = [0, len(positions)]
+        # Mostly all are in one segment, which two divisions tell.
+        if positions.min() // size != positions.max() // size:
+            edges[1:1] = (np.flatnonzero(np.diff(positions // size)) + 1).tolist()
+        for first, last in itertools.pairwise(edges):
+            base = int(positions[first]) // size * size
+            path = segment_path(self._log_directory, base)
+            view = self._maps.view(path, size) if base >= 0 else None
+            if view is None:
+                self._lose(int(offsets[first]), int(offsets[last - 1]) + 1, f"{path} is gone")
+                continue
+            starts = positions[first:last] - base
+            try:
+                yield from to_batches(
+                    view,
+                    broker=self._part.queue.broker_name,
+                    topic=self._part.queue.topic,
+                    wanted=wanted,
+                    positions=starts,
+                    offsets=offsets[first:last],
+                )
+            except ProtocolError as error:
+                raise self._damaged(path, str(error)) from error
+
+    def _damaged(self, path: str, what: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"{path}: {what}",
+            expected=f"what {self._directory} points to",
+            hint=f"penstock store verify {self._store.root}",
+        )
+
+    def _lose(self, low: int, high: int, why: str) -> None:
+        what = f"messages {low} to {high - 1} of {self._part.queue} are gone: {why}"
+        if self._options.fail_on_data_loss:
+            raise lost(what)
+        log.warning("%s; skipped", what)

@@ -1,0 +1,361 @@
+"""From the log to queues and index: what a record means for both, for fresh and for old ones.
+
+A fresh append is dispatched from what the appender has in hand; the log is not parsed a second
+time. After a crash the same records are dispatched again from the log, which must give the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+
+from penstock.protocol.filters.tags import tag_code
+from penstock.protocol.records.codec import SysFlag
+from penstock.store.bulk.batch_encoding import Run
+from penstock.store.bulk.columnar_batch import EvenRun, read_even_run
+from penstock.store.config import StoreConfig
+from penstock.store.consume_queue import ConsumeQueue, pack_unit, pack_units
+from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
+from penstock.store.key_index import KeyIndex
+from penstock.store.log_scan import Scanned
+from penstock.store.property_scan import DELAY, KEYS, TAGS, UNIQUE_KEY, value_of
+from penstock.store.queue_table import TAIL_BYTES, QueueTable
+
+log = logging.getLogger(__name__)
+
+Arrival = Callable[[str, int, int, int, int, bytes], None]
+"""Called with topic, queue id, next queue offset, tags code, store timestamp and properties."""
+
+_TRANSACTION = SysFlag.TRANSACTION_MASK
+_ROLLBACK = SysFlag.TRANSACTION_ROLLBACK
+_UNQUEUED = (SysFlag.TRANSACTION_PREPARED, _ROLLBACK)
+_MAX_CACHED_TAGS = 4096
+_MAX_CACHED_TOPICS = 4096
+_PORTION = 256
+"""Records dispatched again together."""
+_UNKNOWN_LEVEL_MS = 1_000
+
+Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes]
+"""A fresh record on its way to queue and index: queue, log position, size, queue offset, system
+flag, store timestamp, properties. A plain tuple, since one is made for every append."""
+
+StagedRun = tuple[ConsumeQueue, int, int, int, int, int, Run]
+"""Fresh records of one batch: queue, log position of the first, size of all, queue offset of the
+first, system flag, store timestamp, and the run itself."""
+
+_Visible = tuple[ConsumeQueue, int, int, int, bytes]
+"""A record that readers see now: queue, next queue offset, tags code, store timestamp, properties.
+"""
+
+
+def message_keys(properties: bytes) -> list[bytes]:
+    """The keys a message is indexed by: its unique id, then the words of KEYS."""
+    marked = b"\x02%b\x02" % properties
+    unique = value_of(marked, UNIQUE_KEY)
+    words = value_of(marked, KEYS)
+    return ([unique] if unique else []) + [word for word in words.split(b" ") if word]
+
+
+def _opened(staged: StagedRun) -> list[Staged]:
+    """The messages of a run one by one."""
+    queue, _, _, queue_offset, sys_flag, timestamp, run = staged
+    return [
+        (queue, position, size, offset, sys_flag, timestamp, properties)
+        for offset, (position, size, properties) in enumerate(
+            zip(run.positions, run.sizes, run.properties, strict=True), queue_offset
+        )
+    ]
+
+
+class Dispatcher:
+    """Builds queue entries and index entries, and tells who waits for messages."""
+
+    def __init__(self, config: StoreConfig, queues: QueueTable, index: KeyIndex | None) -> None:
+        self._queues = queues
+        self._index = index
+        self._index_tags = config.index_tags
+        self._delays = tuple(config.delay_levels_ms)
+        self._tag_codes: dict[bytes, int] = {}
+        self._topic_hashes: dict[str, TopicHash] = {}
+        self.listeners: list[tuple[Arrival, Collection[tuple[str, int]] | None]] = []
+        self.deleted_topics: dict[str, int] = {}
+        self.index_stopped_at: int | None = None
+        """From where on keys are missing; the thread that flushes notes it for the next start."""
+        self.index_error: OSError | None = None
+        """Why nothing is added to the index now, if so."""
+
+    def is_awaited(self, staged: Sequence[Staged | StagedRun]) -> bool:
+        """Whether somebody waits for a message of one of these queues."""
+        for _, waiting in self.listeners:
+            if waiting is None:
+                return True
+            if waiting:
+                for one in staged:
+                    if one[0].place in waiting:
+                        return True
+        return False
+
+    def publish(self, staged: Sequence[Staged | StagedRun]) -> None:
+        """Make appended records and runs of them visible, in the order of the log."""
+        single: list[Staged] = []
+        for one in staged:
+            tail = one[6]
+            if isinstance(tail, bytes):
+                single.append(one)  # type: ignore[arg-type]  # the last part says which it is
+                continue
+            even = self._read_run(one[0], one[4], tail)
+            if even is None:
+                single += _opened(one)  # type: ignore[arg-type]
+                continue
+            if single:
+                self.fresh(single)
+                single = []
+            self._fresh_run(one[0], one[3], one[5], tail, even)
+        if single:
+            self.fresh(single)
+
+    def _read_run(self, queue: ConsumeQueue, sys_flag: int, run: Run) -> EvenRun | None:
+        """What a run means, if that can be said of all its messages at once."""
+        if (
+            sys_flag & _TRANSACTION
+            or queue.is_schedule
+            or queue.is_deleted
+            or self._index_tags
+            or any(waiting is None for _, waiting in self.listeners)
+        ):
+            return None
+        is_indexed = self._index is not None and self.index_error is None
+        return read_even_run(run, self._topic_hash_of(queue) if is_indexed else None)
+
+    def _fresh_run(
+        self, queue: ConsumeQueue, queue_offset: int, timestamp: int, run: Run, even: EvenRun
+    ) -> None:
+        """Make a run visible, as `fresh` would its messages one by one."""
+        queues = self._queues
+        code = self._tag_code(even.tag)
+        units = pack_units(run.positions, run.sizes, code)
+        tail = queue.tail
+        if not tail:
+            queues.dirty[queue] = None
+        tail += units
+        queue.max_offset = queue_offset + len(run.sizes)
+        if len(tail) >= TAIL_BYTES:
+            queues.settle(queue)
+        queues.bound_tails(len(run.sizes))
+        if even.hashes:
+            self._add_run(run, even, timestamp)
+        place = queue.place
+        for listener, waiting in self.listeners:
+            for next_offset, said in enumerate(run.properties, queue_offset + 1):
+                # Mostly nobody waits, or no longer than for the first of them.
+                if waiting is None or place not in waiting:
+                    break
+                listener(*place, next_offset, code, timestamp, said)
+
+    def _add_run(self, run: Run, even: EvenRun, timestamp: int) -> None:
+        assert self._index is not None, "keys were read for it"
+        positions = run.positions
+        if even.keys_each > 1:
+            positions = [one for one in positions for _ in range(even.keys_each)]
+        try:
+            self._index.add_columns(even.hashes, positions, timestamp)
+        except OSError as error:
+            self._stop_index(positions[0], error)
+
+    def fresh(self, staged: Sequence[Staged]) -> None:
+        """Make appended records visible."""
+        index = self._index if self.index_error is None else None
+        keys: list[Keyed] = []
+        arrivals: list[_Visible] = []
+        # Mostly nobody waits for a message to arrive, and then nothing is noted down.
+        is_awaited = any(waiting is None or waiting for _, waiting in self.listeners)
+        queues = self._queues
+        tag_codes = self._tag_codes
+        for queue, position, size, queue_offset, sys_flag, timestamp, properties in staged:
+            kind = sys_flag & _TRANSACTION
+            marked = b"\x02%b\x02" % properties
+            if index is not None and kind != _ROLLBACK:
+                topic_hash = queue.topic_hash or self._topic_hash_of(queue)
+                for key in self._keys(marked):
+                    keys.append((topic_hash, key, position, timestamp))
+            if kind in _UNQUEUED or queue.is_deleted:
+                continue
+            at = marked.rfind(TAGS)
+            if at < 0 and not queue.is_schedule:
+                code = 0
+            else:
+                tag = marked[at + 6 : marked.find(b"\x02", at + 6)] if at >= 0 else b""
+                known = tag_codes.get(tag) if tag else None
+                if known is None or queue.is_schedule:
+                    known = self._tags_code(queue, marked, timestamp)
+                code = known
+            tail = queue.tail
+            if not tail:
+                queues.dirty[queue] = None
+            tail += pack_unit(position, size, code)
+            queue.max_offset = queue_offset + 1
+            if len(tail) >= TAIL_BYTES:
+                queues.settle(queue)
+            if is_awaited:
+                arrivals.append((queue, queue_offset + 1, code, timestamp, properties))
+        queues.bound_tails(len(staged))
+        if index is not None and keys:
+            self._add_keys(index, keys)
+        if arrivals:
+            self._tell(arrivals)
+
+    def _add_keys(self, index: KeyIndex, keys: list[Keyed]) -> None:
+        _, _, position, timestamp = keys[0]
+        try:
+            if keys[-1][2] == position:
+                # Hashing together pays off for several messages only.
+                hashes = [topic_hash.of(key) for topic_hash, key, _, _ in keys]
+                index.add(hashes, position, timestamp)
+            else:
+                index.add_many(hash_keys(keys))
+        except OSError as error:
+            # The messages are in the log and have their queue entries; their keys follow when
+            # there is room again, see catch_up.
+            self._stop_index(position, error)
+
+    def _tell(self, arrivals: list[_Visible]) -> None:
+        for listener, waiting in self.listeners:
+            for queue, next_offset, code, timestamp, properties in arrivals:
+                if waiting is None or queue.place in waiting:
+                    listener(queue.topic, queue.queue_id, next_offset, code, timestamp, properties)
+
+    def _stop_index(self, position: int, error: OSError) -> None:
+        log.error("index cannot be written position=%d error=%s", position, error)
+        self.index_stopped_at = position
+        self.index_error = error
+
+    def catch_up(self, records: Iterable[Scanned]) -> bool:
+        """Index what was left out since the index could not be written; True if that worked."""
+        self.index_error = None
+        self.again(records, queue_too=False)
+        if self.index_error is not None:
+            return False
+        # Not sooner: who dies halfway must find a note that keys are missing.
+        self.index_stopped_at = None
+        return True
+
+    def again(self, records: Iterable[Scanned], *, queue_too: bool = True) -> int:
+        """Dispatch records of the log; doing so twice changes nothing. Returns how many."""
+        total = 0
+        remaining = iter(records)
+        while portion := list(islice(remaining, _PORTION)):
+            self._index_again(portion)
+            if queue_too:
+                self._queue_again(portion)
+            total += len(portion)
+        if self._index is not None:
+            self._index.finish()
+        return total
+
+    def _index_again(self, records: Sequence[Scanned]) -> None:
+        index = self._index
+        if index is None or self.index_error is not None:
+            return
+        start = index.end_position
+        keys: list[Keyed] = []
+        for position, _, topic, _, _, sys_flag, timestamp, properties in records:
+            if position < start or sys_flag & _TRANSACTION == _ROLLBACK:
+                continue
+            topic_hash = self._topic_hash(topic)
+            for key in self._keys(b"\x02%b\x02" % properties):
+                keys.append((topic_hash, key, position, timestamp))
+        if keys:
+            self._add_keys(index, keys)
+
+    def _queue_again(self, records: Sequence[Scanned]) -> None:
+        queues = self._queues
+        known, settled = queues.queues, queues.settled
+        deleted = self.deleted_topics
+        for record in records:
+            position, size, topic, queue_id, queue_offset, sys_flag, timestamp, properties = record
+            if sys_flag & _TRANSACTION in _UNQUEUED or (
+                deleted and position < deleted.get(topic, 0)
+            ):
+                continue
+            queue = known.get((topic, queue_id)) or queues.get_for_recovery(topic, queue_id)
+            if queue is None:
+                log.warning(
+                    "record without a possible queue position=%d topic=%r queue_id=%d",
+                    position, topic, queue_id,
+                )  # fmt: skip
+                continue
+            code = 0
+            if b"TAGS\x01" in properties or queue.is_schedule:
+                code = self._tags_code(queue, b"\x02%b\x02" % properties, timestamp)
+            tail = queue.tail
+            if tail and queue_offset == queue.max_offset and queue in settled:
+                # What put_again does for a queue that goes on where it was.
+                tail += pack_unit(position, size, code)
+                queue.max_offset = queue.next_offset = queue_offset + 1
+                if len(tail) >= TAIL_BYTES:
+                    queues.settle(queue)
+            else:
+                queues.put_again(queue, queue_offset, position, size, code)
+        queues.bound_tails(len(records))
+
+    def _topic_hash_of(self, queue: ConsumeQueue) -> TopicHash:
+        if queue.topic_hash is None:
+            queue.topic_hash = self._topic_hash(queue.topic)
+        return queue.topic_hash
+
+    def _topic_hash(self, topic: str) -> TopicHash:
+        topic_hash = self._topic_hashes.get(topic)
+        if topic_hash is None:
+            if len(self._topic_hashes) >= _MAX_CACHED_TOPICS:
+                self._topic_hashes.clear()
+            topic_hash = self._topic_hashes[topic] = TopicHash(topic.encode())
+        return topic_hash
+
+    def _keys(self, marked: bytes) -> list[bytes]:
+        """The keys a message is indexed by: its unique id, the words of KEYS, its tag if wanted."""
+        keys: list[bytes] = []
+        at = marked.rfind(UNIQUE_KEY)
+        if at >= 0:
+            unique = marked[at + 10 : marked.find(b"\x02", at + 10)] or value_of(marked, UNIQUE_KEY)
+            if unique:
+                keys.append(unique)
+        at = marked.rfind(KEYS)
+        if at >= 0:
+            words = marked[at + 6 : marked.find(b"\x02", at + 6)] or value_of(marked, KEYS)
+            if b" " in words:
+                keys += [word for word in words.split(b" ") if word]
+            elif words:
+                keys.append(words)
+        if self._index_tags:
+            tag = value_of(marked, TAGS)
+            if tag:
+                keys.append(b"T#" + tag)
+        return keys
+
+    def _tags_code(self, queue: ConsumeQueue, marked: bytes, timestamp: int) -> int:
+        """The number kept of a tag; for a delayed message the time of its delivery instead."""
+        if queue.is_schedule:
+            delivery = self._delivery_time(value_of(marked, DELAY), timestamp)
+            if delivery is not None:
+                return delivery
+        return self._tag_code(value_of(marked, TAGS))
+
+    def _tag_code(self, tag: bytes) -> int:
+        code = self._tag_codes.get(tag)
+        if code is None:
+            code = tag_code(tag.decode("utf-8", "replace"))
+            if len(self._tag_codes) >= _MAX_CACHED_TAGS:
+                self._tag_codes.clear()
+            self._tag_codes[tag] = code
+        return code
+
+    def _delivery_time(self, level: bytes, timestamp: int) -> int | None:
+        try:
+            number = min(int(level), len(self._delays))
+        except ValueError:
+            return None
+        if number <= 0:
+            return None
+        wait = self._delays[number - 1] if self._delays else _UNKNOWN_LEVEL_MS
+        return timestamp + wait

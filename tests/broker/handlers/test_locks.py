@@ -1,0 +1,118 @@
+"""Locks of queues for orderly consumption, over a socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.asking import lock, unlock
+from tests.support.stage import Stage, in_virtual_time
+from tests.support.wire import Wire, body_of, json_body
+
+from penstock.broker import Broker
+from penstock.model import MessageQueue
+from penstock.protocol.bodies.clients import LockBatch, LockBatchReply
+from penstock.protocol.codes import RequestCode, ResponseCode
+
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
+
+
+@pytest.mark.spec("S147")
+async def test_the_answer_is_exactly_what_the_member_holds(wire: Wire) -> None:
+    assert await lock(wire, "g", "A", QUEUES[:3]) == set(QUEUES[:3])
+    # Another member gets what is free, and nothing of the first one's.
+    assert await lock(wire, "g", "B", QUEUES) == {QUEUES[3]}
+    # The first renews, and is not given the other's.
+    assert await lock(wire, "g", "A", QUEUES) == set(QUEUES[:3])
+    assert await lock(wire, "g", "A", []) == set()
+
+
+@pytest.mark.spec("S147")
+async def test_nobody_unlocks_for_another(wire: Wire) -> None:
+    await lock(wire, "g", "A", QUEUES[:2])
+    await unlock(wire, "g", "B", QUEUES)
+    assert await lock(wire, "g", "B", QUEUES[:2]) == set()
+    await unlock(wire, "g", "A", QUEUES[:1])
+    assert await lock(wire, "g", "B", QUEUES[:2]) == {QUEUES[0]}
+    await unlock(wire, "nobody", "A", QUEUES)
+
+
+@pytest.mark.spec("S127")
+async def test_groups_lock_the_same_queue_independently(wire: Wire) -> None:
+    assert await lock(wire, "g1", "A", QUEUES) == set(QUEUES)
+    assert await lock(wire, "g2", "B", QUEUES) == set(QUEUES)
+    await unlock(wire, "g1", "A", QUEUES)
+    assert await lock(wire, "g2", "A", QUEUES) == set()
+
+
+@pytest.mark.spec("S146")
+@in_virtual_time
+async def test_a_lock_that_is_not_renewed_can_be_taken_after_a_minute(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await lock(wire, "g", "A", QUEUES[:2])
+        await stage.clock.sleep(59)
+        assert await lock(wire, "g", "B", QUEUES[:2]) == set()
+        assert await lock(wire, "g", "A", QUEUES[:1]) == {QUEUES[0]}
+        await stage.clock.sleep(2)
+        # The one that was renewed is still held.
+        assert await lock(wire, "g", "B", QUEUES[:2]) == {QUEUES[1]}
+        assert await lock(wire, "g", "A", QUEUES[:2]) == {QUEUES[0]}
+
+
+@in_virtual_time
+async def test_locks_that_nobody_renews_are_forgotten(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        for number in range(50):
+            # Nobody has this topic; RocketMQ gives its locks all the same.
+            queues = [MessageQueue(f"Unknown-{number}", "broker-a", 0), QUEUES[0]]
+            assert await lock(wire, f"g{number}", "A", queues) == set(queues)
+            assert await lock(wire, f"h{number}", "A", []) == set()
+        assert len(broker.state.locks) == 100
+        await stage.clock.sleep(50)
+        await lock(wire, "g0", "A", QUEUES[:1])
+        await stage.clock.sleep(25)
+        assert len(broker.state.locks) == 1
+        assert await lock(wire, "g0", "B", QUEUES[:1]) == set()
+
+
+@pytest.mark.spec("S147")
+async def test_a_lock_belongs_to_the_client_and_not_to_its_connection(
+    wire: Wire, broker: Broker
+) -> None:
+    await lock(wire, "g", "A", QUEUES)
+    await wire.close()
+    async with await Wire.connect(broker.port) as again:
+        assert await lock(again, "g", "B", QUEUES) == set()
+        assert await lock(again, "g", "A", QUEUES) == set(QUEUES)
+
+
+async def test_an_answer_without_locks_still_has_the_list(wire: Wire) -> None:
+    await lock(wire, "g", "A", QUEUES)
+    answer = await wire.ok(RequestCode.LOCK_BATCH_MQ, body=LockBatch("g", "B", tuple(QUEUES)))
+    assert body_of(answer) == b'{"lockOKMQSet":[]}'
+    assert json_body(LockBatchReply, answer).locked == ()
+
+
+async def test_unlocking_may_be_one_way(wire: Wire) -> None:
+    await lock(wire, "g", "A", QUEUES)
+    wire.oneway(RequestCode.UNLOCK_BATCH_MQ, body=LockBatch("g", "A", tuple(QUEUES)))
+    assert await lock(wire, "g", "B", QUEUES) == set(QUEUES)
+
+
+async def test_5x_fields_and_strange_order_are_understood(wire: Wire) -> None:
+    body = (
+        b'{"onlyThisBroker":false,"mqSet":[{"topic":"T","queueId":"2","brokerName":"broker-a"}],'
+        b'"clientId":"A","consumerGroup":"g"}\n'
+    )
+    answer = await wire.ok(RequestCode.LOCK_BATCH_MQ, body=body)
+    assert json_body(LockBatchReply, answer).locked == (QUEUES[2],)
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b'{"mqSet":7}'])
+async def test_a_body_that_is_none_is_refused_and_costs_nothing(wire: Wire, body: bytes) -> None:
+    answer = await wire.request(RequestCode.LOCK_BATCH_MQ, body=body)
+    assert answer.code != ResponseCode.SUCCESS
+    assert await lock(wire, "g", "A", QUEUES) == set(QUEUES)

@@ -1,0 +1,357 @@
+"""Usual sends take a shortcut past the handler; nobody can tell by what comes of it.
+
+A header whose first key is its code may take the shortcut. The same header with its keys in another
+order never does, so every request here is made both ways and has to end the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import struct
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.support.asking import all_records, put_topic
+from tests.support.faulty_files import FaultyFiles, SimulatedDisk
+from tests.support.paths import VECTORS
+from tests.support.stage import Stage
+from tests.support.wire import Wire
+
+from penstock.broker import Broker
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import ONEWAY, Command, decode_command
+from penstock.protocol.extensions import SHORT_RECEIPT
+from penstock.protocol.frames import FrameDecoder
+from penstock.protocol.headers import encode_send_v2
+from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.records.batches import BatchItem, encode_batch
+from penstock.protocol.records.codec import Record
+from penstock.remoting.peer import shortcut_key
+
+UNIQUE_ID = "7F0000013A2218B4AAC2000000000001"
+PROPERTIES = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01created\x02"
+
+
+def header(**changes: object) -> dict[str, object]:
+    """A usual header; a change of None takes a field away."""
+    ext: dict[str, object] = dict(
+        encode_send_v2(
+            SendMessage(
+                *("producers", "T", "TBW102", 8, 0, 0, 1_700_000_000_000, 0),
+                properties=PROPERTIES,
+                broker_name="broker-a",
+            )
+        )
+    )
+    head: dict[str, object] = {
+        "code": RequestCode.SEND_MESSAGE_V2,
+        "extFields": ext,
+        "flag": 0,
+        "language": "JAVA",
+        "opaque": 7,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": 479,
+    }
+    for key, value in changes.items():
+        fields = ext if len(key) == 1 else head
+        if value is None:
+            fields.pop(key, None)
+        else:
+            fields[key] = value
+    return head
+
+
+def frame(head: dict[str, object], body: bytes) -> bytes:
+    text = orjson.dumps(head)
+    return struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
+
+
+async def ask(broker: Broker, head: dict[str, object], body: bytes) -> Command | None:
+    """The answer to one request on a connection of its own; None if it was hung up on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    decoder = FrameDecoder()
+    writer.write(frame(head, body))
+    try:
+        while data := await reader.read(1 << 16):
+            for one in decoder.feed(data):
+                return decode_command(one)
+        return None
+    finally:
+        writer.close()
+
+
+def the_long_way(head: dict[str, object]) -> dict[str, object]:
+    return dict(reversed(head.items()))
+
+
+def told(answer: Command | None) -> object:
+    """What an answer says, but for the place of the message."""
+    if answer is None:
+        return None
+    ext = dict(answer.ext or {})
+    ext.pop("msgId", None)
+    ext.pop("queueOffset", None)
+    return answer.code, answer.request_id, answer.flag, answer.remark, ext
+
+
+def kept(record: Record) -> object:
+    return (
+        record.body,
+        record.properties,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host[:4],
+        record.store_host,
+        record.reconsume_times,
+        record.queue_id,
+    )
+
+
+async def opened(broker: Broker, wire: Wire) -> None:
+    """Send the first messages, which no shortcut may take."""
+    await put_topic(wire, "T", 4)
+    assert (await wire.send("T")).code == 0
+    assert orjson.dumps(header()).startswith(shortcut_key(RequestCode.SEND_MESSAGE_V2))
+
+
+@pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
+def test_java_producers_write_headers_that_may_take_the_shortcut(release: str) -> None:
+    with gzip.open(VECTORS / f"frames-{release}.jsonl.gz", "rt") as lines:
+        frames = [
+            bytes.fromhex(one["frame_hex"]) for line in lines if _is_send(one := orjson.loads(line))
+        ]
+    assert frames
+    for sent in frames:
+        [decoded] = FrameDecoder().feed(sent)
+        assert decoded.header.startswith(shortcut_key(RequestCode.SEND_MESSAGE_V2))
+        assert set("abcdefghijm") <= set(decode_command(decoded).ext or {})
+
+
+def _is_send(frame: dict[str, object]) -> bool:
+    return (
+        frame["code"] == RequestCode.SEND_MESSAGE_V2
+        and frame["direction"] == "client->broker"
+        and frame["serialize_type"] == "JSON"
+        and frame["language"] == "JAVA"
+    )
+
+
+CHANGES: list[dict[str, object]] = [
+    {},
+    {"e": "3"},
+    {"e": "4"},
+    {"e": "-1"},
+    {"e": "00"},
+    {"e": 0},
+    {"e": None},
+    {"a": None},
+    {"b": None},
+    {"b": "unknown"},
+    {"b": "%RETRY%g"},
+    {"b": "SCHEDULE_TOPIC_XXXX"},
+    {"b": 5},
+    {"b": ["T"]},
+    {"c": None},
+    {"d": None},
+    {"d": "many"},
+    {"d": "99999999999"},
+    {"f": "8"},
+    {"f": "12"},
+    {"f": "4294967296"},
+    {"f": None},
+    {"g": "9223372036854775807"},
+    {"g": "9223372036854775808"},
+    {"g": "now"},
+    {"g": -5},
+    {"g": None},
+    {"h": "77"},
+    {"h": "-2147483648"},
+    {"h": "x"},
+    {"i": None},
+    {"i": ""},
+    {"i": 5},
+    {"i": "TAGS\x01a\x02"},
+    {"i": "TAGS\x01a"},
+    {"i": PROPERTIES + "DELAY\x013\x02"},
+    {"i": PROPERTIES + "TRAN_MSG\x01true\x02"},
+    {"i": PROPERTIES + "TIMER_DELAY_SEC\x0130\x02"},
+    {"i": PROPERTIES + "MSG_REGION\x01elsewhere\x02"},
+    {"i": PROPERTIES + "a_b\x01\u00fc\x02"},
+    {"i": PROPERTIES + "zero\x01\x00\x02"},
+    {"i": 'UNIQ_KEY\x01"\\\u00fc\x02'},
+    {"i": "x" * 40_000},
+    {"j": "3"},
+    {"j": None},
+    {"m": "true"},
+    {"m": "TRUE"},
+    {"m": None},
+    {"opaque": 0},
+    {"opaque": 2**31 - 1},
+    {"opaque": -3},
+    {"opaque": 2**31},
+    {"opaque": "7"},
+    {"opaque": 1.5},
+    {"version": None},
+    {"language": "KLINGON"},
+    {"extFields": None},
+    {"extFields": []},
+    {"remark": "hello"},
+    {"flag": 1},
+    {"flag": 0.0},
+    {"flag": None},
+]
+
+
+BATCH: dict[str, object] = {"code": RequestCode.SEND_BATCH_MESSAGE, "m": "true"}
+
+
+def batch(*properties: bytes) -> bytes:
+    return encode_batch([BatchItem(b"body", said) for said in properties])
+
+
+USUAL_BATCH = batch(*(b"UNIQ_KEY\x01id-%02d\x02" % number for number in range(20)))
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+async def test_a_request_ends_the_same_on_either_way(
+    broker: Broker, wire: Wire, changes: dict[str, object], is_batch: bool
+) -> None:
+    await opened(broker, wire)
+    head = header(**({**BATCH, **changes} if is_batch else changes))
+    body = USUAL_BATCH if is_batch else b"body"
+    outcomes = []
+    for way in (head, the_long_way(head)):
+        before = broker.state.storage.store.max_position
+        answer = None
+        # A response nobody asked for is not answered: nothing to wait for.
+        if changes != {"flag": 1}:
+            answer = await ask(broker, way, body)
+        outcomes.append((told(answer), broker.state.storage.store.max_position > before))
+    short, long = outcomes
+    if "e" in changes or "i" in changes:
+        # The broker chooses a queue, or an id, and never the same.
+        short, long = _without_choices(short), _without_choices(long)
+    assert short == long
+
+
+def _without_choices(outcome: tuple[object, bool]) -> tuple[object, bool]:
+    answer, is_stored = outcome
+    if not isinstance(answer, tuple):
+        return outcome
+    *rest, ext = answer
+    chosen = ("transactionId", "queueId")
+    return (*rest, {key: value for key, value in ext.items() if key not in chosen}), is_stored
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"y" * 300_000])
+async def test_a_body_ends_the_same_on_either_way(broker: Broker, wire: Wire, body: bytes) -> None:
+    await opened(broker, wire)
+    head = header()
+    assert told(await ask(broker, head, body)) == told(await ask(broker, the_long_way(head), body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        USUAL_BATCH,
+        batch(b""),
+        batch(b"UNIQ_KEY\x01a\x02", b"KEYS\x01many words\x02TAGS\x01t\x02", b"x\x01y"),
+        batch(b"UNIQ_KEY\x01a\x02DELAY\x013\x02"),
+        batch(b"zero\x01\x00\x02"),
+        USUAL_BATCH[:-1],
+        b"",
+        b"no batch at all, but a body of some length",
+    ],
+)
+async def test_a_batch_ends_the_same_on_either_way(broker: Broker, wire: Wire, body: bytes) -> None:
+    await opened(broker, wire)
+    head = header(**BATCH, e="2", f="12", j="3", g="1700000000123")
+    answers = [await ask(broker, way, body) for way in (the_long_way(head), head, head)]
+    assert told(answers[0]) == told(answers[1]) == told(answers[2])
+    records = await all_records(wire, "T", 2)
+    count = len(records) // 3
+    assert [record.queue_offset for record in records] == list(range(3 * count))
+    for start in (count, 2 * count):
+        assert list(map(kept, records[start : start + count])) == list(map(kept, records[:count]))
+    for number, answer in enumerate(answers):
+        assert answer is not None
+        if answer.code == ResponseCode.SUCCESS:
+            named = [int(one[16:], 16) for one in (answer.ext or {})["msgId"].split(",")]
+            stored = records[number * count : number * count + count]
+            assert named == [record.log_position for record in stored]
+    assert broker.state.stats.puts_of("T").count == 1 + len(records)
+
+
+async def test_a_short_receipt_names_one_message_on_either_way(broker: Broker, wire: Wire) -> None:
+    await opened(broker, wire)
+    head = header(**BATCH)
+    assert isinstance(head["extFields"], dict)
+    head["extFields"][SHORT_RECEIPT] = "true"
+    for way in (the_long_way(head), head):
+        answer = await ask(broker, way, USUAL_BATCH)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+        assert "," not in (answer.ext or {})["msgId"]
+
+
+async def test_the_same_record_is_stored_on_either_way(broker: Broker, wire: Wire) -> None:
+    await opened(broker, wire)
+    head = header(e="2", h="77", f="12", j="3", g="1700000000123")
+    for way in (the_long_way(head), head, head):
+        answer = await ask(broker, way, b"body")
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+    first, *others = await all_records(wire, "T", 2)
+    assert len(others) == 2
+    assert {kept(other) for other in others} == {kept(first)}
+    assert [record.queue_offset for record in (first, *others)] == [0, 1, 2]
+    assert broker.state.stats.puts_of("T").count == 4
+
+
+async def test_a_oneway_send_is_stored_and_not_answered(broker: Broker, wire: Wire) -> None:
+    await opened(broker, wire)
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    writer.write(frame(header(flag=ONEWAY), b"quiet"))
+    writer.write(frame(header(opaque=8), b"loud"))
+    decoder = FrameDecoder()
+    answers: list[Command] = []
+    while not answers:
+        answers += [decode_command(one) for one in decoder.feed(await reader.read(1 << 16))]
+    assert [answer.request_id for answer in answers] == [8]
+    assert [r.body for r in await all_records(wire, "T", 0)][1:] == [b"quiet", b"loud"]
+    writer.close()
+
+
+async def test_a_topic_that_changes_is_looked_at_again(broker: Broker, wire: Wire) -> None:
+    await opened(broker, wire)
+    head = header(e="3")
+    for _ in range(2):
+        answer = await ask(broker, head, b"body")
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+    await put_topic(wire, "T", 2)
+    answer = await ask(broker, head, b"body")
+    assert answer is not None
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    answer = await ask(broker, header(c="no-template"), b"body")
+    assert answer is not None
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_full_disk_is_told_on_the_short_way_too(tmp_path: Path) -> None:
+    files = FaultyFiles(SimulatedDisk())
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(files=files)
+        await opened(broker, await stage.connect(broker))
+        files.disk.free_bytes = 0
+        # The write that finds the disk full comes after the answer was made, which never leaves.
+        assert await ask(broker, header(), b"lost") is None
+        refused = [await ask(broker, way, b"x") for way in (header(), the_long_way(header()))]
+        assert told(refused[0]) == told(refused[1])
+        assert refused[0] is not None
+        assert refused[0].code == ResponseCode.SERVICE_NOT_AVAILABLE

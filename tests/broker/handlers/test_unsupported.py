@@ -1,0 +1,152 @@
+"""What the broker does not do is refused in words, and written down."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.paths import ROOT
+from tests.support.wire import Wire, json_body
+
+from penstock.broker import Broker
+from penstock.broker.handlers.unsupported import LIMITS, limits_table
+from penstock.broker.settings import CHANGEABLE, CHANGEABLE_STORE
+from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
+from penstock.model.properties import encode_properties
+from penstock.protocol.bodies.common import RequestMode
+from penstock.protocol.bodies.pop import RequestModes, SetRequestMode
+from penstock.protocol.codes import REQUEST_NAMES, RequestCode
+from penstock.protocol.records.batches import BatchItem, encode_batch
+
+LIMITS_PAGE = ROOT / "docs" / "limits.md"
+REFUSED = [(limit, code) for limit in LIMITS for code in limit.codes]
+
+
+@pytest.mark.parametrize(
+    ("feature", "instead", "code"),
+    [(limit.feature, limit.instead, code) for limit, code in REFUSED],
+    ids=[REQUEST_NAMES[code] for _, code in REFUSED],
+)
+async def test_it_is_refused_with_the_way_out(
+    wire: Wire, feature: str, instead: str, code: int
+) -> None:
+    answer = await wire.request(code, {"topic": "T"}, b"{}")
+    assert answer.code == 3
+    assert answer.remark is not None
+    assert REQUEST_NAMES[code] in answer.remark
+    assert feature in answer.remark
+    assert instead in answer.remark
+
+
+def test_the_page_about_limits_has_the_same_table() -> None:
+    assert limits_table() in LIMITS_PAGE.read_text()
+
+
+def test_the_page_about_limits_names_every_setting_that_may_change() -> None:
+    text = LIMITS_PAGE.read_text()
+    listed = {line[3:-1] for line in text.splitlines() if line.startswith("- `")}
+    assert listed == CHANGEABLE.keys() | CHANGEABLE_STORE.keys()
+
+
+def test_nothing_is_listed_twice() -> None:
+    codes = [code for _, code in REFUSED]
+    assert len(codes) == len(set(codes))
+
+
+async def test_a_transactional_message_is_refused_and_not_stored(
+    broker: Broker, wire: Wire
+) -> None:
+    answer = await wire.send("T", properties={"TRAN_MSG": "true", "PGROUP": "p"}, sys_flag=4)
+    assert answer.code == 16
+    assert answer.remark is not None
+    assert "transaction" in answer.remark
+    assert broker.state.storage.max_offset("T", 0) == 0
+    assert broker.state.storage.max_offset(HALF_TOPIC, 0) == 0
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"TIMER_DELAY_SEC": "60"}, {"TIMER_DELAY_MS": "60000"}, {"TIMER_DELIVER_MS": "9999999999999"}],
+)
+async def test_a_timer_message_is_refused_and_not_delivered_at_once(
+    broker: Broker, wire: Wire, properties: dict[str, str]
+) -> None:
+    answer = await wire.send("T", properties=properties)
+    assert answer.code == 13
+    assert answer.remark is not None
+    assert "delay levels" in answer.remark
+    assert broker.state.storage.max_offset("T", 0) == 0
+    assert broker.state.storage.max_offset(TIMER_TOPIC, 0) == 0
+
+
+async def test_a_timer_message_that_is_due_already_is_delivered(broker: Broker, wire: Wire) -> None:
+    assert (await wire.send("T", properties={"TIMER_DELIVER_MS": "1000"})).code == 0
+    assert broker.state.storage.max_offset("T", 0) == 1
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "60"}, {"TIMER_DELIVER_MS": "1"}, {"TRAN_MSG": "true"}],
+)
+async def test_a_batch_may_hold_nothing_that_is_not_for_now(
+    broker: Broker, wire: Wire, properties: dict[str, str]
+) -> None:
+    items = [
+        BatchItem(b"plain"),
+        BatchItem(b"special", encode_properties(properties)),
+    ]
+    answer = await wire.send(
+        "T", encode_batch(items), code=RequestCode.SEND_BATCH_MESSAGE, batch=True
+    )
+    assert answer.code == 13
+    assert broker.state.storage.max_offset("T", 0) == 0
+
+
+async def test_a_code_nobody_knows_is_refused_word_for_word(wire: Wire) -> None:
+    answer = await wire.request(9999)
+    assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+
+
+async def test_a_code_nobody_knows_is_logged_once(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        await wire.request(9999)
+    lines = [r.getMessage() for r in caplog.records if "code=9999" in r.getMessage()]
+    assert len(lines) == 1
+
+
+async def test_an_unknown_oneway_request_is_dropped_in_silence(wire: Wire) -> None:
+    wire.oneway(9999)
+    wire.oneway(RequestCode.END_TRANSACTION)
+    assert (await wire.request(RequestCode.GET_ALL_DELAY_OFFSET)).code == 0
+    assert wire.requests == []
+
+
+# Modes
+
+
+async def test_a_group_may_be_told_to_pull_but_not_to_pop(wire: Wire) -> None:
+    await wire.send("T")
+    await wire.heartbeat("me@1", consumer="cg", topics=["T"])
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
+    await wire.ok(code, body=SetRequestMode("T", "cg", RequestMode.PULL))
+    answer = await wire.request(code, body=SetRequestMode("T", "cg", RequestMode.POP, 8))
+    assert answer.code == 3
+    assert answer.remark is not None
+    assert "pop" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "code"), [("%RETRY%cg", "cg", 16), ("none", "cg", 17), ("T", "none", 26)]
+)
+async def test_modes_of_what_does_not_exist_are_refused(
+    wire: Wire, topic: str, group: str, code: int
+) -> None:
+    await wire.send("T")
+    await wire.heartbeat("me@1", consumer="cg", topics=["T"])
+    ask = SetRequestMode(topic, group, RequestMode.PULL)
+    assert (await wire.request(RequestCode.SET_MESSAGE_REQUEST_MODE, body=ask)).code == code
+
+
+async def test_every_group_pulls(wire: Wire) -> None:
+    answer = await wire.ok(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    assert json_body(RequestModes, answer).message_request_mode_map == {}

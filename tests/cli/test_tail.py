@@ -1,0 +1,244 @@
+"""``penstock tail`` and ``penstock query`` on a real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.cli.running import PENSTOCK, Done, fail, succeed
+
+from penstock import Message, MessageQueue, Producer, Receipt
+from penstock.runtime.child_process import ChildProcess
+from penstock.testing.embedded import Embedded
+
+
+def send(cluster: Embedded, *messages: Message) -> list[Receipt]:
+    with Producer("tests", namesrv=cluster.namesrv) as producer:
+        return [producer.send(message) for message in messages]
+
+
+def numbered(cluster: Embedded, topic: str, count: int, queues: int = 2) -> list[Receipt]:
+    """Messages 0, 1, 2 ... of a new topic, each with a tag, a key and some JSON."""
+    cluster.admin.create_topic(topic, queues)
+    return send(
+        cluster,
+        *(
+            Message(
+                topic,
+                json.dumps({"n": n}).encode(),
+                tag="even" if n % 2 == 0 else "odd",
+                keys=[f"k-{n}"],
+            )
+            for n in range(count)
+        ),
+    )
+
+
+def numbers(done: Done) -> list[int]:
+    return [json.loads(json.loads(line)["body"])["n"] for line in done.out.splitlines()]
+
+
+def test_the_newest_are_shown_oldest_first(cluster: Embedded) -> None:
+    numbered(cluster, "t-newest", 25)
+    assert numbers(succeed("tail", "t-newest", "--json")) == list(range(15, 25))
+    assert numbers(succeed("tail", "t-newest", "--json", "--last", "3")) == [22, 23, 24]
+    assert succeed("tail", "t-newest", "--last", "0").out == ""
+
+
+def test_the_newest_that_are_wanted_are_looked_for_further_back(cluster: Embedded) -> None:
+    numbered(cluster, "t-back", 60, queues=1)
+    done = succeed("tail", "t-back", "--json", "--last", "2", "--where", "json['n'] < 5")
+    assert numbers(done) == [3, 4]
+
+
+def test_from_the_start_all_queues_come_merged_by_time(cluster: Embedded) -> None:
+    numbered(cluster, "t-merged", 9, queues=3)
+    assert numbers(succeed("tail", "t-merged", "--json", "--from", "earliest")) == list(range(9))
+
+
+def test_it_starts_where_it_is_told_to(cluster: Embedded) -> None:
+    numbered(cluster, "t-from", 10, queues=1)
+    assert numbers(succeed("tail", "t-from", "--json", "--from", "7")) == [7, 8, 9]
+    assert numbers(succeed("tail", "t-from", "--json", "--from", "1h", "--limit", "2")) == [0, 1]
+    assert succeed("tail", "t-from", "--from", "latest").out == ""
+    part = cluster.admin.messages(MessageQueue("t-from", "broker-a", 0), 0)
+    moment = part.messages[-1].store_timestamp
+    expected = [n for n, m in enumerate(part.messages) if m.store_timestamp >= moment]
+    assert numbers(succeed("tail", "t-from", "--json", "--from", str(moment))) == expected
+    future = datetime.fromtimestamp(moment / 1000 + 3600, UTC).isoformat()
+    assert succeed("tail", "t-from", "--from", future).out == ""
+
+
+def test_a_start_behind_the_end_is_told_with_the_end(cluster: Embedded) -> None:
+    numbered(cluster, "t-behind", 3, queues=1)
+    done = succeed("tail", "t-behind", "--from", "99999")
+    assert (done.out, done.err) == ("", "Nothing from there on; t-behind ends at broker-a:0@3.\n")
+    cluster.admin.create_topic("t-bare", 1)
+    assert (
+        succeed("tail", "t-bare", "--from", "earliest").err == "Topic t-bare holds no messages.\n"
+    )
+    assert "has no unit" in fail("tail", "t-behind", "--from=-5")
+
+
+def test_tag_key_expression_and_queue_choose(cluster: Embedded) -> None:
+    receipts = numbered(cluster, "t-chosen", 12)
+    everything = ("tail", "t-chosen", "--json", "--from", "earliest")
+    assert sorted(numbers(succeed(*everything, "--tag", "odd"))) == [1, 3, 5, 7, 9, 11]
+    assert sorted(numbers(succeed(*everything, "--key", "k-3", "--key", "k-8"))) == [3, 8]
+    both = succeed(*everything, "--tag", "odd", "--where", "json['n'] > 7")
+    assert sorted(numbers(both)) == [9, 11]
+    first = [n for n, receipt in enumerate(receipts) if receipt.queue.queue_id == 1]
+    assert numbers(succeed(*everything, "--queue", "1")) == first
+    assert "no such queue" in fail("tail", "t-chosen", "--queue", "9")
+
+
+def test_a_line_for_people_shows_tag_keys_and_body(cluster: Embedded) -> None:
+    numbered(cluster, "t-lines", 1, queues=1)
+    assert succeed("tail", "t-lines").out.endswith('broker-a:0@0  [even]  k-0  {"n": 0}\n')
+
+
+def test_messages_on_which_the_expression_fails_are_told(cluster: Embedded) -> None:
+    numbered(cluster, "t-fails", 3)
+    done = succeed("tail", "t-fails", "--where", "json['price'] > 1")
+    assert done.out == ""
+    assert "failed on 3 messages" in done.err
+
+
+def test_no_group_and_no_offset_is_left_behind(cluster: Embedded) -> None:
+    numbered(cluster, "t-trace", 40)
+    before = cluster.admin.groups()
+    succeed("tail", "t-trace", "--from", "earliest")
+    assert cluster.admin.groups() == before
+    assert cluster.admin.topic_groups("t-trace") == []
+
+
+def test_following_shows_what_comes_until_ctrl_c(cluster: Embedded) -> None:
+    cluster.admin.create_topic("t-follow", 2)
+    send(cluster, Message("t-follow", b"before"))
+    process = ChildProcess(
+        [*PENSTOCK, "tail", "t-follow", "-f", "--json", "--namesrv", cluster.namesrv]
+    )
+    with process:
+        process.wait_for_line('"body":"before"')
+        for n in range(5):
+            send(cluster, Message("t-follow", b"%d" % n, tag="new"))
+        process.wait_for_line('"body":"4"')
+        # Queues that are added while it runs are followed, too.
+        cluster.admin.create_topic("t-follow", 3)
+        with Producer("tests", namesrv=cluster.namesrv) as producer:
+            producer.send(
+                Message("t-follow", b"new queue"), queue=MessageQueue("t-follow", "broker-a", 2)
+            )
+        process.wait_for_line('"body":"new queue"')
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+    shown = [json.loads(line)["body"] for line in process.output.splitlines()]
+    assert shown == ["before", "0", "1", "2", "3", "4", "new queue"]
+
+
+def test_following_waits_for_servers_that_go_away(tmp_path: Path) -> None:
+    def up(*ports: str) -> ChildProcess:
+        flags = ("--nameserver-port", ports[0], "--broker-port", ports[1])
+        return ChildProcess([*PENSTOCK, "up", "--data", str(tmp_path / "data"), *flags])
+
+    def say(body: bytes) -> None:
+        with Producer("tests", namesrv=namesrv) as producer:
+            producer.send(Message("t-away", body))
+
+    with up("0", "0") as server:
+        ready = server.wait_for_line(r"namesrv=127.0.0.1:(\d+) broker=127.0.0.1:(\d+)")
+        namesrv = f"127.0.0.1:{ready[1]}"
+        say(b"before")
+        with ChildProcess([*PENSTOCK, "tail", "t-away", "-f", "-n", namesrv]) as following:
+            following.wait_for_line("before")
+            assert server.terminate() == 0
+            following.wait_for_line("waiting until it is back")
+            with up(ready[1], ready[2]) as again:
+                again.wait_for_line("ready")
+                say(b"after")
+                following.wait_for_line("It goes on")
+                following.wait_for_line("after")
+                following.send_signal(signal.SIGINT)
+                assert following.wait() == 0
+    assert len(re.findall("before|after", following.output)) == 2
+
+
+def test_a_wrong_topic_is_named_with_the_one_that_was_meant(cluster: Embedded) -> None:
+    cluster.admin.create_topic("t-spelling", 1)
+    assert "did you mean t-spelling?" in fail("tail", "t-speling")
+    assert "did you mean t-spelling?" in fail("query", "t-speling", "--key", "k")
+
+
+def test_a_wrong_place_to_start_is_one_sentence(cluster: Embedded) -> None:
+    cluster.admin.create_topic("t-wrong", 1)
+    said = fail("tail", "t-wrong", "--from", "someday")
+    assert "earliest, latest, an offset, or a time" in said
+    assert "one of them" in fail("tail", "t-wrong", "--from", "1h", "--last", "3")
+
+
+# ------------------------------------------------------------------------------------- query
+
+
+def test_a_message_is_found_by_either_id(cluster: Embedded) -> None:
+    receipt = numbered(cluster, "q-id", 3)[1]
+    for found in (
+        succeed("query", "--id", receipt.msg_id, "--json").json,
+        succeed("query", "q-id", "--id", receipt.offset_msg_id, "--json").json,
+    ):
+        assert found["msg_id"] == receipt.msg_id
+        assert found["body"] == '{"n": 1}'
+        assert (found["topic"], found["queue_id"]) == ("q-id", receipt.queue.queue_id)
+    shown = succeed("query", "--id", receipt.msg_id).out
+    assert "KEYS = k-1" in shown
+    assert shown.endswith('{"n": 1}\n')
+
+
+def test_messages_are_found_by_key(cluster: Embedded) -> None:
+    cluster.admin.create_topic("q-key", 2)
+    send(cluster, *(Message("q-key", b"%d" % n, keys=["same"], tag="t") for n in range(5)))
+    found = succeed("query", "q-key", "--key", "same", "--json").json
+    assert {message["body"] for message in found} == {"0", "1", "2", "3", "4"}
+    limited = succeed("query", "q-key", "--key", "same", "--limit", "2")
+    assert len(limited.lines) == 3
+    assert "--limit 2" in limited.err
+    assert succeed("query", "q-key", "--key", "other", "--json").json == []
+    wanted = succeed("query", "q-key", "--key", "same", "--where", "body == b'3'", "--json").json
+    assert [message["body"] for message in wanted] == ["3"]
+
+
+def test_messages_are_found_by_the_time_they_were_stored(cluster: Embedded) -> None:
+    cluster.admin.create_topic("q-time", 2)
+    moments = []
+    for n in range(6):
+        [receipt] = send(cluster, Message("q-time", b"%d" % n))
+        moments.append(cluster.admin.message(receipt.offset_msg_id).store_timestamp)
+        time.sleep(0.005)  # So that each has a millisecond of its own.
+    span = ("--from", str(moments[2]), "--to", str(moments[4]))
+    found = succeed("query", "q-time", *span, "--json").json
+    assert [message["body"] for message in found] == ["2", "3"]
+    until = succeed("query", "q-time", "--to", str(moments[1]), "--json").json
+    assert [message["body"] for message in until] == ["0"]
+    assert len(succeed("query", "q-time", "--from", "1h", "--json").json) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "nothing to look for"),
+        (["orders"], "nothing to look for"),
+        (["--key", "k"], "nothing to look for"),
+        (["--id", "7F", "--key", "k"], "an id alone"),
+        (["orders", "--from", "1h", "--to", "2h"], "an end after the start"),
+        (["--id", "nonsense"], "no message 'nonsense'"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_one_sentence(
+    cluster: Embedded, arguments: list[str], said: str
+) -> None:
+    cluster.admin.create_topic("orders", 1)
+    assert said in fail("query", *arguments)
