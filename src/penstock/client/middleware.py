@@ -1,0 +1,81 @@
+"""Middleware: user code around sends and handler calls.
+
+    class Timing(Middleware):
+        def before_handle(self, call):
+            call.notes["started"] = time.monotonic()
+
+        def after_handle(self, call):
+            record(call.queue.topic, time.monotonic() - call.notes["started"], call.error)
+
+The same object works on both faces and in Spark's handlers. ``before_*`` runs in the order of
+``middleware=(...)``, ``after_*`` in reverse. A ``before_*`` that raises fails the send or the
+handler call like an error of its own; what an ``after_*`` raises is logged. On the classes of
+`penstock.aio`, and around coroutine handlers, each method may also be a coroutine function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.model import Message, MessageQueue, StoredMessage
+
+if TYPE_CHECKING:
+    from penstock.client.producing.receipts import Receipt
+
+
+@dataclass(slots=True)
+class SendCall:
+    """One send of one message or of a batch.
+
+    ``before_send`` may replace ``messages``. ``queue``, ``attempts`` and either ``receipt`` or
+    ``error`` are set when ``after_send`` runs; a one-way send has no receipt.
+    """
+
+    group: str
+    messages: Sequence[Message]
+    queue: MessageQueue | None = None
+    attempts: int = 0
+    receipt: Receipt | None = None
+    error: BaseException | None = None
+    notes: dict[str, object] = field(default_factory=dict)
+    """Free for middleware to keep values between its two methods."""
+
+
+@dataclass(slots=True)
+class HandlerCall:
+    """One call of a handler with one message or a batch.
+
+    ``attempt`` is 1 on the first delivery. A ``before_handle`` that sets ``skip`` acknowledges the
+    messages without calling the handler. ``outcome`` (the name of the result, such as
+    ``"SUCCESS"``) and ``error`` are set when ``after_handle`` runs.
+    """
+
+    group: str
+    queue: MessageQueue
+    messages: Sequence[StoredMessage]
+    attempt: int = 1
+    skip: bool = False
+    outcome: str = ""
+    error: BaseException | None = None
+    notes: dict[str, object] = field(default_factory=dict)
+    """Free for middleware to keep values between its two methods."""
+
+
+class Middleware:
+    """Base class: override the methods you need."""
+
+    __slots__ = ()
+
+    def before_send(self, call: SendCall) -> Awaitable[None] | None:
+        """Called before a message or a batch is sent."""
+
+    def after_send(self, call: SendCall) -> Awaitable[None] | None:
+        """Called when the send has succeeded or failed."""
+
+    def before_handle(self, call: HandlerCall) -> Awaitable[None] | None:
+        """Called before a handler is called."""
+
+    def after_handle(self, call: HandlerCall) -> Awaitable[None] | None:
+        """Called when the handler has returned or raised."""
