@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 from penstock import DeadLetter, Message, Producer, StoredMessage, embedded
-from penstock.admin.reports import DeadLetter as Letter
+from penstock.admin.reports import DeadLetterRow
 from penstock.spark import consume, dead_letters, redrive, session
 
 GROUP = "billing"
@@ -21,7 +21,7 @@ def bill(message: StoredMessage) -> None:
         raise DeadLetter("amount cannot be read")
 
 
-def repair(letter: Letter) -> bytes:
+def repair(letter: DeadLetterRow) -> bytes:
     """Runs on executors, once for each dead letter."""
     return letter.message.body.lstrip(b"?")
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock import Message, MessageQueue, Producer, PushConsumer, StoredMessage
-from penstock.admin import DeadLetter
+from penstock.admin import DeadLetterRow
 from penstock.admin.dead_letters import redriven_properties
 from penstock.errors import InvalidArgument, ServiceNotAvailable, TopicNotFound
 from penstock.testing.embedded import Embedded
@@ -196,7 +196,7 @@ def test_locks_that_outlive_their_consumers_are_noticed(mq: Embedded) -> None:
 
 
 def test_a_letter_without_an_origin_needs_a_topic() -> None:
-    letter = DeadLetter.of(
+    letter = DeadLetterRow.from_message(
         StoredMessage(DEAD, b"x", {"UNIQ_KEY": "7F"}, MessageQueue(DEAD, "broker-a", 0), 3)
     )
     with pytest.raises(InvalidArgument, match="does not say which topic it comes from"):
@@ -206,7 +206,9 @@ def test_a_letter_without_an_origin_needs_a_topic() -> None:
 
 def test_an_origin_of_apache_5_is_taken_for_one() -> None:
     said = {"UNIQ_KEY": "7F", "DLQ_ORIGIN_TOPIC": "orders", "DLQ_ORIGIN_MESSAGE_ID": "0A"}
-    letter = DeadLetter.of(StoredMessage(DEAD, b"x", said, MessageQueue(DEAD, "b", 0), 3))
+    letter = DeadLetterRow.from_message(
+        StoredMessage(DEAD, b"x", said, MessageQueue(DEAD, "b", 0), 3)
+    )
     properties = redriven_properties(letter, to_group=True)
     assert properties["RETRY_TOPIC"] == "orders"
     assert properties["ORIGIN_MESSAGE_ID"] == "0A"

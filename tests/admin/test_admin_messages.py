@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock import Message, MessageQueue, Producer, PushConsumer, StoredMessage
-from penstock.admin import DeadLetter
+from penstock.admin import DeadLetterRow
 from penstock.errors import InvalidArgument, NotFound, TopicNotFound
 from penstock.testing.embedded import Embedded
 
@@ -126,9 +126,9 @@ def test_dead_letters_tell_what_is_known_of_them(mq: Embedded) -> None:
 
 def test_a_dead_letter_without_a_reason_says_so() -> None:
     message = StoredMessage("%DLQ%g", b"", {"DLQ_ORIGIN_TOPIC": "orders"}, QUEUE, 0)
-    letter = DeadLetter.of(message)
+    letter = DeadLetterRow.from_message(message)
     assert (letter.origin_topic, letter.reason, letter.attempt) == ("orders", None, None)
-    odd = DeadLetter.of(
+    odd = DeadLetterRow.from_message(
         StoredMessage("%DLQ%g", b"", {"PENSTOCK_FAILURE_ATTEMPT": "many"}, QUEUE, 0)
     )
     assert odd.attempt is None

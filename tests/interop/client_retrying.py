@@ -7,7 +7,7 @@ from collections import defaultdict
 from tests.interop.client_lab import Lab, check, same, wait_for
 
 from penstock import DeadLetter, Message, RetryLater, StoredMessage
-from penstock.admin.reports import DeadLetter as DeadLetterRow
+from penstock.admin.reports import DeadLetterRow
 
 RETRY_PATIENCE = 80.0
 """Seconds: a broker's first delayed retry, after the consumer has met its retry topic."""

@@ -3,8 +3,8 @@
 from penstock.admin.reports import (
     BrokerAddress,
     Client,
-    DeadLetter,
     DeadLetterQueue,
+    DeadLetterRow,
     QueueLag,
     QueueRange,
     QueueSlice,
@@ -13,7 +13,7 @@ from penstock.admin.reports import (
 __all__ = [
     "BrokerAddress",
     "Client",
-    "DeadLetter",
+    "DeadLetterRow",
     "DeadLetterQueue",
     "QueueLag",
     "QueueRange",

@@ -10,8 +10,8 @@ from penstock.admin import admin
 from penstock.admin.reports import (
     BrokerAddress,
     Client,
-    DeadLetter,
     DeadLetterQueue,
+    DeadLetterRow,
     QueueLag,
     QueueRange,
     QueueSlice,
@@ -273,7 +273,7 @@ class Admin:
 
     def dead_letters(
         self, group: str, *, count: int = 100, settled: bool = False
-    ) -> list[DeadLetter]:
+    ) -> list[DeadLetterRow]:
         """The newest messages that a group gave up on, oldest first, with the reason if known.
 
         ``settled`` adds those that were purged, and those before which all were redriven.
@@ -281,7 +281,7 @@ class Admin:
         return self._run(self._actions.dead_letters(group, count=count, settled=settled))
 
     def redriven(
-        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+        self, group: str, letters: Iterable[DeadLetterRow], *, to: str | None = None
     ) -> set[str]:
         """The offset ids of those letters that were redriven already, to the group or to ``to``.
 
@@ -290,7 +290,7 @@ class Admin:
         return self._run(self._actions.redriven(group, letters, to=to))
 
     def redrive(
-        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+        self, group: str, letters: Iterable[DeadLetterRow], *, to: str | None = None
     ) -> list[Receipt]:
         """Give dead letters to their group again, as if they had never been tried.
 

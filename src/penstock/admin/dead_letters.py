@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.admin.access import on_host
 from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
-from penstock.admin.reports import DeadLetter, DeadLetterQueue
+from penstock.admin.reports import DeadLetterQueue, DeadLetterRow
 from penstock.client.producing.receipts import Receipt
 from penstock.client.session.client_session import INNER_PRODUCER
 from penstock.client.settings import ProducerSettings
@@ -73,7 +73,7 @@ _NOT_COPIED = frozenset(
 )
 
 
-def redriven_properties(letter: DeadLetter, *, to_group: bool) -> dict[str, str]:
+def redriven_properties(letter: DeadLetterRow, *, to_group: bool) -> dict[str, str]:
     """The properties of the copy that is sent.
 
     A copy for the group's retry topic says where it comes from, so that the group's consumers hand
@@ -136,7 +136,7 @@ class DeadLetterActions(MessageActions):
     @on_host
     async def dead_letters(
         self, group: str, *, count: int = 100, settled: bool = False
-    ) -> list[DeadLetter]:
+    ) -> list[DeadLetterRow]:
         """The newest messages that a group gave up on, oldest first, with the reason if known.
 
         ``settled`` adds those that were purged, and those before which all were redriven.
@@ -162,11 +162,11 @@ class DeadLetterActions(MessageActions):
             (message for part in parts for message in part.messages),
             key=lambda m: (m.store_timestamp, m.queue, m.queue_offset),
         )
-        return [DeadLetter.of(message) for message in self.shown(found[-count:])]
+        return [DeadLetterRow.from_message(message) for message in self.shown(found[-count:])]
 
     @on_host
     async def redriven(
-        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+        self, group: str, letters: Iterable[DeadLetterRow], *, to: str | None = None
     ) -> set[str]:
         """The offset ids of those letters that were redriven already, to the group or to ``to``.
 
@@ -194,7 +194,7 @@ class DeadLetterActions(MessageActions):
 
     @on_host
     async def redrive(
-        self, group: str, letters: Iterable[DeadLetter], *, to: str | None = None
+        self, group: str, letters: Iterable[DeadLetterRow], *, to: str | None = None
     ) -> list[Receipt]:
         """Give dead letters to their group again, as if they had never been tried.
 
@@ -320,5 +320,5 @@ def _settled(mark: int | None, low: int, high: int) -> int:
     return low if mark is None or mark > high else max(mark, low)
 
 
-def _is_copy(copy: StoredMessage, letter: DeadLetter) -> bool:
+def _is_copy(copy: StoredMessage, letter: DeadLetterRow) -> bool:
     return copy.properties.get(Redrive.FROM) == letter.message.offset_msg_id

@@ -74,7 +74,7 @@ class QueueSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetterRow:
     """A message a group gave up on. What nobody recorded is None."""
 
     message: StoredMessage
@@ -86,7 +86,7 @@ class DeadLetter:
     attempt: int | None
 
     @classmethod
-    def of(cls, message: StoredMessage) -> DeadLetter:
+    def from_message(cls, message: StoredMessage) -> DeadLetterRow:
         """What the properties of a message in a dead-letter topic tell."""
         said = message.properties
         return cls(

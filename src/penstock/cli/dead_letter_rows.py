@@ -9,7 +9,7 @@ from penstock.cli import messages, output
 from penstock.cli.output import Column
 
 if TYPE_CHECKING:
-    from penstock.admin import DeadLetter
+    from penstock.admin import DeadLetterRow
     from penstock.model import MessageQueue
 
 REASON_SHOWN = 80
@@ -35,7 +35,7 @@ class Choice:
     reason: str | None = None
     ids: frozenset[str] = frozenset()
 
-    def __call__(self, letter: DeadLetter) -> bool:
+    def __call__(self, letter: DeadLetterRow) -> bool:
         """Whether a letter is one of them."""
         message = letter.message
         if self.ids and not self.ids.intersection((message.msg_id, message.offset_msg_id)):
@@ -48,7 +48,7 @@ class Choice:
 
 
 def row(
-    letter: DeadLetter, redriven: set[str], settled: dict[MessageQueue, int]
+    letter: DeadLetterRow, redriven: set[str], settled: dict[MessageQueue, int]
 ) -> dict[str, object]:
     """A letter with all that is known of it; ``redriven`` has offset ids, ``settled`` the marks."""
     message = letter.message
@@ -71,7 +71,7 @@ def row(
     }
 
 
-def reason_text(letter: DeadLetter, limit: int | None = None) -> str:
+def reason_text(letter: DeadLetterRow, limit: int | None = None) -> str:
     """Why it died, in one piece."""
     said = ": ".join(filter(None, (letter.reason_type, letter.reason))) or NOT_RECORDED
     return said if limit is None or len(said) <= limit else f"{said[:limit]}..."

@@ -111,7 +111,7 @@ def list_letters(
 
     Example: penstock dlq list billing --reason Timeout --where "attempts > 3"
     """
-    from penstock.admin import DeadLetter
+    from penstock.admin import DeadLetterRow
     from penstock.cli import reading
     from penstock.cli.redrive_task import redriven_anywhere
 
@@ -123,12 +123,12 @@ def list_letters(
         choice = Choice(messages.Filter(tag, keys, where), reason)
         places = _places(admin, group)
         found = [
-            DeadLetter.of(message)
+            DeadLetterRow.from_message(message)
             for message in reading.newest(
                 admin,
                 _stretches(places, settled=settled),
                 limit,
-                lambda message: choice(DeadLetter.of(message)),
+                lambda message: choice(DeadLetterRow.from_message(message)),
             )
         ]
         done = redriven_anywhere(admin, group, found)
@@ -186,7 +186,7 @@ def show_letter(
 
     Example: penstock dlq show billing 7F000001000D1B4A7E4F5A274F000000
     """
-    from penstock.admin import DeadLetter
+    from penstock.admin import DeadLetterRow
     from penstock.cli import reading
     from penstock.cli.query import show_message
     from penstock.cli.redrive_task import redriven_anywhere
@@ -206,7 +206,7 @@ def show_letter(
                 expected="a msg_id or offset_msg_id",
                 hint=f"penstock dlq list {group} --all",
             )
-        letter = DeadLetter.of(found[0])
+        letter = DeadLetterRow.from_message(found[0])
         done = redriven_anywhere(admin, group, [letter])
     values = row(letter, done, {place.queue: place.settled for place in places})
     if as_json:

@@ -123,9 +123,9 @@ def _json(message: StoredMessage) -> object:
 
 def _letter(name: str) -> Callable[[StoredMessage], object]:
     def value(message: StoredMessage) -> object:
-        from penstock.admin import DeadLetter
+        from penstock.admin import DeadLetterRow
 
-        return getattr(DeadLetter.of(message), name)
+        return getattr(DeadLetterRow.from_message(message), name)
 
     return value
 

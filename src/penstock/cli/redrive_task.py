@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock import Admin
-    from penstock.admin import DeadLetter, DeadLetterQueue
+    from penstock.admin import DeadLetterQueue, DeadLetterRow
     from penstock.model import MessageQueue
 
 CHUNK = 64
@@ -37,23 +37,23 @@ def letters_in(
     *,
     settled: bool,
     on_read: Callable[[int], None] = lambda count: None,
-) -> Iterator[DeadLetter]:
+) -> Iterator[DeadLetterRow]:
     """The letters of all brokers, oldest first; ``settled`` adds those that were dealt with."""
-    from penstock.admin import DeadLetter
+    from penstock.admin import DeadLetterRow
 
     stretches = {
         one.queue: reading.Stretch(one.min_offset if settled else one.settled, one.max_offset)
         for one in queues
     }
-    return map(DeadLetter.of, reading.read(admin, stretches, on_read=on_read))
+    return map(DeadLetterRow.from_message, reading.read(admin, stretches, on_read=on_read))
 
 
 def redriven_anywhere(
-    admin: Admin, group: str, letters: list[DeadLetter], to: str | None = None
+    admin: Admin, group: str, letters: list[DeadLetterRow], to: str | None = None
 ) -> set[str]:
     """The offset ids of letters with a copy: at their group, where they came from, or in ``to``."""
     done = admin.redriven(group, letters)
-    by_topic: dict[str, list[DeadLetter]] = defaultdict(list)
+    by_topic: dict[str, list[DeadLetterRow]] = defaultdict(list)
     for letter in letters:
         if letter.message.offset_msg_id not in done:
             for topic in {letter.origin_topic, to} - {None}:
@@ -76,12 +76,12 @@ class Redriving:
     """Place to id."""
     others: set[Place] = field(default_factory=set)
     """Letters that stay pending: not chosen, and not redriven before."""
-    sample: list[DeadLetter] = field(default_factory=list)
+    sample: list[DeadLetterRow] = field(default_factory=list)
     sent: dict[Place, str] = field(default_factory=dict)
 
     def plan(
         self,
-        choice: Callable[[DeadLetter], bool],
+        choice: Callable[[DeadLetterRow], bool],
         limit: int | None,
         *,
         on_read: Callable[[int], None] = lambda count: None,
@@ -102,7 +102,7 @@ class Redriving:
                 elif message.queue_offset >= settled.get(message.queue, 0):
                     self.others.add(place)
 
-    def _choose(self, letter: DeadLetter, place: Place) -> None:
+    def _choose(self, letter: DeadLetterRow, place: Place) -> None:
         if self.to is None and letter.origin_topic is None:
             raise InvalidArgument(
                 f"dead letter {letter.message.msg_id} does not say which topic it comes from, so "

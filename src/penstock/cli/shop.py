@@ -12,7 +12,7 @@ import threading
 from collections import Counter, defaultdict
 
 from penstock import DeadLetter, Message, RetryLater, StoredMessage
-from penstock.admin.reports import DeadLetter as Letter
+from penstock.admin.reports import DeadLetterRow
 
 TOPIC = "orders"
 CUSTOMERS = 10
@@ -99,7 +99,7 @@ def check_for_fraud(message: StoredMessage) -> None:
         raise DeadLetter("looks like fraud")
 
 
-def renew_card(letter: Letter) -> bytes:
+def renew_card(letter: DeadLetterRow) -> bytes:
     """The repair of a dead letter, on Spark's executors: the customer has a new card."""
     order = json.loads(letter.message.body)
     return json.dumps({**order, "card": "renewed"}).encode()

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from penstock import Message, PushConsumer
-from penstock.admin import DeadLetter
+from penstock.admin import DeadLetterRow
 from penstock.errors import GroupNotFound, InvalidArgument
 from penstock.model import StoredMessage
 from penstock.spark.pipelines.dead_letters import dead_letters
@@ -48,7 +48,7 @@ def consumed_again(shop: Shop, count: int) -> dict[str, bytes]:
     return got
 
 
-def with_price(letter: DeadLetter) -> bytes | None:
+def with_price(letter: DeadLetterRow) -> bytes | None:
     """Repair: an even amount gets a price, order 9 is left, order 5 cannot be repaired."""
     order = json.loads(letter.message.body)
     if order["order"] == "o-9":
@@ -162,7 +162,7 @@ def test_columns_changed_in_spark_are_what_is_sent(
     assert billed.mq.admin.dead_letters("billing")
 
 
-def replaced(letter: DeadLetter) -> Message:
+def replaced(letter: DeadLetterRow) -> Message:
     """Repair: another message altogether."""
     return Message("ignored", b"new", tag="t", keys=["k-1", "k-2"], properties={"p": "q"})
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.admin.blocking import Admin
-from penstock.admin.reports import DeadLetter
+from penstock.admin.reports import DeadLetterRow
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.model.names import Property, dead_letter_topic, retry_topic
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LETTERS_AT_ONCE = 32
 """Letters of one call, as many as one pull gives."""
 
-Repair = Callable[[DeadLetter], "bytes | str | Message | None"]
+Repair = Callable[[DeadLetterRow], "bytes | str | Message | None"]
 """From a dead letter to what is sent in its place: a body, or a `penstock.Message` whose body, tag,
 keys and properties replace the letter's; ``letter.message.body`` sends it as it is, None leaves it
 where it is. What it raises is recorded and leaves the letter where it is, too."""
@@ -116,19 +116,19 @@ class Redriver:
         self, admin: Admin, rows: list[dict[str, Any]], pace: Pace | None
     ) -> list[dict[str, Any]]:
         records: list[dict[str, Any]] = []
-        ready: list[tuple[dict[str, Any], DeadLetter]] = []
+        ready: list[tuple[dict[str, Any], DeadLetterRow]] = []
         originals = self._originals(admin, rows)
         for row in rows:
             original = originals.get((row["broker"], row["queue_id"], row["offset"]))
             if original is None:
                 records.append(self._record(row, None, Outcome.GONE))
                 continue
-            letter = DeadLetter.of(_as_changed(original, row))
+            letter = DeadLetterRow.from_message(_as_changed(original, row))
             record = self._record(row, letter, Outcome.REDRIVEN)
             records.append(record)
             ready.append((record, letter))
         done = self._redriven(admin, [letter for _, letter in ready])
-        sendable: list[tuple[dict[str, Any], DeadLetter]] = []
+        sendable: list[tuple[dict[str, Any], DeadLetterRow]] = []
         for record, letter in ready:
             if letter.message.offset_msg_id in done:
                 record["outcome"] = Outcome.ALREADY
@@ -156,10 +156,10 @@ class Redriver:
                 found[row["broker"], row["queue_id"], message.queue_offset] = message
         return found
 
-    def _redriven(self, admin: Admin, letters: list[DeadLetter]) -> set[str]:
+    def _redriven(self, admin: Admin, letters: list[DeadLetterRow]) -> set[str]:
         """Those with a copy: at their group, where they came from, or where they are to go."""
         done = admin.redriven(self.group, letters)
-        by_topic: dict[str, list[DeadLetter]] = {}
+        by_topic: dict[str, list[DeadLetterRow]] = {}
         for letter in letters:
             if letter.message.offset_msg_id not in done:
                 for topic in {letter.origin_topic, self.to} - {None}:
@@ -168,7 +168,7 @@ class Redriver:
             done |= admin.redriven(self.group, some, to=topic)
         return done
 
-    def _repaired(self, record: dict[str, Any], letter: DeadLetter) -> DeadLetter | None:
+    def _repaired(self, record: dict[str, Any], letter: DeadLetterRow) -> DeadLetterRow | None:
         if self.to is None and letter.origin_topic is None:
             _fail(record, "it does not say which topic it comes from: name one to send it to")
             return None
@@ -188,9 +188,9 @@ class Redriver:
             _fail(record, "its body is empty, and brokers take none")
             return None
         said = {**message.properties, Audit.BY: self.by, Audit.RUN: self.run}
-        return DeadLetter.of(_copy(message, message.body, said))
+        return DeadLetterRow.from_message(_copy(message, message.body, said))
 
-    def _send(self, admin: Admin, sendable: list[tuple[dict[str, Any], DeadLetter]]) -> None:
+    def _send(self, admin: Admin, sendable: list[tuple[dict[str, Any], DeadLetterRow]]) -> None:
         letters = [letter for _, letter in sendable]
         refusal = ""
         try:
@@ -210,7 +210,7 @@ class Redriver:
             record["at"] = datetime.now(UTC)
 
     def _record(
-        self, row: Mapping[str, Any], letter: DeadLetter | None, outcome: str
+        self, row: Mapping[str, Any], letter: DeadLetterRow | None, outcome: str
     ) -> dict[str, Any]:
         message = None if letter is None else letter.message
         return {
