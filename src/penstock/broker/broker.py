@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from penstock.broker.broker_properties import Stamp
+from penstock.broker.broker_properties import BrokerProperties
 from penstock.broker.config import SLAVE, SYNC_MASTER, VIP_PORT_DISTANCE, BrokerConfig
-from penstock.broker.delivery.delay_service import Delays
+from penstock.broker.delivery.delay_service import DelayService
 from penstock.broker.delivery.filters import Filters
 from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.handlers import add_all
 from penstock.broker.handlers.clients import forget_peer
 from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.name_server_registrar import Registration
-from penstock.broker.rate_sampler import Sampling
+from penstock.broker.name_server_registrar import NameServerRegistrar
+from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.settings import Settings
 from penstock.broker.state import BrokerState
 from penstock.broker.stats import BrokerStats
@@ -92,7 +92,7 @@ class Broker(Service):
         self._dispatcher = Dispatcher()
         self._state: BrokerState | None = None
         self._server: Server | None = None
-        self._registration: Registration | None = None
+        self._registration: NameServerRegistrar | None = None
 
     @property
     def state(self) -> BrokerState:
@@ -134,7 +134,7 @@ class Broker(Service):
             state = self._state = self._build(server, storage, stats, ip)
             state.settings.on_change(state.apply_settings)
             self._load(state)
-            registration = Registration(
+            registration = NameServerRegistrar(
                 self._config,
                 state.topics,
                 self._clock,
@@ -149,11 +149,11 @@ class Broker(Service):
                 storage,
                 state.tables,
                 state.held,
-                state.sampling,
+                state.rate_sampler,
                 Housekeeping(state),
             ]
             if not self._config.is_slave:
-                parts.append(state.delays)
+                parts.append(state.delay_service)
             # Before the parts, and therefore after them: nobody changes a table any more.
             stack.callback(state.tables.save_all)
             for part in parts:
@@ -161,7 +161,7 @@ class Broker(Service):
             # Again, and therefore earlier: clients are served until here, not a part longer.
             stack.push_async_callback(self._stop_server, server)
             store.on_arrival(state.held.arrived, state.held.queues)
-            store.on_arrival(state.delays.arrived, state.delays.queues)
+            store.on_arrival(state.delay_service.arrived, state.delay_service.queues)
             add_all(self._dispatcher, state)
             await stack.enter_async_context(registration)
             log.info(
@@ -218,14 +218,16 @@ class Broker(Service):
             held=HeldPulls(clock, end_of=storage.max_offset),
             filters=Filters(),
             stats=stats,
-            sampling=Sampling(stats, storage.store, clock, cluster=config.broker_cluster_name),
-            stamp=Stamp(
+            rate_sampler=RateSampler(
+                stats, storage.store, clock, cluster=config.broker_cluster_name
+            ),
+            broker_properties=BrokerProperties(
                 region=config.region_id,
                 trace_on=config.trace_on,
                 cluster=config.broker_cluster_name,
                 new_unique_id=lambda: ids.next(clock.time_ms()),
             ),
-            delays=Delays(
+            delay_service=DelayService(
                 storage,
                 self._delay_levels,
                 clock,
@@ -261,8 +263,8 @@ class Broker(Service):
         )
         tables.add(
             DELAYS_FILE,
-            load=state.delays.load,
-            dump=state.delays.dump,
+            load=state.delay_service.load,
+            dump=state.delay_service.dump,
             period=config.flush_delay_offset_interval_ms / 1000,
         )
         # New tables are written once, so that Apache RocketMQ finds them, too.
@@ -280,7 +282,7 @@ class Broker(Service):
                 log.error("queues of no legal topic in the store, left alone name=%a", topic)
         for moved in state.offsets.clamp(state.storage.max_offset):
             log.warning("offset beyond the end of its queue pulled back %s", moved)
-        state.delays.correct()
+        state.delay_service.correct()
         for topic, what in ((HALF_TOPIC, "prepared transactions"), (TIMER_TOPIC, "timer messages")):
             kept = state.storage.max_offset(topic, 0)
             if kept:

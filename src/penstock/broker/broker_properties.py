@@ -31,7 +31,7 @@ _UNIQUE_KEY_MARK = Property.UNIQUE_KEY + _VALUE_MARK
 _new_tuple = tuple.__new__
 
 
-class Stamped(NamedTuple):
+class StampedProperties(NamedTuple):
     """The properties to store, and the unique id among them.
 
     ``special`` holds them parsed when one of them asks for more than storing.
@@ -42,7 +42,7 @@ class Stamped(NamedTuple):
     special: dict[str, str] | None
 
 
-class Stamp:
+class BrokerProperties:
     """Adds region, trace switch and cluster; gives messages without a unique id one."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Stamp:
         )
         self._new_unique_id = new_unique_id
 
-    def stamp(self, text: str) -> Stamped:
+    def stamp(self, text: str) -> StampedProperties:
         """The properties of a message as they are stored."""
         if text and text[-1] != _END_MARK:
             # Clients 4.9.1 to 5.1.4 leave out the last separator.
@@ -84,11 +84,11 @@ class Stamp:
         ) and any(mark in text for mark in _SPECIAL_MARKS):
             return self._stamp_parsed(parse_properties(text), unique_id)
         # NamedTuple's own constructor costs twice as much as the tuple it makes.
-        return _new_tuple(Stamped, (text + self._suffix, unique_id, None))
+        return _new_tuple(StampedProperties, (text + self._suffix, unique_id, None))
 
-    def _stamp_parsed(self, properties: dict[str, str], unique_id: str) -> Stamped:
+    def _stamp_parsed(self, properties: dict[str, str], unique_id: str) -> StampedProperties:
         # A receipt of an earlier delivery means nothing for the new record.
         properties.pop(Property.POP_RECEIPT, None)
         properties.update(self._added)
         unique_id = properties.setdefault(Property.UNIQUE_KEY, unique_id)
-        return Stamped(format_properties(properties), unique_id, properties)
+        return StampedProperties(format_properties(properties), unique_id, properties)

@@ -68,7 +68,7 @@ class _NameServer:
     """The topics it listed as ordered when it was last told everything, and only then lists."""
 
 
-class Registration(Service):
+class NameServerRegistrar(Service):
     """The broker's side of its name servers."""
 
     def __init__(

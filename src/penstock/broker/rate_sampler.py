@@ -78,7 +78,7 @@ class _Series:
                 item.sample_day(now)
 
 
-class Sampling(Service):
+class RateSampler(Service):
     """The samples of one broker."""
 
     def __init__(

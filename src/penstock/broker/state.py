@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from penstock.broker.broker_properties import Stamp
+from penstock.broker.broker_properties import BrokerProperties
 from penstock.broker.config import BrokerConfig
-from penstock.broker.delivery.delay_service import Delays
+from penstock.broker.delivery.delay_service import DelayService
 from penstock.broker.delivery.filters import Filters
 from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.hooks import SendBackHook
-from penstock.broker.rate_sampler import Sampling
+from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.settings import Settings
 from penstock.broker.stats import BrokerStats
 from penstock.broker.storage import Storage
@@ -42,9 +42,9 @@ class BrokerState:
     held: HeldPulls
     filters: Filters
     stats: BrokerStats
-    sampling: Sampling
-    stamp: Stamp
-    delays: Delays
+    rate_sampler: RateSampler
+    broker_properties: BrokerProperties
+    delay_service: DelayService
     delay_levels: DelayLevels
     address: str
     """``ip:port`` that clients are told."""

@@ -2,7 +2,7 @@
 
 Counting happens on the hot paths, so it is done once, for the queue: two look-ups and three
 additions. Everything that is worked out of the numbers (topics, totals, rates, averages, days) is
-worked out when somebody asks, of samples that `sampling` takes.
+worked out when somebody asks, of samples that `rate_sampler` takes.
 """
 
 from __future__ import annotations

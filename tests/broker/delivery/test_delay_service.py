@@ -18,7 +18,7 @@ from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker
-from penstock.broker.delivery.delay_service import Delays
+from penstock.broker.delivery.delay_service import DelayService
 from penstock.broker.delivery.schedule_records import delayed, due
 from penstock.model.hosts import pack_host
 from penstock.model.names import SCHEDULE_TOPIC
@@ -67,7 +67,7 @@ async def test_a_message_is_delivered_when_its_level_has_passed(tmp_path: Path) 
             await delay(wire, level, queue_id=level)
             await stage.clock.sleep(seconds - 0.05)
             assert delivered(broker, level) == count
-            await stage.clock.sleep(0.05 + 2 * Delays.TICK)
+            await stage.clock.sleep(0.05 + 2 * DelayService.TICK)
             assert delivered(broker, level) == count + 1
 
 

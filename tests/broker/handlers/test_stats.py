@@ -14,7 +14,7 @@ from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker, rate_sampler
 from penstock.broker.handlers.runtime_info import version_text
-from penstock.broker.rate_sampler import Sampling
+from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.stats import BrokerStats as Counters
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.common import KvTable
@@ -331,7 +331,7 @@ async def test_no_more_queues_are_sampled_than_fit(
     sums = [
         item.minute().sum
         for queue_id in range(3)
-        if (item := broker.state.sampling.find("QUEUE_PUT_NUMS", f"T@{queue_id}")) is not None
+        if (item := broker.state.rate_sampler.find("QUEUE_PUT_NUMS", f"T@{queue_id}")) is not None
     ]
     assert sums == [1, 1, 0]
     assert broker.state.stats.puts_of("T").count == 3
@@ -431,7 +431,7 @@ async def test_totals_are_noted_at_midnight(make_broker: MakeBroker) -> None:
     broker = await make_broker(clock=clock)
     stats = Counters()
     day = 1
-    async with Sampling(
+    async with RateSampler(
         stats, broker.state.storage.store, clock, cluster="C", day_of=lambda seconds: day
     ) as rate_sampler:
         stats.put("T", 0, 100, 5)
@@ -451,8 +451,8 @@ async def test_sampling_thousands_of_topics_lets_others_run(make_broker: MakeBro
     for number in range(2000):
         broker.state.stats.put(f"T{number}", 0, 10)
     await clock.advance(10)
-    assert broker.state.sampling.find("TOPIC_PUT_NUMS", "T1999") is not None
-    assert broker.state.sampling.topic_put_tps("T1999") == 0.1
+    assert broker.state.rate_sampler.find("TOPIC_PUT_NUMS", "T1999") is not None
+    assert broker.state.rate_sampler.topic_put_tps("T1999") == 0.1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.support.paths import ROOT
 from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker
-from penstock.broker.handlers.unsupported import LIMITS, limits_table
+from penstock.broker.handlers.unsupported import UNSUPPORTED, limits_table
 from penstock.broker.settings import CHANGEABLE, CHANGEABLE_STORE
 from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
 from penstock.model.properties import encode_properties
@@ -17,7 +17,7 @@ from penstock.protocol.codes import REQUEST_NAMES, RequestCode
 from penstock.protocol.records.batches import BatchItem, encode_batch
 
 LIMITS_PAGE = ROOT / "docs" / "limits.md"
-REFUSED = [(limit, code) for limit in LIMITS for code in limit.codes]
+REFUSED = [(limit, code) for limit in UNSUPPORTED for code in limit.codes]
 
 
 @pytest.mark.parametrize(

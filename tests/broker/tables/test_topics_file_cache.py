@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.tables.topics_file_cache import TopicTexts
+from penstock.broker.tables.topics_file_cache import TopicsFileCache
 from penstock.protocol.bodies.codec import encode_state
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.topics import (
@@ -31,7 +31,7 @@ CONFIGS = st.builds(
 
 @given(st.lists(st.dictionaries(NAMES, CONFIGS), max_size=5), st.integers(0, 1 << 40))
 def test_pieces_make_the_same_file(tables: list[dict[str, TopicConfig]], stamp: int) -> None:
-    texts = TopicTexts()
+    texts = TopicsFileCache()
     for counter, topics in enumerate(tables):
         for version in (DataVersion(counter, stamp, 0), DataVersion(counter, stamp)):
             table = TopicConfigTable(topics, version)
@@ -39,7 +39,7 @@ def test_pieces_make_the_same_file(tables: list[dict[str, TopicConfig]], stamp: 
 
 
 def test_a_topic_that_was_replaced_has_its_new_text() -> None:
-    texts = TopicTexts()
+    texts = TopicsFileCache()
     first = TopicConfig("T", 4, 4)
     texts.text(TopicConfigTable({"T": first, "U": first}))
     changed = {"U": dataclasses.replace(first, perm=4), "T": first}

@@ -33,7 +33,7 @@ _MAX_STEPS = 64
 _MOVES_PER_VERSION = 200
 
 
-class Delays(Service):
+class DelayService(Service):
     """Moves due messages from the schedule topic to where they were meant to go."""
 
     TICK = 0.1

@@ -66,7 +66,7 @@ class Filters:
     def __init__(self) -> None:
         self._cached = functools.lru_cache(_CACHED)(_compile)
 
-    def of(self, expression: str, expression_type: str) -> Filter:
+    def compile(self, expression: str, expression_type: str) -> Filter:
         """The filter of an expression; `SubscriptionIllegal` if it has no meaning."""
         compiled = self._cached if len(expression) <= _CACHED_CHARACTERS else _compile
         return compiled(expression, expression_type)
@@ -77,7 +77,7 @@ class Filters:
         A consumer learns that its expression is wrong when it starts (CHECK_CLIENT_CONFIG).
         """
         try:
-            return self.of(expression, expression_type)
+            return self.compile(expression, expression_type)
         except SubscriptionIllegal as error:
             if expression_type != SQL92:
                 raise

@@ -58,6 +58,6 @@ def add_all(dispatcher: Dispatcher, broker: BrokerState) -> None:
         dispatcher.add_module(module, broker)
     dispatcher.add_raw(
         RequestCode.GET_ALL_DELAY_OFFSET,
-        lambda peer, command: Command(0, body=encode_body(broker.delays.table())),
+        lambda peer, command: Command(0, body=encode_body(broker.delay_service.table())),
     )
     add_refusals(dispatcher)

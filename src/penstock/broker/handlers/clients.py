@@ -160,4 +160,4 @@ def check_client_config(broker: BrokerState, call: Call) -> None:
         )
         error.code = 1
         raise error
-    broker.filters.of(ask.sub_string, ask.expression_type)
+    broker.filters.compile(ask.sub_string, ask.expression_type)

@@ -95,7 +95,7 @@ def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | Non
         table[MessageQueue(topic, broker.config.broker_name, queue_id)] = ConsumeOffset(
             store.max_offset(topic, queue_id), committed, max(committed, pulled), max(0, last)
         )
-    return ConsumeStats(table, broker.sampling.group_get_tps(group, topic))
+    return ConsumeStats(table, broker.rate_sampler.group_get_tps(group, topic))
 
 
 @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan)
@@ -181,7 +181,7 @@ def clone_group_offset(broker: BrokerState, ask: CloneGroupOffset) -> None:
 @handles(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats)
 def view_stats(broker: BrokerState, ask: ViewBrokerStats) -> Reply:
     """One of RocketMQ's statistics over the last minute, hour and day."""
-    item = broker.sampling.find(ask.stats_name, ask.stats_key)
+    item = broker.rate_sampler.find(ask.stats_name, ask.stats_key)
     if item is None:
         raise RequestRefused(f"The stats <{ask.stats_name}> <{ask.stats_key}> not exist")
     return Reply(

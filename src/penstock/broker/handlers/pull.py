@@ -227,7 +227,7 @@ class Pulling:
     def _registered_sql(self, expression: str) -> Filter:
         """The filter of a heartbeat; unlike the one of a request it must compile."""
         try:
-            return self._broker.filters.of(expression, SQL92)
+            return self._broker.filters.compile(expression, SQL92)
         except SubscriptionIllegal as error:
             raise SubscriptionIllegal(
                 f"The broker's consumer filter data is not exist! {error.what}",

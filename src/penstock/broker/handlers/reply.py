@@ -106,7 +106,7 @@ class Replying:
             ask.topic,
             self._queue(ask),
             body,
-            broker.stamp.stamp(ask.properties or "").text.encode(),
+            broker.broker_properties.stamp(ask.properties or "").text.encode(),
             ask.flag,
             ask.sys_flag & ~SysFlag.TRANSACTION_MASK,
             ask.born_timestamp,

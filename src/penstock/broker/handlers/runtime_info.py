@@ -61,7 +61,7 @@ def _identity(broker: BrokerState) -> dict[str, str]:
 
 
 def _rates(broker: BrokerState) -> dict[str, str]:
-    rates = {key: broker.sampling.rates(field) for key, field in _RATES.items()}
+    rates = {key: broker.rate_sampler.rates(field) for key, field in _RATES.items()}
     rates["getTotalTps"] = [
         found + missed
         for found, missed in zip(rates["getFoundTps"], rates["getMissTps"], strict=True)
@@ -72,8 +72,8 @@ def _rates(broker: BrokerState) -> dict[str, str]:
 def _totals(broker: BrokerState) -> dict[str, str]:
     counts, totals = broker.storage.store.counts, broker.stats.put_total
     return {
-        **_day("msgPutTotal", broker.sampling.day_totals("put")),
-        **_day("msgGetTotal", broker.sampling.day_totals("get")),
+        **_day("msgPutTotal", broker.rate_sampler.day_totals("put")),
+        **_day("msgGetTotal", broker.rate_sampler.day_totals("get")),
         "putMessageTimesTotal": str(counts.put_count),
         "putMessageSizeTotal": str(counts.put_bytes),
         "putMessageFailedTimes": str(counts.put_refused),
@@ -128,7 +128,7 @@ def _delays(broker: BrokerState) -> dict[str, str]:
     """How far each delay level is; exporters tell by it how many messages wait."""
     return {
         f"scheduleMessageOffset_{level}": f"{position},{end}"
-        for level, (position, end) in broker.delays.progress().items()
+        for level, (position, end) in broker.delay_service.progress().items()
     }
 
 

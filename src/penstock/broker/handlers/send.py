@@ -73,7 +73,7 @@ class Sending:
         self._broker = broker
         self._topics = broker.topics
         self._storage = broker.storage
-        self._stamp = broker.stamp.stamp
+        self._stamp = broker.broker_properties.stamp
         self._stats = broker.stats
         self._store_host = broker.store_host
         self._answers = SendAnswers(
@@ -163,7 +163,7 @@ class Sending:
             self._count(topic, queue_id, size)
             if not (self._has_made_topic or self._storage.is_sync_flush or command.serializer):
                 if config is not None and topic == asked_topic and special is None:
-                    self._shortcut.open_lane(topic, queue_id, is_ordered=config.order)
+                    self._shortcut.enable_fast_path(topic, queue_id, is_ordered=config.order)
                 return self._answer_frame(
                     command.request_id, log_position, queue_id, queue_offset, unique_id
                 )
@@ -214,7 +214,7 @@ class Sending:
         if not (self._has_made_topic or self._storage.is_sync_flush or command.serializer):
             config = self._topic_of(ask.topic)
             if config is not None and queue_id < config.write_queue_nums:
-                self._shortcut.open_lane(ask.topic, queue_id, is_ordered=config.order)
+                self._shortcut.enable_fast_path(ask.topic, queue_id, is_ordered=config.order)
         ids = self._answers.ids(positions)
         answer = Command(0, ext=self._answers.ext(ids, queue_id, queue_offset, unique_id))
         return self._acknowledge(answer, last, _WAIT_NOT not in (ask.properties or ""))

@@ -57,13 +57,13 @@ class SendShortcut:
         # With sync flush an answer is a promise, and a slave takes nothing.
         self._is_open = not broker.storage.is_sync_flush and not broker.config.is_slave
         self._lanes: dict[tuple[str, str], _Lane] = {}
-        self._stamp = broker.stamp.stamp
+        self._stamp = broker.broker_properties.stamp
         self._append = broker.storage.append
         self._append_run = broker.storage.append_run
         self._answer_frame = answers.frame
         broker.topics.on_change(self._lanes.clear)
 
-    def open_lane(self, topic: str, queue_id: int, *, is_ordered: bool) -> None:
+    def enable_fast_path(self, topic: str, queue_id: int, *, is_ordered: bool) -> None:
         """A queue took a message; the next one may take the shortcut."""
         if (
             self._is_open

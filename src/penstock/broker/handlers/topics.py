@@ -187,7 +187,7 @@ def get_topic_stats(broker: BrokerState, ask: GetTopicStats) -> Reply:
         last = store.store_time_at(ask.topic, queue_id, high - 1) if high > low else 0
         queue = MessageQueue(ask.topic, broker.config.broker_name, queue_id)
         table[queue] = TopicOffset(low, high, max(0, last))
-    return Reply(body=TopicStats(table, broker.sampling.topic_put_tps(ask.topic)))
+    return Reply(body=TopicStats(table, broker.rate_sampler.topic_put_tps(ask.topic)))
 
 
 @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)

@@ -131,7 +131,7 @@ _LEGACY: Final = Limit(
     "ask for topics, groups and offsets by the requests that are in use",
 )
 
-LIMITS: Final = (
+UNSUPPORTED: Final = (
     _TRANSACTIONS,
     _TIMERS,
     _POP,
@@ -149,7 +149,7 @@ LIMITS: Final = (
 
 def add_refusals(dispatcher: Dispatcher) -> None:
     """Refuse everything that is listed here."""
-    for limit in LIMITS:
+    for limit in UNSUPPORTED:
         for code in limit.codes:
             dispatcher.add_raw(code, functools.partial(_refuse, limit))
 
@@ -164,7 +164,7 @@ def _refuse(limit: Limit, peer: Peer, command: Command) -> Command:
 def limits_table() -> str:
     """The table of ``docs/limits.md``."""
     rows = ["| Not supported | Requests | Instead |", "|---|---|---|"]
-    for limit in LIMITS:
+    for limit in UNSUPPORTED:
         codes = ", ".join(f"`{request_name(code)}` ({code})" for code in limit.codes)
         rows.append(f"| {limit.feature} | {codes} | {limit.instead} |")
     return "\n".join(rows) + "\n"

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from penstock.broker.tables.topics_file_cache import TopicTexts
+from penstock.broker.tables.topics_file_cache import TopicsFileCache
 from penstock.errors import InvalidArgument, RequestRefused, TopicNotFound
 from penstock.model.names import (
     BENCHMARK_TOPIC,
@@ -118,7 +118,7 @@ class Topics:
         self._table: dict[str, TopicConfig] = {}
         self._version = DataVersion(0, now_ms(), 0)
         self._watchers: list[Callable[[], None]] = []
-        self._texts = TopicTexts()
+        self._texts = TopicsFileCache()
         self._system = {config.topic_name: config for config in system}
         self._add_system_topics()
 

@@ -14,7 +14,7 @@ _END = b"\n\t}\n}"
 _BEFORE_FIRST = len(encode_state(TopicConfigTable())) - len(_EMPTY_END)
 
 
-class TopicTexts:
+class TopicsFileCache:
     """Remembers the text of every topic of the last table."""
 
     def __init__(self) -> None:
