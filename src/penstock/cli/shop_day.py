@@ -131,7 +131,7 @@ def _require_packages() -> None:
 def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) -> Day:
     from penstock.spark import session
     from penstock.spark.pipelines.watching import GroupWatch
-    from penstock.spark.session_setup.orphan_jvm import abandon
+    from penstock.spark.session_setup.orphan_jvm import abort_start
 
     shop = Shop(orders)
     day = Day(shop)
@@ -173,7 +173,7 @@ def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) ->
             with _saying_when_it_stops(console):
                 _report(day, starting.result(), mq.namesrv, report, watch.samples)
         except BaseException:
-            abandon(starting)
+            abort_start(starting)
             # Why the day ended is what counts: Ctrl-C in the middle of a call to Spark leaves a
             # broken wire to it, and then it cannot be told to stop. It ends with us all the same.
             with contextlib.suppress(Exception):

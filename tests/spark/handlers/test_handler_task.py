@@ -17,11 +17,11 @@ from penstock.model import MessageQueue, StoredMessage
 from penstock.spark.handlers import send_back
 from penstock.spark.handlers.handler_sources import (
     Originals,
-    handled,
     messages_of_rows,
-    seldom_collected,
+    relaxed_garbage_collection,
+    run_handlers,
 )
-from penstock.spark.handlers.handler_task import Fate, HandlerJob, Handling
+from penstock.spark.handlers.handler_task import Disposition, HandlerJob, HandlerTask
 from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.options import ReadOptions, parse_read
 from penstock.spark.source.planning import Range, TaskRanges
@@ -46,11 +46,11 @@ def filled(mq: Embedded) -> ReadOptions:
     return parse_read({"namesrv": mq.namesrv, "topic": "orders", "group": "billing"})
 
 
-def fates(options: ReadOptions, handler: object, **job: object) -> list[str]:
+def dispositions(options: ReadOptions, handler: object, **job: object) -> list[str]:
     made = HandlerJob(handler, "billing", options.access, **job)  # type: ignore[arg-type]
     task = TaskRanges([Range(QUEUE, 0, 6)])
-    batches = list(handled(task, options, made))
-    return [fate for batch in batches for fate in batch.column("outcome").to_pylist()]
+    batches = list(run_handlers(task, options, made))
+    return [disposition for batch in batches for disposition in batch.column("outcome").to_pylist()]
 
 
 def stored(options: ReadOptions, topic: str) -> dict[str, dict[str, str]]:
@@ -81,7 +81,14 @@ def raising(errors: Mapping[bytes, BaseException]) -> object:
 
 def test_each_message_has_its_own_fate(options: ReadOptions) -> None:
     errors = {b"1": ValueError("bad"), b"2": RetryLater("2h"), b"4": DeadLetter("never")}
-    assert fates(options, raising(errors)) == ["done", "retry", "retry", "done", "dead", "done"]
+    assert dispositions(options, raising(errors)) == [
+        "done",
+        "retry",
+        "retry",
+        "done",
+        "dead",
+        "done",
+    ]
     assert set(stored(options, "%DLQ%billing")) == {"4"}
     waiting = stored(options, "SCHEDULE_TOPIC_XXXX")
     assert {body: said["DELAY"] for body, said in waiting.items()} == {"1": "3", "2": "18"}
@@ -108,7 +115,7 @@ def test_no_failure_of_a_handler_fails_the_task(
                 return "charged"
         return None
 
-    assert fates(options, handler) == ["done", "retry", "dead", "retry", "retry", "done"]
+    assert dispositions(options, handler) == ["done", "retry", "dead", "retry", "retry", "done"]
     letter = stored(options, "%DLQ%billing")["2"]
     assert letter["PENSTOCK_REASON_MESSAGE"] == "no card"
     # Or who made the function would look in vain for an error.
@@ -125,7 +132,7 @@ def test_a_handler_with_a_context_says_what_java_handlers_say(options: ReadOptio
             context.ack_index = -1
         return None if message.body == b"3" else ConsumeResult.SUCCESS
 
-    assert fates(options, handler) == ["done", "retry", "retry", "retry", "done", "done"]
+    assert dispositions(options, handler) == ["done", "retry", "retry", "retry", "done", "done"]
     waiting = stored(options, "SCHEDULE_TOPIC_XXXX")
     assert {body: said["DELAY"] for body, said in waiting.items()} == {"1": "4", "2": "3", "3": "3"}
 
@@ -146,7 +153,7 @@ def test_while_one_ordered_queue_waits_another_goes_on(mq: Embedded) -> None:
 
     job = HandlerJob(handler, "billing", options.access, ordered=True, suspend_seconds=0.05)
     ranges = [Range(MessageQueue("orders", "broker-a", number), 0, 3) for number in range(2)]
-    batches = list(handled(TaskRanges(ranges), options, job))
+    batches = list(run_handlers(TaskRanges(ranges), options, job))
     assert calls == [
         *(("0", 0), ("2", 0)),
         *(("1", 0), ("3", 0), ("5", 0)),
@@ -162,7 +169,7 @@ def test_a_coroutine_is_a_handler_too(options: ReadOptions) -> None:
         if message.body == b"5":
             raise DeadLetter("no")
 
-    assert fates(options, handler) == ["done"] * 5 + ["dead"]
+    assert dispositions(options, handler) == ["done"] * 5 + ["dead"]
 
 
 def test_what_a_coroutine_keeps_serves_the_next_task_as_well(options: ReadOptions) -> None:
@@ -180,8 +187,8 @@ def test_what_a_coroutine_keeps_serves_the_next_task_as_well(options: ReadOption
         clients[0][0].put_nowait(call)
         await asyncio.wait_for(call, 10)
 
-    assert fates(options, handler) == ["done"] * 6
-    assert fates(options, handler) == ["done"] * 6
+    assert dispositions(options, handler) == ["done"] * 6
+    assert dispositions(options, handler) == ["done"] * 6
 
 
 def test_a_broker_that_takes_nothing_back_fails_the_task(
@@ -199,7 +206,7 @@ def test_a_broker_that_takes_nothing_back_fails_the_task(
             raise ValueError("and now the broker is gone")
 
     with pytest.raises(PenstockError) as caught:
-        fates(options, handler)
+        dispositions(options, handler)
     assert "orders@broker-a:0" in str(caught.value)
     assert "billing" in str(caught.value)
     assert calls[:3] == [b"0", b"1", b"2"]
@@ -228,7 +235,7 @@ def test_a_message_made_of_a_row_is_found_where_it_is_stored(options: ReadOption
     )
     bad = raising({b"only here": DeadLetter("bad")})
     job = HandlerJob(bad, "billing", options.access)  # type: ignore[arg-type]
-    assert Handling(job, Originals(job).find).run(gone) == [Fate.DEAD]
+    assert HandlerTask(job, Originals(job).find).run(gone) == [Disposition.DEAD]
     assert stored(options, "%DLQ%billing")["only here"]["PENSTOCK_REASON_MESSAGE"] == "bad"
 
 
@@ -236,7 +243,7 @@ def test_garbage_is_collected_as_before_when_a_task_ends() -> None:
     before = gc.get_threshold()
 
     def task() -> Generator[int, None, None]:
-        with seldom_collected():
+        with relaxed_garbage_collection():
             yield 1
             yield 2
 

@@ -121,9 +121,9 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
     code = (
         "import _thread, threading, time\n"
         "from penstock.spark import session\n"
-        "from penstock.spark.session_setup.orphan_jvm import launched\n"
+        "from penstock.spark.session_setup.orphan_jvm import launched_jvms\n"
         "def press():\n"
-        "    while not (found := launched()): time.sleep(0.01)\n"
+        "    while not (found := launched_jvms()): time.sleep(0.01)\n"
         "    print(*found, flush=True)\n"
         "    _thread.interrupt_main()\n"
         "threading.Thread(target=press, daemon=True).start()\n"

@@ -10,7 +10,7 @@ from tests.spark.source.brokers import create
 from penstock import MessageQueue
 from penstock.spark.connections import Access
 from penstock.spark.source.cluster import Cluster
-from penstock.spark.source.group_progress import Mirror
+from penstock.spark.source.group_progress import GroupProgress
 from penstock.testing.embedded import Embedded
 
 
@@ -19,14 +19,14 @@ def test_the_group_moves_where_it_can_while_a_broker_is_away(
 ) -> None:
     create(mq.namesrv, "orders", 2)
     cluster = Cluster(Access.of(mq.namesrv), "audit")
-    mirror = Mirror(cluster)
+    progress = GroupProgress(cluster)
     here = [MessageQueue("orders", "broker-a", number) for number in range(2)]
     away = MessageQueue("orders", "broker-z", 0)
     with caplog.at_level(logging.WARNING):
-        mirror.show({away: 5, here[0]: 3, here[1]: 2})
+        progress.commit({away: 5, here[0]: 3, here[1]: 2})
     assert cluster.committed(here, guessed=False) == {here[0]: 3, here[1]: 2}
     assert "no broker 'broker-z'" in caplog.text
     caplog.clear()
-    mirror.show({away: 6, here[0]: 4, here[1]: 2})
+    progress.commit({away: 6, here[0]: 4, here[1]: 2})
     assert cluster.committed(here, guessed=False) == {here[0]: 4, here[1]: 2}
     assert not caplog.text, "what failed is left alone for a while"

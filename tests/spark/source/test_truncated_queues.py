@@ -7,7 +7,7 @@ import pytest
 from penstock import MessageQueue
 from penstock.spark.source import truncated_queues
 from penstock.spark.source.fetch import DataLost
-from penstock.spark.source.truncated_queues import Cause, Shortened
+from penstock.spark.source.truncated_queues import Cause, TruncatedQueues
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -17,15 +17,15 @@ class Place:
 
     def __init__(self, *, fail: bool, cause: Cause = Cause.UNKNOWN) -> None:
         self.cause = cause
-        self.shortened = Shortened(fail, lambda queue: self.cause)
+        self.truncated = TruncatedQueues(fail, lambda queue: self.cause)
 
     def after(self, end: int | None) -> int | None:
         ends = {} if end is None else {QUEUE: end}
-        return self.shortened.settled({QUEUE: 20}, ends).get(QUEUE)
+        return self.truncated.resolve({QUEUE: 20}, ends).get(QUEUE)
 
     @property
     def is_waiting(self) -> bool:
-        return self.shortened.waiting == [QUEUE]
+        return self.truncated.waiting == [QUEUE]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from penstock.client.settings import UNLIMITED, check_range
 from penstock.errors import InvalidArgument
 from penstock.model.names import retry_topic
 from penstock.protocol.validation import check_group
-from penstock.spark.handlers.handler_sources import PLACE, HandlerSink, HandlingSource
+from penstock.spark.handlers.handler_sources import PLACE, HandlerSink, HandlerSource
 from penstock.spark.handlers.handler_task import HandlerJob
 from penstock.spark.handlers.retry_topics import ensure_retry_topic
 from penstock.spark.session_setup.registration import activate, local_cores
@@ -136,7 +136,7 @@ def _from_options(
     _check_broker([parsed])
     job = HandlerJob(handler, group, parsed.access, ordered, max_retries)
     spark = _session()
-    source = _named(HandlingSource, job=job, cores=local_cores(spark))
+    source = _named(HandlerSource, job=job, cores=local_cores(spark))
     spark.dataSource.register(source)
     options.pop("subscribe", None)
     options.update(reading_retries(parsed))

@@ -34,7 +34,7 @@ from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import RETRY_PREFIX, Property, retry_topic
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.records.pulled import messages_from_pull
-from penstock.spark.handlers.handler_task import FATE_NAMES, HandlerJob, Handling, Pause
+from penstock.spark.handlers.handler_task import DISPOSITION_NAMES, HandlerJob, HandlerTask, Pause
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.group_starts import starts
@@ -64,7 +64,7 @@ _ARROW: Final = pa.schema(
         ("outcome", pa.string()),
     ]
 )
-_FATES: Final = pa.array(FATE_NAMES)
+_DISPOSITIONS: Final = pa.array(DISPOSITION_NAMES)
 COLLECT_AFTER: Final = 100_000
 PLACE: Final = ("topic", "broker", "queue_id", "offset")
 """The columns without which nobody knows which message a row is."""
@@ -73,7 +73,7 @@ PLACE: Final = ("topic", "broker", "queue_id", "offset")
 # --------------------------------------------------------------------------- inside the read
 
 
-class HandlingSource(DataSource):
+class HandlerSource(DataSource):
     """A source whose rows are outcomes; `consume` gives it a job and registers it."""
 
     job: HandlerJob
@@ -88,22 +88,22 @@ class HandlingSource(DataSource):
         return OUTCOMES
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return HandledStream(parse_read(dict(self.options)), self.job, self.cores)
+        return HandlerStream(parse_read(dict(self.options)), self.job, self.cores)
 
 
-class HandledStream(TopicStream):
+class HandlerStream(TopicStream):
     """A stream from topics whose tasks handle what they fetch."""
 
     def __init__(self, options: ReadOptions, job: HandlerJob, cores: int | None) -> None:
         super().__init__(options, (), cores)
         self._job = job
 
-    def _new_half(self) -> TopicDriver:
+    def _new_driver(self) -> TopicDriver:
         return _GroupDriver(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TaskRanges):
-            yield from handled(partition, self._options, self._job)
+            yield from run_handlers(partition, self._options, self._job)
 
 
 class _GroupDriver(TopicDriver):
@@ -114,11 +114,13 @@ class _GroupDriver(TopicDriver):
         return starts(self._positions, queues, self._options.group, self._options.starting)
 
 
-def handled(task: TaskRanges, options: ReadOptions, job: HandlerJob) -> Iterator[pa.RecordBatch]:
+def run_handlers(
+    task: TaskRanges, options: ReadOptions, job: HandlerJob
+) -> Iterator[pa.RecordBatch]:
     """Handle the messages of a task's ranges; each batch says what became of some of them."""
     fetcher = Fetcher(options)
-    handling = Handling(job)
-    with seldom_collected():
+    handling = HandlerTask(job)
+    with relaxed_garbage_collection():
         if job.ordered:
             yield from _taking_turns(
                 [_in_order(part, fetcher, options, handling, job) for part in task.ranges]
@@ -130,16 +132,16 @@ def handled(task: TaskRanges, options: ReadOptions, job: HandlerJob) -> Iterator
 
 
 def _in_order(
-    part: Range, fetcher: Fetcher, options: ReadOptions, handling: Handling, job: HandlerJob
+    part: Range, fetcher: Fetcher, options: ReadOptions, handling: HandlerTask, job: HandlerJob
 ) -> Iterator[pa.RecordBatch | Pause]:
     """Handle a range, one message after the other; where one must come again, wait for it."""
     for messages in _messages(part, fetcher, options, job):
-        fates: list[int] = []
+        dispositions: list[int] = []
         for message in messages:
-            while isinstance(fate := handling.attempt(message), Pause):
-                yield fate
-            fates.append(fate)
-        yield _outcomes(part.queue, messages, fates)
+            while isinstance(disposition := handling.attempt(message), Pause):
+                yield disposition
+            dispositions.append(disposition)
+        yield _outcomes(part.queue, messages, dispositions)
 
 
 def _taking_turns(
@@ -169,7 +171,7 @@ def _messages(
 
 
 @contextmanager
-def seldom_collected() -> Iterator[None]:
+def relaxed_garbage_collection() -> Iterator[None]:
     """Look for cyclic garbage after many new objects, not after a few hundred.
 
     A chunk makes ten thousand messages that all live until it is handled; looking through them
@@ -207,7 +209,7 @@ def _restore_topics(messages: Sequence[StoredMessage], job: HandlerJob) -> None:
 
 
 def _outcomes(
-    queue: MessageQueue, messages: Sequence[StoredMessage], fates: Sequence[int]
+    queue: MessageQueue, messages: Sequence[StoredMessage], dispositions: Sequence[int]
 ) -> pa.RecordBatch:
     count = len(messages)
     same = pa.array(np.zeros(count, np.int8))
@@ -217,7 +219,7 @@ def _outcomes(
             pa.array([queue.broker_name]).take(same),
             pa.array([queue.queue_id], pa.int32()).take(same),
             pa.array([message.queue_offset for message in messages], pa.int64()),
-            _FATES.take(pa.array(np.array(fates, np.int8))),
+            _DISPOSITIONS.take(pa.array(np.array(dispositions, np.int8))),
         ],
         schema=_ARROW,
     )
@@ -248,45 +250,47 @@ class HandlerSink(DataSource):
 
 
 @dataclass
-class Handled(WriterCommitMessage):
+class HandledBatch(WriterCommitMessage):
     """What became of the messages of a task."""
 
-    fates: Counter[str] = field(default_factory=Counter)
+    dispositions: Counter[str] = field(default_factory=Counter)
     ends: dict[MessageQueue, int] = field(default_factory=dict)
     """One past the last message of each queue."""
 
 
 class HandlerWriter(DataSourceStreamArrowWriter):
-    """Handles the rows of a micro-batch; it is committed when the fate of each is known."""
+    """Handles the rows of a micro-batch; it is committed when the disposition of each is known."""
 
     def __init__(self, job: HandlerJob, commits: bool) -> None:
         self._job = job
         self._commits = commits
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Handled:
-        fates: Counter[int] = Counter()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> HandledBatch:
+        dispositions: Counter[int] = Counter()
         ends: dict[MessageQueue, int] = {}
         original = Originals(self._job).find
-        handling = Handling(self._job, original)
-        with seldom_collected():
+        handling = HandlerTask(self._job, original)
+        with relaxed_garbage_collection():
             for batch in iterator:
                 messages = messages_of_rows(batch)
                 if messages:
                     _restore_each(messages, self._job)
-                    fates.update(handling.run(messages))
+                    dispositions.update(handling.run(messages))
                     for message in messages:
                         queue, end = message.queue, message.queue_offset + 1
                         if end > ends.get(queue, 0):
                             ends[queue] = end
-        named = Counter({FATE_NAMES[fate]: count for fate, count in fates.items()})
-        return Handled(named, ends)
+        named = Counter(
+            {DISPOSITION_NAMES[disposition]: count for disposition, count in dispositions.items()}
+        )
+        return HandledBatch(named, ends)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         total: Counter[str] = Counter()
         ends: dict[MessageQueue, int] = {}
         for message in messages:
-            if isinstance(message, Handled):
-                total.update(message.fates)
+            if isinstance(message, HandledBatch):
+                total.update(message.dispositions)
                 for queue, end in message.ends.items():
                     ends[queue] = max(end, ends.get(queue, 0))
         log.info("batch handled group=%s batch=%d %s", self._job.group, batchId, dict(total))

@@ -38,7 +38,7 @@ from penstock.client.settings import SUSPEND_RANGE
 from penstock.model import StoredMessage
 from penstock.protocol.delays import delay_ms
 from penstock.spark.connections import Access
-from penstock.spark.handlers.send_back import Failed, Settler
+from penstock.spark.handlers.send_back import Failed, SendBack
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ SUSPEND_SECONDS: Final = 1.0
 _DONE: Final = (ConsumeResult.SUCCESS, ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
 
 
-class Fate(IntEnum):
+class Disposition(IntEnum):
     """What became of a message."""
 
     DONE = 0
@@ -63,7 +63,7 @@ class Pause(NamedTuple):
     seconds: float
 
 
-FATE_NAMES: Final = tuple(fate.name.lower() for fate in Fate)
+DISPOSITION_NAMES: Final = tuple(disposition.name.lower() for disposition in Disposition)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ Original = Callable[[StoredMessage], StoredMessage]
 """The message as its broker has it, for one that was made of a row."""
 
 
-class Handling:
+class HandlerTask:
     """Runs the handler over the messages of one task."""
 
     def __init__(self, job: HandlerJob, original: Original | None = None) -> None:
@@ -91,16 +91,16 @@ class Handling:
         listener = Listener("any", job.handler, takes_batch=False)
         self._wants_context = listener.wants_context
         self._function = _plain(job.handler, _loop()) if listener.is_async else job.handler
-        self._settler = Settler(job.access, job.group, job.max_retries, _host())
+        self._send_back = SendBack(job.access, job.group, job.max_retries, _host())
 
     def run(self, messages: Sequence[StoredMessage]) -> list[int]:
-        """The fate of each message; failed ones are settled when this returns."""
+        """The disposition of each message; failed ones are settled when this returns."""
         return self._in_order(messages) if self._job.ordered else self._concurrent(messages)
 
     def _concurrent(self, messages: Sequence[StoredMessage]) -> list[int]:
-        fates = [0] * len(messages)
+        dispositions = [0] * len(messages)
         failed: list[Failed] = []
-        settler = self._settler
+        send_back = self._send_back
         if self._wants_context:
             failures = self._call_with_context(messages)
         else:
@@ -108,10 +108,10 @@ class Handling:
         for index, outcome, level in failures:
             one = Failed(self._as_stored(messages[index]), outcome, level)
             failed.append(one)
-            fates[index] = Fate.DEAD if settler.is_last(one) else Fate.RETRY
+            dispositions[index] = Disposition.DEAD if send_back.is_last(one) else Disposition.RETRY
         if failed:
-            settler.send_back(failed)
-        return fates
+            send_back.send(failed)
+        return dispositions
 
     def _call(self, messages: Sequence[StoredMessage]) -> list[tuple[int, Outcome, int]]:
         """Call the handler for each message; the loop that everything else waits for."""
@@ -182,25 +182,25 @@ class Handling:
     # ---------------------------------------------------------------------------------- ordered
 
     def _in_order(self, messages: Sequence[StoredMessage]) -> list[int]:
-        fates: list[int] = []
+        dispositions: list[int] = []
         for message in messages:
-            while isinstance(fate := self.attempt(message), Pause):
-                time.sleep(fate.seconds)
-            fates.append(fate)
-        return fates
+            while isinstance(disposition := self.attempt(message), Pause):
+                time.sleep(disposition.seconds)
+            dispositions.append(disposition)
+        return dispositions
 
-    def attempt(self, message: StoredMessage) -> Fate | Pause:
+    def attempt(self, message: StoredMessage) -> Disposition | Pause:
         """Call the handler once for a message that nothing of its queue may overtake.
 
         A pause means: the same message again, when it is over.
         """
         outcome, context = self._call_one(message)
         if outcome.result in _DONE:
-            return Fate.DONE
+            return Disposition.DONE
         one = Failed(self._as_stored(message), outcome)
-        if isinstance(outcome.error, DeadLetter) or self._settler.is_last(one):
-            self._settler.bury(one)
-            return Fate.DEAD
+        if isinstance(outcome.error, DeadLetter) or self._send_back.is_last(one):
+            self._send_back.dead_letter(one)
+            return Disposition.DEAD
         message.reconsume_times += 1
         return Pause(self._pause(outcome, context))
 

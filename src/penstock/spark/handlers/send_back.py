@@ -51,7 +51,7 @@ class Failed(NamedTuple):
     """0: the broker chooses, below 0: the dead letters."""
 
 
-class Settler:
+class SendBack:
     """Sends the failed messages of one task back."""
 
     def __init__(self, access: Access, group: str, max_retries: int, host: str) -> None:
@@ -69,7 +69,7 @@ class Settler:
         """Whether a message will be a dead letter."""
         return is_last(failed.message, failed.level, self._max_retries)
 
-    def send_back(self, failed: Sequence[Failed]) -> None:
+    def send(self, failed: Sequence[Failed]) -> None:
         """Have messages retried or buried; when this returns, a broker has each of them."""
         by_queue: dict[MessageQueue, list[Failed]] = {}
         for one in failed:
@@ -78,7 +78,7 @@ class Settler:
             for start in range(0, len(of_queue), TOGETHER):
                 self._patiently(queue, of_queue[start : start + TOGETHER], by_request=True)
 
-    def bury(self, failed: Failed) -> None:
+    def dead_letter(self, failed: Failed) -> None:
         """Make a message a dead letter, with the reason."""
         buried = failed._replace(level=DEAD_LETTER_LEVEL)
         self._patiently(failed.message.queue, [buried], by_request=False)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def make_home(kind: str, links: Mapping[str, Path], scripts: Mapping[str, str]) -> Path:
+def cached_home_dir(kind: str, links: Mapping[str, Path], scripts: Mapping[str, str]) -> Path:
     """A directory with these links and executable scripts (names may have one ``/``)."""
     content = sorted([*((name, str(path)) for name, path in links.items()), *scripts.items()])
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.spark.session_setup.cached_home_dirs import make_home
+from penstock.spark.session_setup.cached_home_dirs import cached_home_dir
 
 SUPPORTED: Final = (17, 21, 25)
 _VERSION_SECONDS: Final = 30.0
@@ -92,7 +92,7 @@ def shim_home(home: Path) -> Path:
     java = home / "bin" / "java"
     script = _SHIM.format(java=shlex.quote(str(java)))
     links = {entry.name: entry for entry in home.iterdir() if entry.name != "bin"}
-    return make_home("java", links, {"bin/java": script})
+    return cached_home_dir("java", links, {"bin/java": script})
 
 
 def major(version: str | None) -> int | None:

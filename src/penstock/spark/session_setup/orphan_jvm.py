@@ -24,24 +24,24 @@ _LOOK_SECONDS: Final = 0.05
 
 
 @contextlib.contextmanager
-def no_orphans() -> Iterator[None]:
+def kill_orphan_on_failure() -> Iterator[None]:
     """End the JVM that was started within, if nobody got hold of it."""
-    before = set(launched())
+    before = set(launched_jvms())
     try:
         yield
     except BaseException:
         if SparkContext._gateway is None:
-            _kill(pid for pid in launched() if pid not in before)
+            _kill(pid for pid in launched_jvms() if pid not in before)
         raise
 
 
-def abandon(starting: Future[Any]) -> None:
+def abort_start(starting: Future[Any]) -> None:
     """Have a start that runs in another thread fail: nobody wants its session any more.
 
     To wait for the session only to stop it takes as long as Spark takes to start.
     """
     while not starting.cancel() and not starting.done():
-        _kill(launched())
+        _kill(launched_jvms())
         time.sleep(_LOOK_SECONDS)
 
 
@@ -51,7 +51,7 @@ def _kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def launched(parent: int | None = None) -> list[int]:
+def launched_jvms(parent: int | None = None) -> list[int]:
     """The JVMs of PySpark that a process, this one unless told, has started and that still run."""
     wanted = os.getpid() if parent is None else parent
     found = []

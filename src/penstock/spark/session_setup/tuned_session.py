@@ -21,9 +21,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.errors import LifecycleError
-from penstock.spark.session_setup.cached_home_dirs import make_home
+from penstock.spark.session_setup.cached_home_dirs import cached_home_dir
 from penstock.spark.session_setup.java import java_home
-from penstock.spark.session_setup.orphan_jvm import no_orphans
+from penstock.spark.session_setup.orphan_jvm import kill_orphan_on_failure
 from penstock.spark.session_setup.registration import activate, register
 
 DEFAULT_MASTER: Final = "local[*,4]"
@@ -92,7 +92,7 @@ def session(
     profile = LOCAL if is_local(chosen) else EVERYWHERE
     wanted = {key: value for key, value in profile.items() if key not in settings}
     wanted |= {**given, "spark.master": chosen, "spark.app.name": name}
-    with _environment(launch_environment(chosen, wanted, os.environ)), no_orphans():
+    with _environment(launch_environment(chosen, wanted, os.environ)), kill_orphan_on_failure():
         spark = _builder(wanted).getOrCreate()
     return _registered(spark)
 
@@ -155,7 +155,9 @@ def _lean_spark_home() -> dict[str, str]:
     links = {name: installed / name for name in ("bin", "jars", "sbin")}
     if not all(path.is_dir() for path in links.values()):
         return {}  # not pip's package: a Spark that was installed otherwise knows its own home
-    return {"SPARK_HOME": str(make_home("spark", links, {"conf/log4j2.properties": _LOGGING}))}
+    return {
+        "SPARK_HOME": str(cached_home_dir("spark", links, {"conf/log4j2.properties": _LOGGING}))
+    }
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ QueuesOf = Callable[[str], Sequence[MessageQueue]]
 """The queues of a topic that messages can be sent to, in order."""
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """Rows of one topic for one queue; None: any queue of the topic, and all rows in order."""
 
     topic: str
@@ -34,15 +34,15 @@ class Placed(NamedTuple):
 
 def place(
     rows: pa.RecordBatch, columns: MessageColumns, topic: str | None, queues_of: QueuesOf
-) -> Iterator[Placed]:
+) -> Iterator[Placement]:
     """Where the rows go; together the parts have each row once."""
     for name, of_topic in _by_topic(rows, columns, topic):
         part = rows if of_topic is None else rows.take(pa.array(of_topic))
         for queue, chosen in _by_queue(part, columns, name, queues_of):
             if chosen is None:
-                yield Placed(name, queue, of_topic)
+                yield Placement(name, queue, of_topic)
             else:
-                yield Placed(name, queue, chosen if of_topic is None else of_topic[chosen])
+                yield Placement(name, queue, chosen if of_topic is None else of_topic[chosen])
 
 
 def _by_topic(

@@ -36,7 +36,7 @@ from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX
 from penstock.spark.sink.outbox import Outbox, Post
-from penstock.spark.sink.queue_placement import Placed, place
+from penstock.spark.sink.queue_placement import Placement, place
 from penstock.spark.sink.sink_columns import message_columns
 from penstock.spark.sink.write_options import MAX_BATCH_BYTES, WriteOptions, parse_write
 
@@ -161,7 +161,7 @@ def write_rows(
     return written
 
 
-def _post_all(outbox: Outbox, placed: Placed, rows: EncodedRows, batch_bytes: int) -> None:
+def _post_all(outbox: Outbox, placed: Placement, rows: EncodedRows, batch_bytes: int) -> None:
     topic = checked_topic(placed.topic)
     if topic.startswith(RETRY_PREFIX):
         # No broker takes batches there.
@@ -178,7 +178,7 @@ def _post_all(outbox: Outbox, placed: Placed, rows: EncodedRows, batch_bytes: in
         outbox.post(Post(topic, placed.queue, body, count=end - first, is_batch=True))
 
 
-def _post_singly(outbox: Outbox, placed: Placed, rows: EncodedRows) -> None:
+def _post_singly(outbox: Outbox, placed: Placement, rows: EncodedRows) -> None:
     for body, properties in zip(rows.bodies, rows.properties, strict=True):
         text = properties.as_py().decode()
         outbox.post(Post(placed.topic, placed.queue, body.as_py(), text))

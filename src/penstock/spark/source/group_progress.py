@@ -44,15 +44,15 @@ RETRY_SECONDS: Final = 5.0
 NEW_GROUP_SECONDS: Final = 0.2
 
 
-class Mirror:
+class GroupProgress:
     """One group's place, as last shown."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._shown: dict[MessageQueue, int] = {}
+        self._committed: dict[MessageQueue, int] = {}
         self._again_at: dict[MessageQueue, float] = {}
 
-    def show(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Move the group; a broker that is away or refuses stops neither the stream nor the rest.
 
         Its queues are left alone for a while.
@@ -61,7 +61,7 @@ class Mirror:
         news = {
             queue: at
             for queue, at in offsets.items()
-            if self._shown.get(queue) != at and now >= self._again_at.get(queue, 0.0)
+            if self._committed.get(queue) != at and now >= self._again_at.get(queue, 0.0)
         }
         if not news:
             return
@@ -71,7 +71,7 @@ class Mirror:
             moved = self._cluster.commit(news, failures)
         except PenstockError as error:
             failures.append(error)
-        self._shown.update({queue: news[queue] for queue in moved})
+        self._committed.update({queue: news[queue] for queue in moved})
         if failures:
             again_at = time.monotonic() + self._pause(failures)
             self._again_at.update(dict.fromkeys(news.keys() - set(moved), again_at))
@@ -106,7 +106,7 @@ class ProgressListener(StreamingQueryListener):
     """Mirrors every finished batch of the streams of a session."""
 
     def __init__(self) -> None:
-        self._mirrors: dict[tuple[str, str, str | None], Mirror] = {}
+        self._progress: dict[tuple[str, str, str | None], GroupProgress] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -133,8 +133,8 @@ class ProgressListener(StreamingQueryListener):
         if not isinstance(group, str) or not isinstance(namesrv, str):
             return
         key = (group, namesrv, namespace)
-        mirror = self._mirrors.get(key)
-        if mirror is None:
+        progress = self._progress.get(key)
+        if progress is None:
             access = Access.of(namesrv, namespace=namespace)
-            mirror = self._mirrors[key] = Mirror(Cluster(access, access.long_name(group)))
-        mirror.show(offsets_of(offset["offsets"]))
+            progress = self._progress[key] = GroupProgress(Cluster(access, access.long_name(group)))
+        progress.commit(offsets_of(offset["offsets"]))

@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 5.0
 """How long the rest of an answer may take once its beginning is there."""
 
 
-class Arrivals:
+class LongPoll:
     """The held pulls of one stream; they stay under way between two waits."""
 
     def __init__(self, cluster: Cluster) -> None:

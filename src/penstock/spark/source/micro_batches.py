@@ -1,7 +1,7 @@
 """What every stream of ours has in common: Spark's questions, and the arithmetic of its answers.
 
 Spark keeps one process for a stream's reader as long as the query runs; what it knows there, its
-connections or open files, is the driver's half. Tasks get the reader without it.
+connections or open files, is the driver's driver. Tasks get the reader without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.model import MessageQueue
 from penstock.spark.source.fetch import RETRY_DELAY, DataLost, lost
 from penstock.spark.source.options import ReadOptions, offsets_of
 from penstock.spark.source.planning import Range
-from penstock.spark.source.truncated_queues import Cause, Shortened
+from penstock.spark.source.truncated_queues import Cause, TruncatedQueues
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ Offsets = dict[MessageQueue, int]
 _MAX_SHOWN: Final = 5
 
 
-class DriverHalf(ABC):
+class StreamDriver(ABC):
     """What the driver's process knows of a stream."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -42,7 +42,7 @@ class DriverHalf(ABC):
         self._target: Offsets | None = None
         """Where a stream of what is available now ends."""
         self._seen: Offsets = {}
-        self._shortened = Shortened(options.fail_on_data_loss, self._why_shorter)
+        self._truncated = TruncatedQueues(options.fail_on_data_loss, self._why_shorter)
 
     @abstractmethod
     def initial(self) -> dict[str, object]:
@@ -119,10 +119,10 @@ class DriverHalf(ABC):
     def _ends(self, begun: Offsets) -> Offsets:
         """How far a micro-batch may go; a queue that is too short just now stays where it is."""
         if self._target is None:
-            return {**begun, **self._shortened.settled(begun, self._known_ends())}
+            return {**begun, **self._truncated.resolve(begun, self._known_ends())}
         while True:
-            end = {**begun, **self._shortened.settled(begun, self._target)}
-            waiting = self._shortened.waiting
+            end = {**begun, **self._truncated.resolve(begun, self._target)}
+            waiting = self._truncated.waiting
             if not waiting:
                 return end
             # Spark asks no more once nothing is new, so time has to tell within this answer.
@@ -149,10 +149,10 @@ class DriverHalf(ABC):
         return {**begun, **first}
 
 
-_Half = TypeVar("_Half", bound=DriverHalf)
+_Driver = TypeVar("_Driver", bound=StreamDriver)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_Half]):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_Driver]):
     """Answers Spark's questions from the driver's half; kinds of streams plan and read."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...], cores: int | None) -> None:
@@ -165,10 +165,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
         self._options = options
         self._columns = columns
         self._cores = cores
-        self._driver: _Half | None = None
+        self._driver: _Driver | None = None
 
     @abstractmethod
-    def _new_half(self) -> _Half:
+    def _new_driver(self) -> _Driver:
         """Open what the driver needs; called there, once."""
 
     def __getstate__(self) -> dict[str, object]:
@@ -176,13 +176,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
         return {**self.__dict__, "_driver": None}
 
     @property
-    def _half(self) -> _Half:
+    def _stream_driver(self) -> _Driver:
         if self._driver is None:
-            self._driver = self._new_half()
+            self._driver = self._new_driver()
         return self._driver
 
     def initialOffset(self) -> dict[str, object]:
-        return self._half.initial()
+        return self._stream_driver.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.max_per_trigger
@@ -190,13 +190,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._half.latest(start, most)
+        return self._stream_driver.latest(start, most)
 
     def reportLatestOffset(self) -> dict[str, object] | None:
-        return self._half.reported()
+        return self._stream_driver.reported()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._half.freeze()
+        self._stream_driver.freeze()
 
     def stop(self) -> None:
         if self._driver is not None:

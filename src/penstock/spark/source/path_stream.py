@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.model import MessageQueue
 from penstock.spark.source.group_progress import written
-from penstock.spark.source.micro_batches import DriverHalf, Offsets, StreamReader
+from penstock.spark.source.micro_batches import Offsets, StreamDriver, StreamReader
 from penstock.spark.source.options import LATEST, ReadOptions
 from penstock.spark.source.planning import capped
 from penstock.spark.source.store_catalog import StoreCatalog
@@ -31,22 +31,22 @@ MAX_TAIL_BYTES: Final = 32 << 20
 """Entries kept in memory before the store is opened anew, to find them in its files."""
 
 
-class PathStream(StreamReader["_Driver"]):
+class PathStream(StreamReader["PathDriver"]):
     """A stream from a store, or from all stores of a DATA directory."""
 
-    def _new_half(self) -> _Driver:
-        return _Driver(self._options)
+    def _new_driver(self) -> PathDriver:
+        return PathDriver(self._options)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
-        half = self._half
-        return list(planned(self._options, half.catalog, half.ranges(start, end), self._cores))
+        driver = self._stream_driver
+        return list(planned(self._options, driver.catalog, driver.ranges(start, end), self._cores))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, PathTask):
             yield from read_path(partition, self._options, self._columns)
 
 
-class _Driver(DriverHalf):
+class PathDriver(StreamDriver):
     """The open stores, and where their queues end."""
 
     def __init__(self, options: ReadOptions) -> None:

@@ -26,9 +26,9 @@ from penstock.errors import PenstockError, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.fetch import Fetcher
-from penstock.spark.source.group_progress import Mirror, written
-from penstock.spark.source.long_poll import Arrivals
-from penstock.spark.source.micro_batches import DriverHalf, Offsets, StreamReader
+from penstock.spark.source.group_progress import GroupProgress, written
+from penstock.spark.source.long_poll import LongPoll
+from penstock.spark.source.micro_batches import Offsets, StreamDriver, StreamReader
 from penstock.spark.source.options import LATEST, ReadOptions
 from penstock.spark.source.planning import TaskRanges, capped, tasks
 from penstock.spark.source.positions import Positions
@@ -48,12 +48,12 @@ MAX_TOLD = 5
 class TopicStream(StreamReader["TopicDriver"]):
     """A stream from topics."""
 
-    def _new_half(self) -> TopicDriver:
+    def _new_driver(self) -> TopicDriver:
         return TopicDriver(self._options)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         planned = tasks(
-            self._half.ranges(start, end),
+            self._stream_driver.ranges(start, end),
             cores=self._cores,
             min_partitions=self._options.min_partitions,
             ordered=self._options.ordered,
@@ -65,19 +65,19 @@ class TopicStream(StreamReader["TopicDriver"]):
             yield from Fetcher(self._options).batches(partition, self._columns)
 
 
-class TopicDriver(DriverHalf):
+class TopicDriver(StreamDriver):
     """Connections to the brokers, and where the queues end by them."""
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
         self._cluster = Cluster(options.access, options.puller)
         self._positions = Positions(options, self._cluster)
-        self._arrivals = Arrivals(self._cluster)
-        self._mirror = Mirror(self._cluster) if options.commit_to_group else None
+        self._long_poll = LongPoll(self._cluster)
+        self._progress = GroupProgress(self._cluster) if options.commit_to_group else None
         self._complained = -COMPLAINT_SECONDS
 
     def close(self) -> None:
-        self._arrivals.close()
+        self._long_poll.close()
 
     # The stream's ends
 
@@ -102,12 +102,12 @@ class TopicDriver(DriverHalf):
         place where the group stands now.
         """
         begun = self._begun(start)
-        if self._mirror is not None:
-            self._mirror.show(begun)
+        if self._progress is not None:
+            self._progress.commit(begun)
         # What a batch has behind it stays, also of queues that are out of reach just now.
         end = self._ends(begun)
         if self._target is None and end == begun and self._options.poll_seconds:
-            self._arrivals.wait(end, self._options.poll_seconds)
+            self._long_poll.wait(end, self._options.poll_seconds)
             end = self._ends(begun)
         self._seen = end
         begun = self._with_beginnings(begun, end)
@@ -119,7 +119,7 @@ class TopicDriver(DriverHalf):
         """Where the queues end that can be asked; an outage of others is waited out, however long.
 
         A broker that is away may be in no route, and then its topics look as if deleted. So a topic
-        nobody knows is waited for as well; made anew, its offsets tell (`Shortened`).
+        nobody knows is waited for as well; made anew, its offsets tell (`TruncatedQueues`).
         """
         failures: list[PenstockError] = []
         ends: Offsets = {}
@@ -156,5 +156,5 @@ class TopicDriver(DriverHalf):
         return self._cluster.earliest(queues)
 
     def _written(self, offsets: Offsets) -> dict[str, object]:
-        group = None if self._mirror is None else self._options.group
+        group = None if self._progress is None else self._options.group
         return written(self._options.access, group, offsets)

@@ -31,7 +31,7 @@ class Cause(Enum):
     UNKNOWN = auto()
 
 
-class Shortened:
+class TruncatedQueues:
     """The queues of one stream that ended too early when last looked at."""
 
     def __init__(self, fail: bool, cause: Callable[[MessageQueue], Cause]) -> None:
@@ -42,7 +42,7 @@ class Shortened:
         self.waiting: list[MessageQueue] = []
         """The queues that may yet turn out to be as long as they were."""
 
-    def settled(
+    def resolve(
         self, begun: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
         """The ends; those before the stream's place only where the place has to move back."""
