@@ -81,7 +81,7 @@ def stage(store: MessageStore, number: int, random: Random) -> int:
         members = [message(member) for member in rest]
         items = [BatchItem(member.body, member.properties) for member in members]
         if random.randrange(2):
-            assert store.append_run(draft, encode_batch(items)) is not None
+            assert store.append_batch_body(draft, encode_batch(items)) is not None
         else:
             store.append_batch(draft, items)
         return rest.stop

@@ -7,9 +7,9 @@ import pytest
 from penstock.model import BrokerRoute, MessageQueue, QueueRoute, TopicRoute
 from penstock.nameserver.broker_registration import (
     DEFAULT_TIMEOUT_MS,
+    BrokerRegistration,
     RegisterOutcome,
     RegisterResult,
-    Registration,
 )
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
 from penstock.protocol.bodies.common import DataVersion, TopicList
@@ -46,8 +46,8 @@ def broker(
     timeout_ms: int | None = None,
     acting: bool | None = False,
     connection: object = None,
-) -> Registration:
-    return Registration(
+) -> BrokerRegistration:
+    return BrokerRegistration(
         cluster,
         name,
         broker_id,

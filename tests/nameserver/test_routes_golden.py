@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import VECTORS
 
 from penstock.model import TopicRoute
-from penstock.nameserver.broker_registration import RegisterOutcome, Registration
+from penstock.nameserver.broker_registration import BrokerRegistration, RegisterOutcome
 from penstock.nameserver.routes import RouteTable
 from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.common import DataVersion, TopicList
@@ -29,13 +29,13 @@ def body_of(frame: dict[str, Any]) -> bytes:
     return bytes.fromhex(frame["frame_hex"])[-length:] if length else b""
 
 
-def registration_of(frame: dict[str, Any]) -> Registration:
+def registration_of(frame: dict[str, Any]) -> BrokerRegistration:
     ext = frame["ext_fields"]
     body = decode_registration(
         body_of(frame), compressed=ext["compressed"] == "true", version=frame["version"]
     )
     acting, timeout = ext.get("enableActingMaster"), ext.get("heartbeatTimeoutMillis")
-    return Registration(
+    return BrokerRegistration(
         ext["clusterName"],
         ext["brokerName"],
         int(ext["brokerId"]),

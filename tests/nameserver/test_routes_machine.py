@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from penstock.model import QueueRoute
 from penstock.nameserver.broker_registration import (
     DEFAULT_TIMEOUT_MS,
+    BrokerRegistration,
     RegisterOutcome,
-    Registration,
 )
 from penstock.nameserver.routes import RouteTable
 from penstock.protocol.bodies.codec import decode_body, encode_body
@@ -60,7 +60,7 @@ class NameServer(RuleBasedStateMachine):
             {topic: TopicConfig(topic, 1, 1) for topic in sorted(topics)},
             DataVersion(version, 0, state),
         )
-        registration = Registration(
+        registration = BrokerRegistration(
             cluster,
             name,
             broker_id,

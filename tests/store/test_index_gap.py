@@ -49,7 +49,7 @@ def test_the_next_process_adds_the_keys_again_and_that_is_no_damage(
         store.write()
     for number in range(3, 9):
         store.append(draft(number))
-    index = store._parts.index
+    index = store._context.index
     assert index is not None
     index._words = DyingWords(index._words, stores)  # type: ignore[assignment]
     with pytest.raises(Killed):

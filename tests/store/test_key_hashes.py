@@ -44,7 +44,7 @@ ids = st.text("0123456789ABCDEF", min_size=32, max_size=32)
 
 @given(topic=texts, key=st.one_of(texts, ids))
 def test_a_key_has_java_s_hash_of_topic_and_key(topic: str, key: str) -> None:
-    assert TopicHash(topic.encode()).of(key.encode()) == java_index_hash(f"{topic}#{key}")
+    assert TopicHash(topic.encode()).hash(key.encode()) == java_index_hash(f"{topic}#{key}")
 
 
 @given(topic=texts, keys=st.lists(st.one_of(ids, st.text("az~", max_size=40)), max_size=200))
@@ -89,16 +89,16 @@ def test_lanes_hold_the_largest_sums(character: str) -> None:
 def test_keys_of_one_length_have_the_hashes_they_have_alone(
     topic: str, head: str, ends: list[str]
 ) -> None:
-    hashes = TopicHash(topic.encode()).of_all(head.encode(), [end.encode() for end in ends])
+    hashes = TopicHash(topic.encode()).hash_all(head.encode(), [end.encode() for end in ends])
     assert hashes == [java_index_hash(f"{topic}#{head}{end}") for end in ends]
 
 
 def test_the_smallest_number_has_no_absolute_value_and_counts_as_zero() -> None:
     # Java's hash of this text is -2147483648.
     topic, key = _text_with_the_smallest_hash()
-    assert TopicHash(topic.encode()).of(key.encode()) == 0
+    assert TopicHash(topic.encode()).hash(key.encode()) == 0
     assert hash_keys(keyed(topic, key))[0][0] == 0
-    assert TopicHash(topic.encode()).of_all(b"", [key.encode()] * 2) == [0, 0]
+    assert TopicHash(topic.encode()).hash_all(b"", [key.encode()] * 2) == [0, 0]
 
 
 def _text_with_the_smallest_hash() -> tuple[str, str]:

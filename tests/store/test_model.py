@@ -372,13 +372,15 @@ class StoreMachine(RuleBasedStateMachine):
             self.sent.append(Sent(at, topic, queue_id, key, tag, body, PLAIN))
 
     @rule(message=message, count=st.integers(1, 4))
-    def append_run(self, message: dict[str, Any], count: int) -> None:
+    def append_batch_body(self, message: dict[str, Any], count: int) -> None:
         topic, queue_id, tag = message["topic"], message["queue_id"], message["tag"]
         if topic in self.half_deleted:
             return
         made = [self.new_message(min(message["size"], 300) // count) for _ in range(count)]
         request = encode_batch([(body, _properties(key, tag), 0) for key, body in made])
-        run = self.try_to(lambda: self.store.append_run(Draft(topic, queue_id, b""), request))
+        run = self.try_to(
+            lambda: self.store.append_batch_body(Draft(topic, queue_id, b""), request)
+        )
         if run is None:
             return
         ends = [*run.log_positions[1:], run.last.log_position + run.last.size]

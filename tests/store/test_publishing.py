@@ -86,7 +86,7 @@ def test_a_run_staged_before_the_last_write_is_published_is_seen_whole(tmp_path:
     store = opened(tmp_path)
     store.append(Draft("orders", 0, b"single"))
     store.write_log()
-    assert store.append_run(Draft("orders", 0, b""), RUN) is not None
+    assert store.append_batch_body(Draft("orders", 0, b""), RUN) is not None
     store.publish()
     assert store.max_offset("orders", 0) == 1
     store.write_log()
@@ -104,7 +104,7 @@ def test_a_process_that_dies_before_it_published_loses_nothing(
     tmp_path: Path, is_published: bool
 ) -> None:
     store = written(tmp_path)
-    assert store.append_run(Draft("orders", 1, b""), RUN) is not None
+    assert store.append_batch_body(Draft("orders", 1, b""), RUN) is not None
     store.write_log()
     if is_published:
         store.publish()

@@ -36,7 +36,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.records.batches import BatchItem
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
-from penstock.store import Appended, AppendedRun, Draft, MessageStore
+from penstock.store import Appended, AppendedBatch, Draft, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +128,12 @@ class Storage(Service):
             self._schedule_write(draft)
         return appended
 
-    def append_run(self, draft: Draft, body: bytes, unless: Sequence[bytes]) -> AppendedRun | None:
+    def append_batch_body(
+        self, draft: Draft, body: bytes, unless: Sequence[bytes]
+    ) -> AppendedBatch | None:
         """`append_batch` straight from the body of a request; None: that is not possible."""
         try:
-            appended = self.store.append_run(draft, body, unless)
+            appended = self.store.append_batch_body(draft, body, unless)
         except StoreError as error:
             self._note_failed_append(error)
             raise

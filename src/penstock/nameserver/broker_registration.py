@@ -13,7 +13,7 @@ DEFAULT_TIMEOUT_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class BrokerRegistration:
     """What a broker says about itself.
 
     ``enable_acting_master`` is None for brokers before 5.0, which do not say it. ``connection``
@@ -75,7 +75,7 @@ class LiveBroker(NamedTuple):
     connection: object
 
     @classmethod
-    def of(cls, registration: Registration, now_ms: int) -> LiveBroker:
+    def of(cls, registration: BrokerRegistration, now_ms: int) -> LiveBroker:
         """The broker that has just registered."""
         timeout_ms = registration.timeout_ms or 0
         return cls(

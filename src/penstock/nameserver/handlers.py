@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import InvalidArgument, NotFound, ProtocolError, RequestRefused, TopicNotFound
-from penstock.nameserver.broker_registration import Registration
+from penstock.nameserver.broker_registration import BrokerRegistration
 from penstock.nameserver.config import NameServerConfig
 from penstock.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvConfig
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
@@ -134,7 +134,7 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
             ask.broker_name, len(odd), topic[:MAX_RETRY_TOPIC_LENGTH], trouble,
         )  # fmt: skip
     result = state.routes.register(
-        Registration(
+        BrokerRegistration(
             cluster=ask.cluster_name,
             broker_name=ask.broker_name,
             broker_id=ask.broker_id,

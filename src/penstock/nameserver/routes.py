@@ -27,10 +27,10 @@ from penstock.model import BrokerRoute, QueueRoute, TopicRoute
 from penstock.model.names import READ, WRITE
 from penstock.model.route import MASTER_ID
 from penstock.nameserver.broker_registration import (
+    BrokerRegistration,
     LiveBroker,
     RegisterOutcome,
     RegisterResult,
-    Registration,
     VersionAnswer,
 )
 from penstock.protocol.bodies.common import DataVersion, TopicList
@@ -62,7 +62,7 @@ class RouteTable:
 
     # Brokers come and go --------------------------------------------------------------------------
 
-    def register(self, registration: Registration, now_ms: int) -> RegisterResult:
+    def register(self, registration: BrokerRegistration, now_ms: int) -> RegisterResult:
         """Take in what a broker says about itself."""
         key = registration.cluster, registration.address
         former = self._live.get(key)
@@ -223,25 +223,25 @@ class RouteTable:
 
     # The tables -----------------------------------------------------------------------------------
 
-    def _holder_of_id(self, registration: Registration) -> LiveBroker | None:
+    def _holder_of_id(self, registration: BrokerRegistration) -> LiveBroker | None:
         """Who has the broker id at the moment: the same broker, or another it replaces."""
         wanted = registration.broker_name, registration.broker_id
         return next(
             (b for b in self._live.values() if (b.broker_name, b.broker_id) == wanted), None
         )
 
-    def _is_increment(self, registration: Registration) -> bool:
+    def _is_increment(self, registration: BrokerRegistration) -> bool:
         """One topic alone: a broker sends that after it created it, never as its whole table."""
         return self._refuse_single_topic_first and len(registration.topics.topic_config_table) == 1
 
-    def _gives_queue_data(self, registration: Registration) -> bool:
+    def _gives_queue_data(self, registration: BrokerRegistration) -> bool:
         if registration.broker_id == MASTER_ID:
             return True
         # A slave from before 5.0 never speaks for its master.
         lowest = min(self._brokers[registration.broker_name].addresses)
         return registration.enable_acting_master is not None and registration.broker_id == lowest
 
-    def _applied(self, registration: Registration) -> RegisterResult:
+    def _applied(self, registration: BrokerRegistration) -> RegisterResult:
         if registration.broker_id != MASTER_ID:
             master = self._brokers[registration.broker_name].master
             live = self._live.get((registration.cluster, master)) if master else None
@@ -249,7 +249,7 @@ class RouteTable:
                 return RegisterResult(RegisterOutcome.APPLIED, master, live.ha_address)
         return RegisterResult(RegisterOutcome.APPLIED)
 
-    def _put_broker(self, registration: Registration) -> None:
+    def _put_broker(self, registration: BrokerRegistration) -> None:
         broker = BrokerRoute(
             registration.broker_name,
             registration.cluster,
@@ -268,7 +268,7 @@ class RouteTable:
             if live.broker_name == broker_name
         }
 
-    def _put_filter_servers(self, registration: Registration) -> None:
+    def _put_filter_servers(self, registration: BrokerRegistration) -> None:
         if self._filter_servers.get(registration.address, ()) == registration.filter_servers:
             return
         self.generation += 1
@@ -277,7 +277,7 @@ class RouteTable:
         else:
             del self._filter_servers[registration.address]
 
-    def _take_topics(self, registration: Registration, *, everything: bool) -> None:
+    def _take_topics(self, registration: BrokerRegistration, *, everything: bool) -> None:
         """Queue data from a broker: of all topics it mentions, or of those not known from it."""
         name = registration.broker_name
         table = registration.topics.topic_config_table

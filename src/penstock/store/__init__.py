@@ -1,6 +1,6 @@
 """Messages in RocketMQ's own files: commit log, consume queues, key index, checkpoint."""
 
-from penstock.store.appending import Appended, AppendedRun, BatchItem, Draft
+from penstock.store.appending import Appended, AppendedBatch, BatchItem, Draft
 from penstock.store.config import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.reading import ReadResult, ReadStatus, RecordTest, TagFilter
@@ -12,7 +12,7 @@ from penstock.store.store import MessageStore, QueryResult
 __all__ = [
     "ASYNC_FLUSH",
     "Appended",
-    "AppendedRun",
+    "AppendedBatch",
     "BatchItem",
     "Draft",
     "FileLayer",

@@ -15,10 +15,10 @@ from penstock.errors import IllegalMessage, StoreError
 from penstock.model.names import RETRY_PREFIX
 from penstock.model.properties import MAX_PROPERTIES_BYTES
 from penstock.protocol.records.codec import BLANK_HEAD_BYTES, SysFlag, encode_record
-from penstock.store.bulk.batch_encoding import RunParts, encode_run
+from penstock.store.bulk.batch_encoding import BatchHeader, encode_batch_records
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.index_builder import Staged, StagedRun
-from penstock.store.store_context import NO_ROOM, Parts
+from penstock.store.index_builder import Staged, StagedBatch
+from penstock.store.store_context import NO_ROOM, StoreContext
 
 MAX_TOPIC_BYTES: Final = 127
 MAX_RETRY_TOPIC_BYTES: Final = 255
@@ -55,7 +55,7 @@ class Appended(NamedTuple):
     store_timestamp: int
 
 
-class AppendedRun(NamedTuple):
+class AppendedBatch(NamedTuple):
     """Where the messages of a batch are that was appended as a whole."""
 
     log_positions: Sequence[int]
@@ -80,30 +80,30 @@ class BatchItem(Protocol):
 class Appender:
     """Stages, writes and publishes messages; used by one thread."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._config = parts.config
-        self._max_body = parts.config.max_message_size
-        self._log = parts.commit_log
-        self._queues = parts.queues
-        self._queue_by_key = parts.queues.queues
-        self._time_ms = parts.time_ms
-        self._is_sync = parts.config.is_sync_flush
-        self._pending: list[Staged | StagedRun] = []
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._config = context.config
+        self._max_body = context.config.max_message_size
+        self._log = context.commit_log
+        self._queues = context.queues
+        self._queue_by_key = context.queues.queues
+        self._time_ms = context.time_ms
+        self._is_sync = context.config.is_sync_flush
+        self._pending: list[Staged | StagedBatch] = []
         self._in_runs = 0
         """Messages that wait in runs, but for one of each."""
         self._has_runs = False
         """Whether a run may be among what is staged."""
-        self._unflushed: deque[Staged | StagedRun] = deque()
-        self.unpublished: list[Staged | StagedRun] = []
+        self._unflushed: deque[Staged | StagedBatch] = deque()
+        self.unpublished: list[Staged | StagedBatch] = []
         """Written without a wait for a flush, but not visible yet; see `publish`."""
         self._publishes_runs = False
         """Whether a run may be among what is to be published."""
 
     def append(self, draft: Draft) -> Appended:
         """Stage one message; ``write`` puts it into the log."""
-        if self._parts.refusal is not None:
-            self._parts.refuse()
+        if self._context.refusal is not None:
+            self._context.refuse()
         (
             topic,
             queue_id,
@@ -162,7 +162,7 @@ class Appender:
                 reconsume_times,
                 prepared_transaction_offset,
             )
-        commit_log.parts.append(record)
+        commit_log.staged.append(record)
         commit_log.position = position + size
         if is_queued:
             queue.next_offset = queue_offset + 1
@@ -177,8 +177,8 @@ class Appender:
 
         ``draft`` has what they share; its body, properties and flag are not used.
         """
-        if self._parts.refusal is not None:
-            self._parts.refuse()
+        if self._context.refusal is not None:
+            self._context.refuse()
         queue = self._queue_by_key.get((draft.topic, draft.queue_id))
         if queue is None:
             queue = self._new_queue(draft.topic, draft.queue_id)
@@ -205,22 +205,22 @@ class Appender:
             appended.append(Appended(position, queue_offset, size, now))
             position += size
             queue_offset += 1
-        commit_log.parts += records
+        commit_log.staged += records
         commit_log.position, queue.next_offset = position, queue_offset
         if position - commit_log.written[0] > MAX_STAGED_BYTES:
             self.write()
         return appended
 
-    def append_run(
+    def append_batch_body(
         self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
-    ) -> AppendedRun | None:
+    ) -> AppendedBatch | None:
         """Stage the messages of a batch send as a whole, straight from its body.
 
         None if something about them is unusual, or properties have one of ``unless``: then
         `append_batch` is the way.
         """
-        if self._parts.refusal is not None:
-            self._parts.refuse()
+        if self._context.refusal is not None:
+            self._context.refuse()
         topic, queue_id, _, _, _, sys_flag, *others = draft
         if sys_flag & _UNUSUAL:
             return None
@@ -228,33 +228,37 @@ class Appender:
         if queue is None:
             queue = self._new_queue(topic, queue_id)
         now = self._time_ms()
-        shared: RunParts = _new_tuple(RunParts, (queue.topic_bytes, queue_id, sys_flag, *others))
+        shared: BatchHeader = _new_tuple(
+            BatchHeader, (queue.topic_bytes, queue_id, sys_flag, *others)
+        )
         commit_log = self._log
         position, queue_offset = commit_log.position, queue.next_offset
-        made = encode_run(body, shared, queue_offset, position, now, unless)
+        made = encode_batch_records(body, shared, queue_offset, position, now, unless)
         if made is None:
             return None
-        records, run = made
+        records, batch = made
         total = len(records)
         if total > self._config.max_message_size + RECORD_OVERHEAD_BYTES:
             return None
         if position + total + BLANK_HEAD_BYTES > commit_log.segment_end:
             position = self._roll(total)
-            made = encode_run(body, shared, queue_offset, position, now)
+            made = encode_batch_records(body, shared, queue_offset, position, now)
             assert made is not None, "it was possible before"
-            records, run = made
-        positions = run.positions
+            records, batch = made
+        positions = batch.positions
         count = len(positions)
-        commit_log.parts.append(records)
+        commit_log.staged.append(records)
         commit_log.position = position + total
         queue.next_offset = queue_offset + count
-        self._pending.append((queue, position, total, queue_offset, sys_flag, now, run))
+        self._pending.append((queue, position, total, queue_offset, sys_flag, now, batch))
         self._in_runs += count - 1
         self._has_runs = True
         if position - commit_log.written[0] > MAX_STAGED_BYTES:
             self.write()
-        last = (positions[-1], queue_offset + count - 1, run.sizes[-1], now)
-        return _new_tuple(AppendedRun, (positions, queue_offset, total, _new_tuple(Appended, last)))
+        last = (positions[-1], queue_offset + count - 1, batch.sizes[-1], now)
+        return _new_tuple(
+            AppendedBatch, (positions, queue_offset, total, _new_tuple(Appended, last))
+        )
 
     def _encode_batch(
         self, queue: ConsumeQueue, draft: Draft, items: Sequence[BatchItem], position: int, now: int
@@ -302,14 +306,14 @@ class Appender:
             return self._too_big(len(body), len(properties))
         # A record torn by a crash has zeros where bytes are missing, and no checksum but that of
         # its body: properties without zeros are how recovery can tell.
-        self._parts.counts.put_refused += 1
+        self._context.counts.put_refused += 1
         return IllegalMessage(
             f"message properties hold a zero byte at {properties.index(0)}",
             expected="text without the character U+0000",
         )
 
     def _too_big(self, body_bytes: int, properties_bytes: int) -> IllegalMessage:
-        self._parts.counts.put_refused += 1
+        self._context.counts.put_refused += 1
         return IllegalMessage(
             f"body of {body_bytes} bytes, properties of {properties_bytes}",
             expected=f"at most {self._config.max_message_size} (maxMessageSize) "
@@ -353,7 +357,7 @@ class Appender:
             self._write_failed(pending, len(pending) + in_runs, error)
         tail = last[6]
         commit_log.last_record = last[1] if isinstance(tail, bytes) else tail.positions[-1]
-        counts = self._parts.counts
+        counts = self._context.counts
         counts.write_calls += 1
         counts.put_count += len(pending) + in_runs
         counts.put_bytes += commit_log.written[0] - before
@@ -363,24 +367,24 @@ class Appender:
             self._unflushed.extend(pending)
             return False
         self.unpublished += pending
-        if self._parts.dispatcher.is_awaited(pending):
+        if self._context.index_builder.is_awaited(pending):
             self.publish()
             return False
         return True
 
     def _write_failed(
-        self, pending: list[Staged | StagedRun], messages: int, error: Exception
+        self, pending: list[Staged | StagedBatch], messages: int, error: Exception
     ) -> None:
         """Take back what was staged; refuse more if the disk is full or worse."""
-        self._parts.counts.put_refused += messages
+        self._context.counts.put_refused += messages
         for queue, _, _, queue_offset, sys_flag, _, _ in reversed(pending):
             if sys_flag & SysFlag.TRANSACTION_MASK not in _NO_QUEUE:
                 queue.next_offset = queue_offset
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise self._parts.refuse_for_lack_of_room(error) from error
+            raise self._context.refuse_for_lack_of_room(error) from error
         if isinstance(error, StoreError):
             # What was written could not be undone: the end of the log is not known any more.
-            self._parts.refusal = error
+            self._context.refusal = error
             raise error
         raise StoreError(f"write to {self._log.directory} failed: {error}") from error
 
@@ -391,27 +395,27 @@ class Appender:
         if staged:
             self._publish(staged)
 
-    def _publish(self, staged: Sequence[Staged | StagedRun]) -> None:
-        parts = self._parts
+    def _publish(self, staged: Sequence[Staged | StagedBatch]) -> None:
+        context = self._context
         last = staged[-1]
         try:
             if self._publishes_runs:
                 self._publishes_runs = self._is_sync  # With sync flush others may still wait.
-                parts.dispatcher.publish(staged)
+                context.index_builder.apply_appended(staged)
             else:
-                parts.dispatcher.fresh(staged)  # type: ignore[arg-type]  # no run among them
+                context.index_builder.apply_records(staged)  # type: ignore[arg-type]  # no run among them
         finally:
-            parts.published = (last[1] + last[2], last[5])
-        problem = parts.dispatcher.index_error or self._queues.failed_writes
+            context.published = (last[1] + last[2], last[5])
+        problem = context.index_builder.index_error or self._queues.failed_writes
         if problem is not None:
-            parts.refuse_for_lack_of_room(problem)
+            context.refuse_for_lack_of_room(problem)
 
     def mark_flushed(self, log_position: int) -> None:
         """With sync flush: make visible what is on the disk now; for the thread that appends."""
         unflushed = self._unflushed
         if not unflushed:
             return
-        ready: list[Staged | StagedRun] = []
+        ready: list[Staged | StagedBatch] = []
         while unflushed and unflushed[0][1] + unflushed[0][2] <= log_position:
             ready.append(unflushed.popleft())
         if ready:

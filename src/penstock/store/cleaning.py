@@ -10,7 +10,7 @@ from penstock.errors import DiskFull
 from penstock.store.opening import mark_open
 from penstock.store.retention import MANUAL_ROUNDS, decide
 from penstock.store.segments import segment_path
-from penstock.store.store_context import Parts
+from penstock.store.store_context import StoreContext
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ _QUEUES_PER_ROUND = 1_000
 class Cleaner:
     """Deletes old files; used by the thread that appends."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._manual_rounds = 0
         self._sweep: Iterator[tuple[str, int]] = iter(())
         self._swept_for = -1
@@ -33,12 +33,12 @@ class Cleaner:
 
     def clean(self, now: int) -> list[str]:
         """One round of retention; returns the files that were deleted."""
-        commit_log = self._parts.commit_log
+        commit_log = self._context.commit_log
         is_manual = self._manual_rounds > 0
         self._manual_rounds = max(0, self._manual_rounds - 1)
-        space = self._parts.files.disk_space(self._parts.root)
+        space = self._context.files.disk_space(self._context.root)
         decision = decide(
-            self._parts.config,
+            self._context.config,
             self._modified_ms(),
             now,
             time.localtime(now / 1000).tm_hour,
@@ -48,7 +48,7 @@ class Cleaner:
         removed: list[str] = []
         for _ in range(decision.delete):
             base = commit_log.bases[0]
-            is_deletable = base + commit_log.segment_size <= self._parts.deletable_before
+            is_deletable = base + commit_log.segment_size <= self._context.deletable_before
             if len(commit_log.bases) < 2 or not is_deletable:
                 break
             commit_log.remove_first()
@@ -63,51 +63,51 @@ class Cleaner:
         return removed
 
     def _modified_ms(self) -> list[int]:
-        files, commit_log = self._parts.files, self._parts.commit_log
+        files, commit_log = self._context.files, self._context.commit_log
         paths = (segment_path(commit_log.directory, base) for base in commit_log.bases)
         entries = map(files.stat, paths)
         return [0 if entry is None else entry.modified_ns // 1_000_000 for entry in entries]
 
     def _clean_queues_and_index(self) -> list[str]:
         """Remove files that only know deleted messages, some queues at a time."""
-        start = self._parts.commit_log.min_position
+        start = self._context.commit_log.min_position
         removed: list[str] = []
         if self._swept_for != start:
             self._swept_for = start
-            self._sweep = self._parts.queues.names()
-            if self._parts.index is not None:
-                removed += self._parts.index.remove_before(start)
+            self._sweep = self._context.queues.names()
+            if self._context.index is not None:
+                removed += self._context.index.remove_before(start)
         for _, (topic, queue_id) in zip(range(_QUEUES_PER_ROUND), self._sweep, strict=False):
-            queue = self._parts.queues.get(topic, queue_id)
+            queue = self._context.queues.get(topic, queue_id)
             if queue is not None:
-                removed += self._parts.queues.remove_old_files(queue)
+                removed += self._context.queues.remove_old_files(queue)
         return removed
 
     def _mind_disk(self, is_full: bool, used_ratio: float) -> None:
         """Refuse messages on a full disk, and take them again when there is room."""
-        parts = self._parts
-        if is_full and parts.refusal is None:
-            parts.refusal = DiskFull(
-                f"disk of {parts.root} is {used_ratio:.0%} full",
-                expected=f"at most {parts.config.disk_space_warning_level_ratio}%",
+        context = self._context
+        if is_full and context.refusal is None:
+            context.refusal = DiskFull(
+                f"disk of {context.root} is {used_ratio:.0%} full",
+                expected=f"at most {context.config.disk_space_warning_level_ratio}%",
                 hint="make room, or lower fileReservedTime",
             )
-        elif not is_full and isinstance(parts.refusal, DiskFull) and self._catch_up():
-            parts.refusal = None
+        elif not is_full and isinstance(context.refusal, DiskFull) and self._catch_up():
+            context.refusal = None
 
     def _catch_up(self) -> bool:
         """Write what had no room in index and queues; True if nothing is left."""
-        parts = self._parts
-        stopped_at = parts.dispatcher.index_stopped_at
-        if stopped_at is not None and not parts.dispatcher.catch_up(
-            parts.commit_log.scan(stopped_at, parts.published[0], check_crc=False)
+        context = self._context
+        stopped_at = context.index_builder.index_stopped_at
+        if stopped_at is not None and not context.index_builder.catch_up(
+            context.commit_log.scan(stopped_at, context.published[0], check_crc=False)
         ):
             return False
         try:
-            if not parts.is_marked_open:
-                mark_open(parts)
-            parts.queues.persist()
+            if not context.is_marked_open:
+                mark_open(context)
+            context.queues.persist()
         except OSError:
             return False
-        parts.queues.drop_persisted()
+        context.queues.drop_persisted()
         return True

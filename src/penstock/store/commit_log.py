@@ -61,8 +61,8 @@ class CommitLog:
         self._view = memoryview(b"")
         self.position = 0
         self.segment_end = 0
-        self.parts: list[bytes] = []
-        self._part_start = 0
+        self.staged: list[bytes] = []
+        self._staged_start = 0
         self._full_groups: list[tuple[int, list[bytes]]] = []
         self.written: tuple[int, int] = (0, 0)
         """End of what is in the page cache, and the store time of the last record before it."""
@@ -85,7 +85,7 @@ class CommitLog:
         left = self.segment_size - position % self.segment_size
         if left < BLANK_HEAD_BYTES:
             position += left
-        self.position = self._part_start = self.flushed = position
+        self.position = self._staged_start = self.flushed = position
         self.segment_end = position - position % self.segment_size + self.segment_size
         self.written = (position, timestamp)
 
@@ -93,37 +93,37 @@ class CommitLog:
 
     def roll(self) -> int:
         """Close the segment that is being staged with a blank; return where the next starts."""
-        self.parts.append(encode_blank(self.segment_end - self.position))
-        self._full_groups.append((self._part_start, self.parts))
-        self.parts = []
-        self.position = self._part_start = self.segment_end
+        self.staged.append(encode_blank(self.segment_end - self.position))
+        self._full_groups.append((self._staged_start, self.staged))
+        self.staged = []
+        self.position = self._staged_start = self.segment_end
         self.segment_end += self.segment_size
         return self.position
 
     def write(self, timestamp: int) -> None:
         """Put everything staged into the page cache, or nothing: on ``OSError`` it is gone."""
-        base = self._part_start - self._part_start % self.segment_size
+        base = self._staged_start - self._staged_start % self.segment_size
         descriptor = self._descriptors.get(base)
         if self._full_groups or descriptor is None:
             self._write_groups()
         else:
-            parts, self.parts = self.parts, []
-            start, size = self._part_start - base, self.position - self._part_start
+            parts, self.staged = self.staged, []
+            start, size = self._staged_start - base, self.position - self._staged_start
             try:
                 if self._files.write(descriptor, parts, start) != size:
                     write_fully(self._files, descriptor, parts, start, size)
             except OSError:
-                self._undo([(self._part_start, self.position)])
+                self._undo([(self._staged_start, self.position)])
                 raise
-        self._part_start = self.position
+        self._staged_start = self.position
         self.written = (self.position, timestamp)
 
     def _write_groups(self) -> None:
         """Write what is staged for several segments, or for the first time to one."""
         groups, self._full_groups = self._full_groups, []
-        if self.parts:
-            groups.append((self._part_start, self.parts))
-            self.parts = []
+        if self.staged:
+            groups.append((self._staged_start, self.staged))
+            self.staged = []
         done: list[tuple[int, int]] = []
         try:
             for start, parts in groups:
@@ -138,7 +138,7 @@ class CommitLog:
     def _undo(self, done: list[tuple[int, int]]) -> None:
         """Clear what a failed write left in the log, and stage again from before it."""
         end = self.written[0]
-        self.position = self._part_start = end
+        self.position = self._staged_start = end
         self.segment_end = end - end % self.segment_size + self.segment_size
         self.flushed = min(self.flushed, end)
         for start, stop in reversed(done):

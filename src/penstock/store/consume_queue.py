@@ -83,12 +83,12 @@ class ConsumeQueue:
         "has_old_names",
         "is_deleted",
         "is_schedule",
+        "key",
         "max_offset",
         "min_checked_at",
         "min_offset",
         "next_offset",
         "persisted",
-        "place",
         "queue_id",
         "tail",
         "tail_start",
@@ -102,7 +102,7 @@ class ConsumeQueue:
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
-        self.place = (topic, queue_id)
+        self.key = (topic, queue_id)
         """Both together, as those name it who wait for messages."""
         self.directory = f"{shared.directory}/{topic}/{queue_id}"
         self.next_offset = 0

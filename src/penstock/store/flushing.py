@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from penstock.errors import FlushFailed
 from penstock.store.checkpoint import CheckpointFile, save_state
-from penstock.store.store_context import NO_ROOM, Parts
+from penstock.store.store_context import NO_ROOM, StoreContext
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +24,11 @@ _QUEUES_PER_FLUSH = 1000
 class Flusher:
     """Moves the flushed position on; any thread may call it, one at a time gets in."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._checkpoint_file: CheckpointFile | None = None
         self._failure: FlushFailed | None = None
-        self._persisted_ms = self._synced_ms = parts.time_ms()
+        self._persisted_ms = self._synced_ms = context.time_ms()
         self.lock = threading.Lock()
         """Also guards our note, which deleting a topic changes too."""
 
@@ -42,73 +42,73 @@ class Flusher:
         with self.lock:
             if self._failure is not None:
                 raise FlushFailed(self._failure.what, hint=self._failure.hint)
-            written = self._parts.commit_log.written
-            published = self._parts.published
+            written = self._context.commit_log.written
+            published = self._context.published
             try:
-                self._parts.commit_log.sync(written[0])
-                self._parts.checkpoint.log_timestamp = written[1]
-                self._flush_rest(published, self._parts.time_ms(), thorough=thorough)
+                self._context.commit_log.sync(written[0])
+                self._context.checkpoint.log_timestamp = written[1]
+                self._flush_rest(published, self._context.time_ms(), thorough=thorough)
             except OSError as error:
                 raise self._flush_failed(error) from error
-            self._parts.counts.flush_calls += 1
+            self._context.counts.flush_calls += 1
         return written[0]
 
     def _flush_rest(self, published: tuple[int, int], now: int, *, thorough: bool) -> None:
         """Write queue entries from time to time, and put all of it on the disk less often."""
-        parts, config = self._parts, self._parts.config
+        context, config = self._context, self._context.config
         if not thorough and now - self._persisted_ms < config.flush_interval_consume_queue_ms:
             return
         self._persisted_ms = now
         if now - self._synced_ms >= config.flush_consume_queue_thorough_interval_ms:
             thorough = True
         try:
-            parts.queues.persist(None if thorough else _QUEUES_PER_FLUSH)
+            context.queues.persist(None if thorough else _QUEUES_PER_FLUSH)
         except OSError as error:
             # Only a delay: the entries stay in memory, and the log has the messages.
-            log.error("queues cannot be written root=%s error=%s", parts.root, error)
+            log.error("queues cannot be written root=%s error=%s", context.root, error)
             return
         index_synced = ""
         if thorough:
             self._synced_ms = now
-            parts.queues.sync()
+            context.queues.sync()
             index_synced = self._sync_index()
-            parts.checkpoint.queue_position, parts.checkpoint.queue_timestamp = published
+            context.checkpoint.queue_position, context.checkpoint.queue_timestamp = published
         self._save(published[0] if thorough else None, index_synced)
 
     def _save(self, queue_position: int | None, index_synced: str) -> None:
         """Note how far the disk has it all; without room for that, the older note still holds."""
-        parts = self._parts
+        context = self._context
         try:
             self.save_checkpoint()
-            if queue_position is not None and parts.is_marked_open:
-                assert parts.state is not None
-                stopped_at = parts.dispatcher.index_stopped_at
+            if queue_position is not None and context.is_marked_open:
+                assert context.state is not None
+                stopped_at = context.index_builder.index_stopped_at
                 state = replace(
-                    parts.state,
-                    flushed_position=parts.commit_log.flushed,
+                    context.state,
+                    flushed_position=context.commit_log.flushed,
                     queue_position=queue_position,
                     index_synced=index_synced,
                     index_stopped_at=-1 if stopped_at is None else stopped_at,
                 )
-                save_state(parts.files, parts.root, state)
-                parts.state = state
-                parts.note_deletable()
+                save_state(context.files, context.root, state)
+                context.state = state
+                context.note_deletable()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            log.error("checkpoint cannot be written root=%s error=%s", parts.root, error)
+            log.error("checkpoint cannot be written root=%s error=%s", context.root, error)
 
     def _sync_index(self) -> str:
         """Put the index on the disk; return the name of its newest file that is full and there."""
-        index, checkpoint = self._parts.index, self._parts.checkpoint
+        index, checkpoint = self._context.index, self._context.checkpoint
         if index is None:
             return ""
         # Asked before syncing: files that get full meanwhile are not on the disk yet.
         newest_full, full_timestamp = index.newest_full, index.full_timestamp
         if index.has_new_files:
             index.has_new_files = False
-            self._parts.files.sync_dir(index.directory)
-            self._parts.files.sync_dir(self._parts.root)
+            self._context.files.sync_dir(index.directory)
+            self._context.files.sync_dir(self._context.root)
         for full in index.take_full_maps():
             full.sync()
             full.close()
@@ -121,31 +121,31 @@ class Flusher:
 
     def _flush_failed(self, error: OSError) -> FlushFailed:
         failure = FlushFailed(
-            f"flush of store {self._parts.root} failed: {error}",
+            f"flush of store {self._context.root} failed: {error}",
             hint="check the disk, then start the broker anew: recovery finds what is really there",
         )
         self._failure = failure
-        self._parts.refusal = failure
-        log.error("flush failed, store refuses writes root=%s error=%s", self._parts.root, error)
+        self._context.refusal = failure
+        log.error("flush failed, store refuses writes root=%s error=%s", self._context.root, error)
         return failure
 
     def save_checkpoint(self) -> None:
         """Write the checkpoint as it is."""
-        parts = self._parts
+        context = self._context
         if self._checkpoint_file is None:
-            self._checkpoint_file = CheckpointFile(parts.files, parts.root)
-        self._checkpoint_file.save(parts.checkpoint)
+            self._checkpoint_file = CheckpointFile(context.files, context.root)
+        self._checkpoint_file.save(context.checkpoint)
 
     def save_note(self) -> None:
         """Write our own note as it is; a failed sync is as bad here as anywhere."""
-        parts = self._parts
+        context = self._context
         with self.lock:
-            assert parts.state is not None
+            assert context.state is not None
             try:
-                save_state(parts.files, parts.root, parts.state)
+                save_state(context.files, context.root, context.state)
             except OSError as error:
                 if error.errno in NO_ROOM:
-                    raise parts.refuse_for_lack_of_room(error) from error
+                    raise context.refuse_for_lack_of_room(error) from error
                 raise self._flush_failed(error) from error
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from itertools import islice
 
 from penstock.protocol.filters.tags import tag_code
 from penstock.protocol.records.codec import SysFlag
-from penstock.store.bulk.batch_encoding import Run
-from penstock.store.bulk.columnar_batch import EvenRun, read_even_run
+from penstock.store.bulk.batch_encoding import EncodedBatch
+from penstock.store.bulk.columnar_batch import BatchKeys, read_batch_keys
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import ConsumeQueue, pack_unit, pack_units
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
@@ -40,7 +40,7 @@ Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes]
 """A fresh record on its way to queue and index: queue, log position, size, queue offset, system
 flag, store timestamp, properties. A plain tuple, since one is made for every append."""
 
-StagedRun = tuple[ConsumeQueue, int, int, int, int, int, Run]
+StagedBatch = tuple[ConsumeQueue, int, int, int, int, int, EncodedBatch]
 """Fresh records of one batch: queue, log position of the first, size of all, queue offset of the
 first, system flag, store timestamp, and the run itself."""
 
@@ -57,18 +57,18 @@ def message_keys(properties: bytes) -> list[bytes]:
     return ([unique] if unique else []) + [word for word in words.split(b" ") if word]
 
 
-def _opened(staged: StagedRun) -> list[Staged]:
+def _opened(staged: StagedBatch) -> list[Staged]:
     """The messages of a run one by one."""
-    queue, _, _, queue_offset, sys_flag, timestamp, run = staged
+    queue, _, _, queue_offset, sys_flag, timestamp, batch = staged
     return [
         (queue, position, size, offset, sys_flag, timestamp, properties)
         for offset, (position, size, properties) in enumerate(
-            zip(run.positions, run.sizes, run.properties, strict=True), queue_offset
+            zip(batch.positions, batch.sizes, batch.properties, strict=True), queue_offset
         )
     ]
 
 
-class Dispatcher:
+class IndexBuilder:
     """Builds queue entries and index entries, and tells who waits for messages."""
 
     def __init__(self, config: StoreConfig, queues: QueueTable, index: KeyIndex | None) -> None:
@@ -85,37 +85,39 @@ class Dispatcher:
         self.index_error: OSError | None = None
         """Why nothing is added to the index now, if so."""
 
-    def is_awaited(self, staged: Sequence[Staged | StagedRun]) -> bool:
+    def is_awaited(self, staged: Sequence[Staged | StagedBatch]) -> bool:
         """Whether somebody waits for a message of one of these queues."""
         for _, waiting in self.listeners:
             if waiting is None:
                 return True
             if waiting:
                 for one in staged:
-                    if one[0].place in waiting:
+                    if one[0].key in waiting:
                         return True
         return False
 
-    def publish(self, staged: Sequence[Staged | StagedRun]) -> None:
-        """Make appended records and runs of them visible, in the order of the log."""
+    def apply_appended(self, staged: Sequence[Staged | StagedBatch]) -> None:
+        """Make appended records and batches visible, in the order of the log."""
         single: list[Staged] = []
         for one in staged:
             tail = one[6]
             if isinstance(tail, bytes):
                 single.append(one)  # type: ignore[arg-type]  # the last part says which it is
                 continue
-            even = self._read_run(one[0], one[4], tail)
-            if even is None:
+            keys = self._read_batch(one[0], one[4], tail)
+            if keys is None:
                 single += _opened(one)  # type: ignore[arg-type]
                 continue
             if single:
-                self.fresh(single)
+                self.apply_records(single)
                 single = []
-            self._fresh_run(one[0], one[3], one[5], tail, even)
+            self._apply_batch(one[0], one[3], one[5], tail, keys)
         if single:
-            self.fresh(single)
+            self.apply_records(single)
 
-    def _read_run(self, queue: ConsumeQueue, sys_flag: int, run: Run) -> EvenRun | None:
+    def _read_batch(
+        self, queue: ConsumeQueue, sys_flag: int, batch: EncodedBatch
+    ) -> BatchKeys | None:
         """What a run means, if that can be said of all its messages at once."""
         if (
             sys_flag & _TRANSACTION
@@ -126,44 +128,49 @@ class Dispatcher:
         ):
             return None
         is_indexed = self._index is not None and self.index_error is None
-        return read_even_run(run, self._topic_hash_of(queue) if is_indexed else None)
+        return read_batch_keys(batch, self._topic_hash_of(queue) if is_indexed else None)
 
-    def _fresh_run(
-        self, queue: ConsumeQueue, queue_offset: int, timestamp: int, run: Run, even: EvenRun
+    def _apply_batch(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        timestamp: int,
+        batch: EncodedBatch,
+        keys: BatchKeys,
     ) -> None:
-        """Make a run visible, as `fresh` would its messages one by one."""
+        """Make a run visible, as `apply_records` would its messages one by one."""
         queues = self._queues
-        code = self._tag_code(even.tag)
-        units = pack_units(run.positions, run.sizes, code)
+        code = self._tag_code(keys.tag)
+        units = pack_units(batch.positions, batch.sizes, code)
         tail = queue.tail
         if not tail:
             queues.dirty[queue] = None
         tail += units
-        queue.max_offset = queue_offset + len(run.sizes)
+        queue.max_offset = queue_offset + len(batch.sizes)
         if len(tail) >= TAIL_BYTES:
-            queues.settle(queue)
-        queues.bound_tails(len(run.sizes))
-        if even.hashes:
-            self._add_run(run, even, timestamp)
-        place = queue.place
+            queues.flush_tail(queue)
+        queues.bound_tails(len(batch.sizes))
+        if keys.hashes:
+            self._add_batch_keys(batch, keys, timestamp)
+        key = queue.key
         for listener, waiting in self.listeners:
-            for next_offset, said in enumerate(run.properties, queue_offset + 1):
+            for next_offset, properties in enumerate(batch.properties, queue_offset + 1):
                 # Mostly nobody waits, or no longer than for the first of them.
-                if waiting is None or place not in waiting:
+                if waiting is None or key not in waiting:
                     break
-                listener(*place, next_offset, code, timestamp, said)
+                listener(*key, next_offset, code, timestamp, properties)
 
-    def _add_run(self, run: Run, even: EvenRun, timestamp: int) -> None:
+    def _add_batch_keys(self, batch: EncodedBatch, keys: BatchKeys, timestamp: int) -> None:
         assert self._index is not None, "keys were read for it"
-        positions = run.positions
-        if even.keys_each > 1:
-            positions = [one for one in positions for _ in range(even.keys_each)]
+        positions = batch.positions
+        if keys.keys_each > 1:
+            positions = [one for one in positions for _ in range(keys.keys_each)]
         try:
-            self._index.add_columns(even.hashes, positions, timestamp)
+            self._index.add_columns(keys.hashes, positions, timestamp)
         except OSError as error:
             self._stop_index(positions[0], error)
 
-    def fresh(self, staged: Sequence[Staged]) -> None:
+    def apply_records(self, staged: Sequence[Staged]) -> None:
         """Make appended records visible."""
         index = self._index if self.index_error is None else None
         keys: list[Keyed] = []
@@ -196,7 +203,7 @@ class Dispatcher:
             tail += pack_unit(position, size, code)
             queue.max_offset = queue_offset + 1
             if len(tail) >= TAIL_BYTES:
-                queues.settle(queue)
+                queues.flush_tail(queue)
             if is_awaited:
                 arrivals.append((queue, queue_offset + 1, code, timestamp, properties))
         queues.bound_tails(len(staged))
@@ -210,7 +217,7 @@ class Dispatcher:
         try:
             if keys[-1][2] == position:
                 # Hashing together pays off for several messages only.
-                hashes = [topic_hash.of(key) for topic_hash, key, _, _ in keys]
+                hashes = [topic_hash.hash(key) for topic_hash, key, _, _ in keys]
                 index.add(hashes, position, timestamp)
             else:
                 index.add_many(hash_keys(keys))
@@ -222,7 +229,7 @@ class Dispatcher:
     def _tell(self, arrivals: list[_Visible]) -> None:
         for listener, waiting in self.listeners:
             for queue, next_offset, code, timestamp, properties in arrivals:
-                if waiting is None or queue.place in waiting:
+                if waiting is None or queue.key in waiting:
                     listener(queue.topic, queue.queue_id, next_offset, code, timestamp, properties)
 
     def _stop_index(self, position: int, error: OSError) -> None:
@@ -233,27 +240,27 @@ class Dispatcher:
     def catch_up(self, records: Iterable[Scanned]) -> bool:
         """Index what was left out since the index could not be written; True if that worked."""
         self.index_error = None
-        self.again(records, queue_too=False)
+        self.replay(records, include_queues=False)
         if self.index_error is not None:
             return False
         # Not sooner: who dies halfway must find a note that keys are missing.
         self.index_stopped_at = None
         return True
 
-    def again(self, records: Iterable[Scanned], *, queue_too: bool = True) -> int:
+    def replay(self, records: Iterable[Scanned], *, include_queues: bool = True) -> int:
         """Dispatch records of the log; doing so twice changes nothing. Returns how many."""
         total = 0
         remaining = iter(records)
         while portion := list(islice(remaining, _PORTION)):
-            self._index_again(portion)
-            if queue_too:
-                self._queue_again(portion)
+            self._replay_index(portion)
+            if include_queues:
+                self._replay_queues(portion)
             total += len(portion)
         if self._index is not None:
             self._index.finish()
         return total
 
-    def _index_again(self, records: Sequence[Scanned]) -> None:
+    def _replay_index(self, records: Sequence[Scanned]) -> None:
         index = self._index
         if index is None or self.index_error is not None:
             return
@@ -268,9 +275,9 @@ class Dispatcher:
         if keys:
             self._add_keys(index, keys)
 
-    def _queue_again(self, records: Sequence[Scanned]) -> None:
+    def _replay_queues(self, records: Sequence[Scanned]) -> None:
         queues = self._queues
-        known, settled = queues.queues, queues.settled
+        known, replayed = queues.queues, queues.replayed
         deleted = self.deleted_topics
         for record in records:
             position, size, topic, queue_id, queue_offset, sys_flag, timestamp, properties = record
@@ -289,14 +296,14 @@ class Dispatcher:
             if b"TAGS\x01" in properties or queue.is_schedule:
                 code = self._tags_code(queue, b"\x02%b\x02" % properties, timestamp)
             tail = queue.tail
-            if tail and queue_offset == queue.max_offset and queue in settled:
-                # What put_again does for a queue that goes on where it was.
+            if tail and queue_offset == queue.max_offset and queue in replayed:
+                # What replay_entry does for a queue that goes on where it was.
                 tail += pack_unit(position, size, code)
                 queue.max_offset = queue.next_offset = queue_offset + 1
                 if len(tail) >= TAIL_BYTES:
-                    queues.settle(queue)
+                    queues.flush_tail(queue)
             else:
-                queues.put_again(queue, queue_offset, position, size, code)
+                queues.replay_entry(queue, queue_offset, position, size, code)
         queues.bound_tails(len(records))
 
     def _topic_hash_of(self, queue: ConsumeQueue) -> TopicHash:

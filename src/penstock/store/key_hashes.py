@@ -43,34 +43,36 @@ class TopicHash:
     them is remembered.
     """
 
-    __slots__ = ("of_topic",)
+    __slots__ = ("prefix_hash",)
 
     def __init__(self, topic: bytes) -> None:
-        self.of_topic = _hash(_utf16(topic + b"#"))
+        self.prefix_hash = _hash(_utf16(topic + b"#"))
         """The hash of ``topic#``, which a key of n characters moves up by 31^n."""
 
-    def of(self, key: bytes) -> int:
+    def hash(self, key: bytes) -> int:
         """The absolute value of Java's hash; the smallest number has none and counts as 0."""
         length = len(key)
         if length <= MAX_SHORT_KEY and key.isascii():
             if length <= 2 * _LAST:
-                value: int = self.of_topic * POWERS[length] + sum(map(mul, key, _FACTORS[length]))
+                value: int = self.prefix_hash * POWERS[length] + sum(
+                    map(mul, key, _FACTORS[length])
+                )
             else:
                 value = (
-                    self.of_topic * POWERS[length]
+                    self.prefix_hash * POWERS[length]
                     + _head_hash(key[:-_LAST]) * POWERS[_LAST]
                     + sum(map(mul, key[-_LAST:], _LAST_FACTORS))
                 )
             value &= _MASK
         else:
-            value = _hash(_utf16(key), self.of_topic)
+            value = _hash(_utf16(key), self.prefix_hash)
         if value & _SIGN:
             value = (1 << 32) - value
             return 0 if value == _SIGN else value
         return value
 
-    def of_all(self, head: bytes, ends: Sequence[bytes]) -> list[int]:
-        """``of`` each key that begins with ``head`` and goes on with one of ``ends``.
+    def hash_all(self, head: bytes, ends: Sequence[bytes]) -> list[int]:
+        """``hash`` each key that begins with ``head`` and goes on with one of ``ends``.
 
         These are of one length. The shorter they are, the less there is to do.
         """
@@ -79,8 +81,8 @@ class TopicHash:
         width = next((width for width in _FOLDS_OF if width >= length), 0)
         lanes = b"".join(ends if width == length else [end.rjust(width, b"\0") for end in ends])
         if total > MAX_SHORT_KEY or not (lanes.isascii() and head.isascii()):
-            return [self.of(head + end) for end in ends]
-        shared = self.of_topic * POWERS[total] + _head_hash(head) * POWERS[length]
+            return [self.hash(head + end) for end in ends]
+        shared = self.prefix_hash * POWERS[total] + _head_hash(head) * POWERS[length]
         hashes = list(map(abs, _fold_lanes(lanes, width, shared & _MASK)))
         return [0 if one == _SIGN else one for one in hashes] if _SIGN in hashes else hashes
 
@@ -145,17 +147,17 @@ Keyed = tuple[TopicHash, bytes, int, int]
 
 
 def hash_keys(keys: Sequence[Keyed]) -> list[IndexEntry]:
-    """What the index keeps of each key; the same numbers as ``TopicHash.of`` gives."""
+    """What the index keeps of each key; the same numbers as ``TopicHash.hash`` gives."""
     entries: list[IndexEntry] = []
     for start in range(0, len(keys), _LANES):
         group = keys[start : start + _LANES]
         lanes = b"".join([key.rjust(_LANE_BYTES, b"\0") for _, key, _, _ in group])
         if len(lanes) != len(group) * _LANE_BYTES or not lanes.isascii():
-            entries += [(topic.of(key), position, time) for topic, key, position, time in group]
+            entries += [(topic.hash(key), position, time) for topic, key, position, time in group]
             continue
         hashes = _fold_lanes(lanes, _LANE_BYTES, 0)
         for (topic, key, position, time), hashed in zip(group, hashes, strict=True):
-            value = topic.of_topic * POWERS[len(key)] + hashed & _MASK
+            value = topic.prefix_hash * POWERS[len(key)] + hashed & _MASK
             if value & _SIGN:
                 value = 0 if value == _SIGN else (1 << 32) - value
             entries.append((value, position, time))

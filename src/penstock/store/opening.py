@@ -11,7 +11,7 @@ from penstock.store.checkpoint import StoreState, load_checkpoint, load_state, s
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
-from penstock.store.index_builder import Dispatcher
+from penstock.store.index_builder import IndexBuilder
 from penstock.store.key_index import KeyIndex
 from penstock.store.queue_table import QueueTable
 from penstock.store.recovery import (
@@ -22,20 +22,20 @@ from penstock.store.recovery import (
     recover_crash,
 )
 from penstock.store.segments import SegmentMaps, segment_path
-from penstock.store.store_context import NO_ROOM, Parts
+from penstock.store.store_context import NO_ROOM, StoreContext
 
 _EVERYTHING = (1 << 63) - 1
 
 
-def load_parts(
+def load_context(
     root: str,
     config: StoreConfig,
     files: FileLayer,
     time_ms: Callable[[], int],
     *,
     read_only: bool,
-) -> Parts:
-    """Look at the files and make the parts; no message is read yet."""
+) -> StoreContext:
+    """Look at the files and make the context; no message is read yet."""
     state = load_state(files, root)
     has_crashed = files.stat(f"{root}/{layout.ABORT}") is not None or (
         state is not None and not state.clean
@@ -65,10 +65,10 @@ def load_parts(
             read_only=read_only,
         )
         index.load(found.index_entries)
-    dispatcher = Dispatcher(config, queues, index)
+    index_builder = IndexBuilder(config, queues, index)
     if state is not None:
-        dispatcher.deleted_topics = state.deleted_topics
-    return Parts(
+        index_builder.deleted_topics = state.deleted_topics
+    return StoreContext(
         root,
         config,
         files,
@@ -77,7 +77,7 @@ def load_parts(
         commit_log,
         queues,
         index,
-        dispatcher,
+        index_builder,
         load_checkpoint(files, root),
         state,
         found.segments.stray,
@@ -90,91 +90,91 @@ def load_parts(
     )
 
 
-def recover(parts: Parts) -> Recovery:
+def recover(context: StoreContext) -> Recovery:
     """Find the end of the log and make queues and index agree with it."""
     recovery: Recovery | None = None
-    state = parts.state
-    if state is not None and state.clean and parts.has_crashed:
+    state = context.state
+    if state is not None and state.clean and context.has_crashed:
         state.is_all_ours = False  # we had stopped: it was another program that crashed
-    parts.commit_log.refuses_zeros = state is not None and state.is_all_ours
-    if not parts.commit_log.bases:
-        recovery = _recover_without_log(parts)
-    elif not parts.has_crashed and _is_as_we_left_it(parts):
-        recovery = recover_clean(parts)
-    if not parts.read_only:
+    context.commit_log.refuses_zeros = state is not None and state.is_all_ours
+    if not context.commit_log.bases:
+        recovery = _recover_without_log(context)
+    elif not context.has_crashed and _is_as_we_left_it(context):
+        recovery = recover_clean(context)
+    if not context.read_only:
         # The note's sync below makes these names last, so that nobody has to think of it later.
         for name in (layout.COMMIT_LOG, layout.CONSUME_QUEUE, layout.INDEX):
-            parts.files.make_dir(f"{parts.root}/{name}")
-        _mark_open(parts, is_recovering=True)
+            context.files.make_dir(f"{context.root}/{name}")
+        _mark_open(context, is_recovering=True)
     if recovery is None:
-        recovery = recover_crash(parts) if parts.has_crashed else recover_checked(parts)
-    parts.published = parts.commit_log.written
-    if parts.read_only:
+        recovery = recover_crash(context) if context.has_crashed else recover_checked(context)
+    context.published = context.commit_log.written
+    if context.read_only:
         return recovery
-    problem = parts.dispatcher.index_error or parts.queues.failed_writes
+    problem = context.index_builder.index_error or context.queues.failed_writes
     if problem is not None:
-        parts.refuse_for_lack_of_room(problem)
-    state = replace(parts.state or StoreState())
-    state.flushed_position = 0 if recovery.kind == "new" else parts.commit_log.flushed
-    state.queue_position = min(state.queue_position, parts.commit_log.written[0])
-    stopped_at = parts.dispatcher.index_stopped_at
+        context.refuse_for_lack_of_room(problem)
+    state = replace(context.state or StoreState())
+    state.flushed_position = 0 if recovery.kind == "new" else context.commit_log.flushed
+    state.queue_position = min(state.queue_position, context.commit_log.written[0])
+    stopped_at = context.index_builder.index_stopped_at
     state.index_stopped_at = -1 if stopped_at is None else stopped_at
     # The log may have lost its end, and new records of the topic may be there now.
-    for topic, position in parts.dispatcher.deleted_topics.items():
-        parts.dispatcher.deleted_topics[topic] = min(position, parts.commit_log.written[0])
+    for topic, position in context.index_builder.deleted_topics.items():
+        context.index_builder.deleted_topics[topic] = min(position, context.commit_log.written[0])
     if recovery.kind in ("new", "checked"):
         state.is_all_ours = recovery.kind == "new"
-    parts.state = state
-    _mark_open(parts, is_recovering=False)
+    context.state = state
+    _mark_open(context, is_recovering=False)
     return recovery
 
 
-def _recover_without_log(parts: Parts) -> Recovery:
-    check_stray_segments(parts, 0)
-    queues = parts.queues
+def _recover_without_log(context: StoreContext) -> Recovery:
+    check_stray_segments(context, 0)
+    queues = context.queues
     queues.trusted_before = _EVERYTHING
     queues.load_all()
     queues.trusted_before = None
     holders = [queue for queue in queues.queues.values() if queue.max_offset > 0]
-    if holders and not parts.read_only:
-        state = parts.state
+    if holders and not context.read_only:
+        state = context.state
         # A machine may die before it ever flushed the log, and keep the queues.
         was_never_flushed = state is not None and state.is_all_ours and state.flushed_position == 0
-        if not was_never_flushed and not parts.config.discard_queues_without_log:
+        if not was_never_flushed and not context.config.discard_queues_without_log:
             raise StoreDamaged(
-                f"{parts.commit_log.directory} has no segment, but {len(holders)} queues in "
+                f"{context.commit_log.directory} has no segment, but {len(holders)} queues in "
                 f"{queues.directory} have messages, {holders[0].topic!r} among them",
                 expected="the log these queues were made from",
                 hint="put the log back, or set discard_queues_without_log to start empty",
             )
         for topic in {queue.topic for queue in holders}:
             queues.remove_topic(topic)
-    parts.commit_log.start_at(0, 0)
+    context.commit_log.start_at(0, 0)
     return Recovery("new")
 
 
-def _mark_open(parts: Parts, *, is_recovering: bool) -> None:
+def _mark_open(context: StoreContext, *, is_recovering: bool) -> None:
     """Leave the signs of a running store, or refuse messages while there is no room for them."""
     try:
-        mark_open(parts, is_recovering=is_recovering)
+        mark_open(context, is_recovering=is_recovering)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         # A note that says "clean" must go, unless "abort" contradicts it, which needs no room. One
         # that does not may stay: it vouches for less, and it knows the deleted topics.
-        found = load_state(parts.files, parts.root)
-        has_abort = parts.files.stat(f"{parts.root}/{layout.ABORT}") is not None
+        found = load_state(context.files, context.root)
+        has_abort = context.files.stat(f"{context.root}/{layout.ABORT}") is not None
         if found is not None and found.clean and not has_abort:
-            parts.files.remove(f"{parts.root}/{layout.STATE}")
-        parts.files.sync_dir(parts.root)
-        parts.is_marked_open = False
-        parts.refuse_for_lack_of_room(error)
+            context.files.remove(f"{context.root}/{layout.STATE}")
+        context.files.sync_dir(context.root)
+        context.is_marked_open = False
+        context.refuse_for_lack_of_room(error)
 
 
-def mark_open(parts: Parts, *, is_recovering: bool = False) -> None:
+def mark_open(context: StoreContext, *, is_recovering: bool = False) -> None:
     """Write ``abort``, and a note that vouches for nothing new."""
-    files = parts.files
-    path = f"{parts.root}/{layout.ABORT}"
+    files = context.files
+    path = f"{context.root}/{layout.ABORT}"
     if files.stat(path) is None:
         descriptor = files.create(path, 0)
         try:
@@ -182,60 +182,60 @@ def mark_open(parts: Parts, *, is_recovering: bool = False) -> None:
         finally:
             files.close(descriptor)
     state = replace(
-        parts.state or StoreState(),
+        context.state or StoreState(),
         clean=False,
         boot_id=files.boot_id(),
         is_recovering=is_recovering,
-        sizes=_sizes(parts),
-        deleted_topics=parts.dispatcher.deleted_topics,
+        sizes=_sizes(context),
+        deleted_topics=context.index_builder.deleted_topics,
     )
-    save_state(files, parts.root, state)
-    parts.state = state
-    parts.is_marked_open = True
-    parts.note_deletable()
+    save_state(files, context.root, state)
+    context.state = state
+    context.is_marked_open = True
+    context.note_deletable()
 
 
-def mark_clean(parts: Parts) -> None:
+def mark_clean(context: StoreContext) -> None:
     """Leave the signs of a clean stop; everything must be on the disk."""
-    commit_log = parts.commit_log
+    commit_log = context.commit_log
     end = commit_log.written[0]
-    parts.state = replace(
-        parts.state or StoreState(),
+    context.state = replace(
+        context.state or StoreState(),
         clean=True,
         log_end=end,
         last_record=commit_log.last_record,
-        fingerprint=_fingerprint(parts),
+        fingerprint=_fingerprint(context),
         flushed_position=end,
         queue_position=end,
-        index_synced="" if parts.index is None else parts.index.newest_full,
+        index_synced="" if context.index is None else context.index.newest_full,
         index_stopped_at=-1,
     )
-    save_state(parts.files, parts.root, parts.state)
-    parts.files.remove(f"{parts.root}/{layout.ABORT}")
-    parts.files.sync_dir(parts.root)
+    save_state(context.files, context.root, context.state)
+    context.files.remove(f"{context.root}/{layout.ABORT}")
+    context.files.sync_dir(context.root)
 
 
-def _sizes(parts: Parts) -> dict[str, int]:
+def _sizes(context: StoreContext) -> dict[str, int]:
     sizes = {
-        "commit_log": parts.commit_log.segment_size,
-        "consume_queue": parts.queues.segment_bytes,
+        "commit_log": context.commit_log.segment_size,
+        "consume_queue": context.queues.segment_bytes,
     }
-    if parts.index is not None:
-        sizes["index_slots"], sizes["index_units"] = parts.index.shape
+    if context.index is not None:
+        sizes["index_slots"], sizes["index_units"] = context.index.shape
     return sizes
 
 
-def _fingerprint(parts: Parts) -> list[int]:
+def _fingerprint(context: StoreContext) -> list[int]:
     """Numbers that another program's writing would change."""
-    bases = parts.commit_log.bases
+    bases = context.commit_log.bases
     last = bases[-1] if bases else -1
-    paths = [f"{parts.root}/{layout.CHECKPOINT}"]
+    paths = [f"{context.root}/{layout.CHECKPOINT}"]
     if last >= 0:
-        paths.append(segment_path(parts.commit_log.directory, last))
-    entries = [parts.files.stat(path) for path in paths]
+        paths.append(segment_path(context.commit_log.directory, last))
+    entries = [context.files.stat(path) for path in paths]
     return [last, *(-1 if entry is None else entry.modified_ns for entry in entries)]
 
 
-def _is_as_we_left_it(parts: Parts) -> bool:
-    state = parts.state
-    return state is not None and state.clean and state.fingerprint == _fingerprint(parts)
+def _is_as_we_left_it(context: StoreContext) -> bool:
+    state = context.state
+    return state is not None and state.clean and state.fingerprint == _fingerprint(context)

@@ -50,7 +50,7 @@ class QueueTable:
         self.dirty: dict[ConsumeQueue, None] = {}
         """Queues with a tail, the one that waits longest first."""
         self._tail_bytes = 0
-        self.settled: set[ConsumeQueue] = set()
+        self.replayed: set[ConsumeQueue] = set()
         """While recovering: queues whose end follows from the records dispatched so far."""
         self.trusted_before: int | None = None
         """While recovering: entries that point behind this log position count for nothing."""
@@ -174,9 +174,9 @@ class QueueTable:
         self._tail_bytes += added * UNIT_BYTES
         while self._tail_bytes > MAX_TAILS_BYTES and self.dirty and self.failed_writes is None:
             # Many queues with short tails: the one that waits longest goes first.
-            self.settle(next(iter(self.dirty)))
+            self.flush_tail(next(iter(self.dirty)))
 
-    def settle(self, queue: ConsumeQueue) -> None:
+    def flush_tail(self, queue: ConsumeQueue) -> None:
         """Move a tail from memory to its file."""
         before = len(queue.tail)
         if self._read_only:
@@ -249,7 +249,7 @@ class QueueTable:
             queue = self.get_or_create(topic, queue_id)
         return queue
 
-    def put_again(
+    def replay_entry(
         self, queue: ConsumeQueue, queue_offset: int, position: int, size: int, code: int
     ) -> None:
         """Enter a record of the log at the queue offset it states.
@@ -259,26 +259,26 @@ class QueueTable:
         """
         if not 0 <= queue_offset < _MAX_QUEUE_OFFSET:
             return
-        if queue not in self.settled or queue_offset != queue.max_offset:
+        if queue not in self.replayed or queue_offset != queue.max_offset:
             if queue_offset > queue.max_offset and queue.first_base >= 0:
                 self.has_gap = True
-            self.settled.add(queue)
+            self.replayed.add(queue)
             with self.lock:
                 queue.restart_at(queue_offset)
         self.dirty[queue] = None
         queue.tail += pack_unit(position, size, code)
         queue.max_offset = queue.next_offset = queue_offset + 1
         if len(queue.tail) >= TAIL_BYTES:
-            self.settle(queue)
+            self.flush_tail(queue)
 
     def start_over(self) -> None:
         """Forget what was dispatched again so far."""
         self.has_gap = False
-        self.settled.clear()
+        self.replayed.clear()
 
     def end_recovery(self, log_end: int) -> None:
         """Drop entries that point behind the end of the log, then go on as usual."""
-        self.settled.clear()
+        self.replayed.clear()
         self.trusted_before = None
         self.is_after_crash = False
         for queue in list(self.queues.values()):

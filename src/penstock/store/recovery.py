@@ -37,7 +37,7 @@ from penstock.store.commit_log import CommitLog, store_timestamp_of
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import LogScan, Scanned
 from penstock.store.segments import find_segments
-from penstock.store.store_context import Parts
+from penstock.store.store_context import StoreContext
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +60,12 @@ class Recovery:
     """What stood behind the end, if not zeros."""
 
 
-def recover_clean(parts: Parts) -> Recovery | None:
+def recover_clean(context: StoreContext) -> Recovery | None:
     """Take our own note's word for where the log ends, if a record really ends there."""
-    state, commit_log = parts.state, parts.commit_log
+    state, commit_log = context.state, context.commit_log
     if state is None or not state.clean or not commit_log.bases:
         return None
-    if state.last_record >= 0 and parts.queues.is_empty():
+    if state.last_record >= 0 and context.queues.is_empty():
         return None  # deleted by hand, so that they are made again
     commit_log.written = (_upper(commit_log), 0)
     end, last = state.log_end, state.last_record
@@ -83,16 +83,16 @@ def recover_clean(parts: Parts) -> Recovery | None:
     return Recovery("clean", end, end)
 
 
-def recover_checked(parts: Parts) -> Recovery:
+def recover_checked(context: StoreContext) -> Recovery:
     """After a clean stop of another program: check the last segments, dispatch what is new."""
-    commit_log, queues = parts.commit_log, parts.queues
+    commit_log, queues = context.commit_log, context.queues
     upper = _upper(commit_log)
     commit_log.written = (upper, 0)
     queues.trusted_before = upper
     queue_end = queues.load_all()
-    start = _checked_start(parts, queue_end)
+    start = _checked_start(context, queue_end)
     recovery = Recovery("checked", start)
-    scan = commit_log.scan(start, check_crc=parts.config.check_crc_on_recover)
+    scan = commit_log.scan(start, check_crc=context.config.check_crc_on_recover)
 
     def counted() -> Iterator[Scanned]:
         for record in scan:
@@ -100,67 +100,67 @@ def recover_checked(parts: Parts) -> Recovery:
             if record.log_position >= queue_end:
                 yield record
 
-    recovery.dispatched = parts.dispatcher.again(counted())
+    recovery.dispatched = context.index_builder.replay(counted())
     if scan.end < queue_end:
-        _refuse_or_warn(parts, scan)
-    return _complete(parts, recovery, scan)
+        _refuse_or_warn(context, scan)
+    return _complete(context, recovery, scan)
 
 
-def recover_crash(parts: Parts) -> Recovery:
+def recover_crash(context: StoreContext) -> Recovery:
     """After a crash: dispatch everything again that is not known to be on the disk."""
-    commit_log, queues = parts.commit_log, parts.queues
+    commit_log, queues = context.commit_log, context.queues
     commit_log.written = (_upper(commit_log), 0)
-    start = _crash_start(parts)
+    start = _crash_start(context)
     if queues.is_empty():
         start = commit_log.min_position
-    _distrust_queues(parts, start)
-    index_from = _distrust_index(parts, start)
+    _distrust_queues(context, start)
+    index_from = _distrust_index(context, start)
     queues.is_after_crash = True
     queues.trusted_before = start
     queues.load_all()
-    recovery, scan = _dispatch_from(parts, start, index_from)
+    recovery, scan = _dispatch_from(context, start, index_from)
     if queues.has_gap and start > commit_log.min_position:
         # Entries are missing that should have been on the disk. The log still knows them.
         log.warning("queues have gaps, the whole log is dispatched again position=%d", start)
         queues.start_over()
-        _distrust_queues(parts, commit_log.min_position)
-        recovery, scan = _dispatch_from(parts, commit_log.min_position, scan.end)
-    if _lost_flushed_records(parts, scan):
-        _refuse_or_warn(parts, scan)
-    check_stray_segments(parts, scan.end)
-    return _complete(parts, recovery, scan)
+        _distrust_queues(context, commit_log.min_position)
+        recovery, scan = _dispatch_from(context, commit_log.min_position, scan.end)
+    if _lost_flushed_records(context, scan):
+        _refuse_or_warn(context, scan)
+    check_stray_segments(context, scan.end)
+    return _complete(context, recovery, scan)
 
 
-def _dispatch_from(parts: Parts, start: int, index_from: int) -> tuple[Recovery, LogScan]:
+def _dispatch_from(context: StoreContext, start: int, index_from: int) -> tuple[Recovery, LogScan]:
     recovery = Recovery("crash", start)
     if index_from < start:
-        recovery.reindexed = _index_again(parts, index_from, start)
-    scan = parts.commit_log.scan(start, check_crc=parts.config.check_crc_on_recover)
-    recovery.records = recovery.dispatched = parts.dispatcher.again(scan)
+        recovery.reindexed = _replay_index(context, index_from, start)
+    scan = context.commit_log.scan(start, check_crc=context.config.check_crc_on_recover)
+    recovery.records = recovery.dispatched = context.index_builder.replay(scan)
     return recovery, scan
 
 
-def check_stray_segments(parts: Parts, end: int) -> None:
+def check_stray_segments(context: StoreContext, end: int) -> None:
     """Remove segments behind a gap in the log, unless what is missing was on the disk."""
-    state = parts.state
-    if parts.stray and state is not None and end < state.flushed_position:
+    state = context.state
+    if context.stray and state is not None and end < state.flushed_position:
         raise StoreDamaged(
-            f"{parts.commit_log.directory} ends at {end}, but {parts.stray[0]} is there",
+            f"{context.commit_log.directory} ends at {end}, but {context.stray[0]} is there",
             expected=f"all segments up to log position {state.flushed_position}, flushed earlier",
             hint="restore the missing segments from a copy",
         )
-    if not parts.read_only:
-        for path in parts.stray:
+    if not context.read_only:
+        for path in context.stray:
             log.warning("segment without a predecessor removed path=%s", path)
-            parts.commit_log.remove_stray(path)
+            context.commit_log.remove_stray(path)
 
 
-def _complete(parts: Parts, recovery: Recovery, scan: LogScan) -> Recovery:
+def _complete(context: StoreContext, recovery: Recovery, scan: LogScan) -> Recovery:
     """Cut off what is behind the end and let everybody know where it is."""
-    commit_log, index = parts.commit_log, parts.index
+    commit_log, index = context.commit_log, context.index
     end, last, timestamp = scan.end, scan.last_record, scan.last_timestamp
     recovery.end, recovery.damage = end, scan.damage
-    if not parts.read_only:
+    if not context.read_only:
         if scan.damage is not None:
             log.warning(
                 "log ends with damage directory=%s position=%d damage=%s",
@@ -168,31 +168,31 @@ def _complete(parts: Parts, recovery: Recovery, scan: LogScan) -> Recovery:
             )  # fmt: skip
         commit_log.truncate(end)
         # Only what a process of this boot left behind can be in memory alone.
-        is_doubtful = parts.state is not None and parts.is_same_boot
-        doubtful_from = parts.state.flushed_position if is_doubtful and parts.state else end
+        is_doubtful = context.state is not None and context.is_same_boot
+        doubtful_from = context.state.flushed_position if is_doubtful and context.state else end
         commit_log.sync_all(doubtful_from, end)
-    commit_log.start_at(end, timestamp or parts.checkpoint.log_timestamp)
+    commit_log.start_at(end, timestamp or context.checkpoint.log_timestamp)
     commit_log.last_record = last
-    parts.queues.end_recovery(end)
-    if index is not None and not parts.read_only and index.end_position >= end > 0:
-        _drop_index_behind(parts, index, end)
-        recovery.reindexed += _index_again(parts, index.end_position, end)
+    context.queues.end_recovery(end)
+    if index is not None and not context.read_only and index.end_position >= end > 0:
+        _drop_index_behind(context, index, end)
+        recovery.reindexed += _replay_index(context, index.end_position, end)
     return recovery
 
 
-def follow(parts: Parts) -> int:
+def follow(context: StoreContext) -> int:
     """Let a store opened for reading see what its writer added; return how many messages."""
-    commit_log, index = parts.commit_log, parts.index
+    commit_log, index = context.commit_log, context.index
     end, timestamp = commit_log.written
-    found = find_segments(parts.files, commit_log.directory, size=commit_log.segment_size)
+    found = find_segments(context.files, commit_log.directory, size=commit_log.segment_size)
     commit_log.reload(found.bases)
     if index is not None:
         index.reload()
     commit_log.written = (_upper(commit_log), timestamp)
     scan = commit_log.scan(max(end, commit_log.min_position))
-    count = parts.dispatcher.again(scan)
+    count = context.index_builder.replay(scan)
     commit_log.start_at(scan.end, scan.last_timestamp or timestamp)
-    parts.published = commit_log.written
+    context.published = commit_log.written
     return count
 
 
@@ -204,26 +204,26 @@ def _next_base(commit_log: CommitLog, position: int) -> int:
     return position - position % commit_log.segment_size + commit_log.segment_size
 
 
-def _checked_start(parts: Parts, queue_end: int) -> int:
+def _checked_start(context: StoreContext, queue_end: int) -> int:
     """The newest segment that starts before the queues' end, or one some segments older."""
-    commit_log = parts.commit_log
+    commit_log = context.commit_log
     bases = commit_log.bases
     chosen = 0
     for index in range(len(bases) - 1, -1, -1):
         if commit_log.record_at(bases[index]) is not None and bases[index] <= queue_end:
             chosen = index
             break
-    return bases[max(0, chosen - parts.config.clean_scan_segments + 1)]
+    return bases[max(0, chosen - context.config.clean_scan_segments + 1)]
 
 
-def _crash_start(parts: Parts) -> int:
+def _crash_start(context: StoreContext) -> int:
     """From where on queue entries may be missing."""
-    commit_log, checkpoint, state = parts.commit_log, parts.checkpoint, parts.state
+    commit_log, checkpoint, state = context.commit_log, context.checkpoint, context.state
     if state is not None:
         return min(max(state.queue_position, commit_log.min_position), _upper(commit_log))
     # Another program's store: the newest segment whose first record is older than all in doubt.
     limit = checkpoint.recovery_timestamp
-    if parts.config.message_index_safe:
+    if context.config.message_index_safe:
         limit = min(limit, checkpoint.index_timestamp)
     for base in reversed(commit_log.bases):
         record = commit_log.record_at(base)
@@ -232,40 +232,40 @@ def _crash_start(parts: Parts) -> int:
     return commit_log.bases[0]
 
 
-def _distrust_queues(parts: Parts, start: int) -> None:
+def _distrust_queues(context: StoreContext, start: int) -> None:
     """Note from where on queues are made again, before that begins: a crash must know it."""
-    state = parts.state
-    if state is not None and not parts.read_only and start < state.queue_position:
+    state = context.state
+    if state is not None and not context.read_only and start < state.queue_position:
         state.queue_position = start
-        save_state(parts.files, parts.root, state)
+        save_state(context.files, context.root, state)
 
 
-def _distrust_index(parts: Parts, start: int) -> int:
+def _distrust_index(context: StoreContext, start: int) -> int:
     """Delete index files that a crash may have torn; return from where to index again."""
-    index, state = parts.index, parts.state
+    index, state = context.index, context.state
     if index is None:
         return start
     if state is not None and state.index_stopped_at >= 0:
         # Queue entries went on without the index, which then tells too little: maybe it has no
         # file at all yet.
         start = min(start, state.index_stopped_at)
-    if parts.read_only:
+    if context.read_only:
         # Nothing is deleted; what the index does not have yet is held in memory.
         return min(start, index.end_position) if index.headers else start
-    if not parts.is_intact:
+    if not context.is_intact:
         for name, header in list(index.headers.items()):
             if state is not None:
                 is_safe = name <= state.index_synced
             else:
                 is_safe = (
                     header.next_unit >= index.shape.units
-                    and header.end_timestamp <= parts.checkpoint.index_timestamp
+                    and header.end_timestamp <= context.checkpoint.index_timestamp
                 )
             if not is_safe:
                 index.remove_from(name)
                 break
         if not index.headers:
-            return parts.commit_log.min_position
+            return context.commit_log.min_position
     elif state is not None:
         # Only the process died: the page cache has every key of every visible message.
         for name in [name for name in index.headers if name > state.index_synced]:
@@ -273,24 +273,24 @@ def _distrust_index(parts: Parts, start: int) -> int:
     return min(start, index.end_position) if index.headers else start
 
 
-def _drop_index_behind(parts: Parts, index: KeyIndex, end: int) -> None:
+def _drop_index_behind(context: StoreContext, index: KeyIndex, end: int) -> None:
     for name, header in list(index.headers.items()):
         if header.end_position >= end or name == next(reversed(index.headers)):
             index.close()
             index.remove_from(name)
             break
     if not index.headers:
-        index.end_position = parts.commit_log.min_position
+        index.end_position = context.commit_log.min_position
 
 
-def _index_again(parts: Parts, start: int, end: int) -> int:
+def _replay_index(context: StoreContext, start: int, end: int) -> int:
     """Index what is in the log between two positions; return how many records that were."""
     count = 0
-    commit_log = parts.commit_log
+    commit_log = context.commit_log
     start = max(start, commit_log.min_position)
     while start < end:
         scan = commit_log.scan(start, end, check_crc=False)
-        count += parts.dispatcher.again(scan, queue_too=False)
+        count += context.index_builder.replay(scan, include_queues=False)
         if scan.end >= end:
             break
         log.warning("part of the log is not indexed position=%d damage=%s", scan.end, scan.damage)
@@ -298,14 +298,14 @@ def _index_again(parts: Parts, start: int, end: int) -> int:
     return count
 
 
-def _lost_flushed_records(parts: Parts, scan: LogScan) -> bool:
+def _lost_flushed_records(context: StoreContext, scan: LogScan) -> bool:
     """Whether the log ends before something that was on the disk for sure."""
-    state = parts.state
+    state = context.state
     if state is not None:
         return scan.end < state.flushed_position
     # Another program's store: look for a record behind the end that is older than the last flush.
-    limit = parts.checkpoint.recovery_timestamp
-    commit_log = parts.commit_log
+    limit = context.checkpoint.recovery_timestamp
+    commit_log = context.commit_log
     for base in commit_log.bases:
         record = commit_log.record_at(base) if base > scan.end else None
         if record is not None and 0 < store_timestamp_of(record) <= limit:
@@ -336,8 +336,8 @@ def _finds_older_record(commit_log: CommitLog, position: int, limit: int) -> boo
     return False
 
 
-def _refuse_or_warn(parts: Parts, scan: LogScan) -> None:
+def _refuse_or_warn(context: StoreContext, scan: LogScan) -> None:
     error: StoreDamaged = scan.damaged()
-    if not parts.config.truncate_damaged_log and not parts.read_only:
+    if not context.config.truncate_damaged_log and not context.read_only:
         raise error
     log.error("damaged log, what follows is given up error=%s", error)

@@ -32,7 +32,7 @@ from penstock.errors import (
 )
 from penstock.protocol.records.codec import decode_record
 from penstock.store import layout
-from penstock.store.appending import Appended, AppendedRun, Appender, BatchItem, Draft
+from penstock.store.appending import Appended, AppendedBatch, Appender, BatchItem, Draft
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.cleaning import Cleaner
 from penstock.store.commit_log import CommitLog, store_timestamp_of
@@ -43,13 +43,13 @@ from penstock.store.flushing import Flusher
 from penstock.store.index_builder import Arrival, message_keys
 from penstock.store.key_hashes import TopicHash
 from penstock.store.key_index import KeyIndex
-from penstock.store.opening import load_parts, mark_clean, recover
+from penstock.store.opening import load_context, mark_clean, recover
 from penstock.store.queue_table import QueueTable
 from penstock.store.reading import Reader, ReadResult, TagFilter, offset_by_time
 from penstock.store.recovery import Recovery, follow
 from penstock.store.segments import OS_FILES, make_durable_dir
 from penstock.store.statistics import StoreStatistics
-from penstock.store.store_context import NO_ROOM, Parts
+from penstock.store.store_context import NO_ROOM, StoreContext
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class MessageStore:
         self._files = files
         self._time_ms = time_ms or _wall_ms
         self._lock_token: int | None = None
-        self._opened: Parts | None = None
+        self._opened: StoreContext | None = None
         self._flusher: Flusher | None = None
         not_open = _NotOpen(self.root)
         self._appender = cast(Appender, not_open)
@@ -127,14 +127,14 @@ class MessageStore:
                 self._take_lock()
             elif self._files.stat(self.root) is None:
                 raise StoreDamaged(f"{self.root} does not exist", expected="a store directory")
-            parts = self._opened = load_parts(
+            context = self._opened = load_context(
                 self.root, self.config, self._files, self._time_ms, read_only=self.read_only
             )
-            recovery = recover(parts)
+            recovery = recover(context)
             if self.read_only:
-                parts.refusal = StoreReadOnly(f"store {self.root} was opened for reading only")
+                context.refusal = StoreReadOnly(f"store {self.root} was opened for reading only")
             else:
-                self._flusher = Flusher(parts)
+                self._flusher = Flusher(context)
         except OSError as error:
             self._release()
             kind = DiskFull if error.errno in NO_ROOM else StoreError
@@ -142,13 +142,13 @@ class MessageStore:
         except BaseException:
             self._release()
             raise
-        self._appender = Appender(parts)
-        self._cleaner = Cleaner(parts)
+        self._appender = Appender(context)
+        self._cleaner = Cleaner(context)
         memory_bytes = self.config.memory_bytes or self._files.memory_bytes()
-        self._reader = Reader(self.config, parts.commit_log, memory_bytes)
-        self._queue_table = parts.queues
-        self._log = parts.commit_log
-        parts.counts.started_ms = self._time_ms()
+        self._reader = Reader(self.config, context.commit_log, memory_bytes)
+        self._queue_table = context.queues
+        self._log = context.commit_log
+        context.counts.started_ms = self._time_ms()
         self.recovery = recovery
         log.info(
             "store opened root=%s kind=%s end=%d records=%d dispatched=%d",
@@ -168,33 +168,36 @@ class MessageStore:
 
     def close(self) -> None:
         """Write and flush everything and leave the signs of a clean stop."""
-        parts = self._opened
-        if parts is None or self.recovery is None:
+        context = self._opened
+        if context is None or self.recovery is None:
             self._release()
             return
         try:
             if not self.read_only and (
-                parts.refusal is None or isinstance(parts.refusal, DiskFull)
+                context.refusal is None or isinstance(context.refusal, DiskFull)
             ):
-                self._close_cleanly(parts)
+                self._close_cleanly(context)
         finally:
             self.abandon()
 
-    def _close_cleanly(self, parts: Parts) -> None:
+    def _close_cleanly(self, context: StoreContext) -> None:
         assert self._flusher is not None
-        if parts.refusal is None:
+        if context.refusal is None:
             self.write()
         self.publish()
         self.mark_flushed(self.flush(thorough=True))
         self.flush(thorough=True)
-        if parts.dispatcher.index_stopped_at is not None or parts.queues.failed_writes is not None:
+        if (
+            context.index_builder.index_stopped_at is not None
+            or context.queues.failed_writes is not None
+        ):
             return  # something is missing: the next start must look
-        if parts.index is not None:
-            parts.index.close()
-            parts.checkpoint.index_timestamp = parts.index.end_timestamp
+        if context.index is not None:
+            context.index.close()
+            context.checkpoint.index_timestamp = context.index.end_timestamp
         try:
             self._flusher.save_checkpoint()
-            mark_clean(parts)
+            mark_clean(context)
         except OSError as error:
             # Everything is on the disk; the next start just has to look for its end.
             log.warning("no signs of a clean stop root=%s error=%s", self.root, error)
@@ -228,7 +231,7 @@ class MessageStore:
         self.close()
 
     @property
-    def _parts(self) -> Parts:
+    def _context(self) -> StoreContext:
         if self._opened is None:
             raise LifecycleError(f"store {self.root} is not open", hint="call open() first")
         return self._opened
@@ -246,15 +249,15 @@ class MessageStore:
         """
         return self._appender.append_batch(draft, items)
 
-    def append_run(
+    def append_batch_body(
         self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
-    ) -> AppendedRun | None:
+    ) -> AppendedBatch | None:
         """`append_batch` straight from the body of a batch send, in a third of the time.
 
         None if that is not possible, or if one of ``unless`` may be among the properties: then
         nothing is staged.
         """
-        return self._appender.append_run(draft, body, unless)
+        return self._appender.append_batch_body(draft, body, unless)
 
     def write(self) -> None:
         """Put everything staged into the page cache; without sync flush, readers see it now.
@@ -282,7 +285,7 @@ class MessageStore:
         content is unknown: the store refuses everything from then on.
         """
         if self._flusher is None:
-            self._parts.refuse()
+            self._context.refuse()
         assert self._flusher is not None
         return self._flusher.flush(thorough=thorough)
 
@@ -297,7 +300,7 @@ class MessageStore:
 
         With ``waiting`` only for those of the queues (topic, number) that are in it at the time.
         """
-        self._parts.dispatcher.listeners.append((listener, waiting))
+        self._context.index_builder.listeners.append((listener, waiting))
 
     # Reading
 
@@ -324,7 +327,7 @@ class MessageStore:
         """
         queue = self._queue(topic, queue_id)
         result = self._reader.read(queue, queue_offset, max_count, max_bytes, matches)
-        counts = self._parts.counts
+        counts = self._context.counts
         counts.read_calls += 1
         if result.count:
             counts.read_count += result.count
@@ -392,12 +395,12 @@ class MessageStore:
 
         The newest ones, as far as they fit into one answer; one of them always does.
         """
-        index = self._parts.index
+        index = self._context.index
         if index is None:
             return QueryResult([], 0, 0)
         self.publish()
         wanted = key.encode("utf-8", "replace")
-        hashed = TopicHash(topic.encode("utf-8", "replace")).of(wanted)
+        hashed = TopicHash(topic.encode("utf-8", "replace")).hash(wanted)
         found: dict[int, memoryview] = {}
         size = 0
         for tries, position in enumerate(index.find(hashed, begin_ms, end_ms)):
@@ -431,19 +434,19 @@ class MessageStore:
             raise LifecycleError(
                 f"store {self.root} is open for writing", hint="it needs no refresh"
             )
-        return follow(self._parts)
+        return follow(self._context)
 
     # Cleaning
 
     def delete_topic(self, topic: str) -> int:
         """Delete all queues of a topic; its records stay in the log until retention takes them."""
-        parts = self._parts
-        if parts.refusal is not None or self._flusher is None:
-            parts.refuse()
+        context = self._context
+        if context.refusal is not None or self._flusher is None:
+            context.refuse()
         assert self._flusher is not None
         self.write()
         try:
-            removed = parts.queues.remove_topic(topic)
+            removed = context.queues.remove_topic(topic)
         except OSError as error:
             # Half of it may be gone, and entries that were in memory are: appending to what is
             # left would give offsets twice. Recovery makes the queues whole again.
@@ -451,11 +454,11 @@ class MessageStore:
                 f"topic {topic!r} of store {self.root} could not be deleted: {error}",
                 hint="check the disk, then start the broker anew and delete the topic again",
             )
-            parts.refusal = failure
+            context.refusal = failure
             raise failure from error
         with self._flusher.lock:
             # The flush thread writes this table into the note.
-            deleted = parts.dispatcher.deleted_topics
+            deleted = context.index_builder.deleted_topics
             deleted[topic] = self._log.written[0]
             for name in [name for name, end in deleted.items() if end <= self._log.min_position]:
                 del deleted[name]
@@ -464,7 +467,7 @@ class MessageStore:
 
     def was_deleted_since(self, topic: str, log_position: int) -> bool:
         """Whether a topic was deleted after a record was appended; it may be there again."""
-        return log_position < self._parts.dispatcher.deleted_topics.get(topic, 0)
+        return log_position < self._context.index_builder.deleted_topics.get(topic, 0)
 
     def request_clean(self) -> None:
         """Let the next rounds of ``clean`` delete expired segments at any hour."""
@@ -473,25 +476,25 @@ class MessageStore:
     def clean(self, now_ms: int | None = None) -> list[str]:
         """One round of retention; returns the files that were deleted."""
         if self.read_only:
-            self._parts.refuse()
+            self._context.refuse()
         try:
             return self._cleaner.clean(self._time_ms() if now_ms is None else now_ms)
         except OSError as error:
             failure = StoreError(f"store {self.root} cannot be cleaned: {error}")
             if self._log.has_failed_sync:
-                self._parts.refusal = failure
+                self._context.refusal = failure
             raise failure from error
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Keep and delete by other rules from now on; what the store was opened with stays."""
-        self.config = self._parts.config = config
+        self.config = self._context.config = config
 
     # Being asked
 
     @property
     def counts(self) -> StoreStatistics:
         """The counts alone, as they grow; ``statistics`` tells more and costs more."""
-        return self._parts.counts
+        return self._context.counts
 
     @property
     def min_position(self) -> int:
@@ -523,17 +526,17 @@ class MessageStore:
     def key_index(self) -> KeyIndex | None:
         """The index itself, for tools."""
         self.publish()
-        return self._parts.index
+        return self._context.index
 
     @property
     def checkpoint(self) -> Checkpoint:
         """What is known to be on the disk."""
-        return self._parts.checkpoint
+        return self._context.checkpoint
 
     @property
     def foreign(self) -> list[str]:
         """What was found in the directory and is left alone."""
-        return self._parts.foreign
+        return self._context.foreign
 
     @property
     def is_writable(self) -> bool:
@@ -543,12 +546,12 @@ class MessageStore:
     @property
     def is_disk_full(self) -> bool:
         """Whether messages are refused for lack of room; ``clean`` takes them again."""
-        return isinstance(self._parts.refusal, DiskFull)
+        return isinstance(self._context.refusal, DiskFull)
 
     @property
     def refusal(self) -> str | None:
         """Why ``append`` would not take a message."""
-        refusal = self._parts.refusal
+        refusal = self._context.refusal
         return None if refusal is None else str(refusal)
 
     def disk_space(self) -> DiskSpace:
@@ -557,17 +560,17 @@ class MessageStore:
 
     def statistics(self) -> StoreStatistics:
         """Where the store stands."""
-        parts, written = self._parts, self._log.written[0]
+        context, written = self._context, self._log.written[0]
         return replace(
-            parts.counts,
+            context.counts,
             min_position=self._log.min_position,
             max_position=written,
             flushed_position=self._log.flushed,
-            dispatch_behind_bytes=written - parts.published[0],
+            dispatch_behind_bytes=written - context.published[0],
             earliest_timestamp=self.earliest_store_time(),
             log_segments=len(self._log.bases),
-            loaded_queues=len(parts.queues.queues),
-            index_files=0 if parts.index is None else len(parts.index.headers),
+            loaded_queues=len(context.queues.queues),
+            index_files=0 if context.index is None else len(context.index.headers),
             disk_used_ratio=self.disk_space().used_ratio,
         )
 

@@ -15,7 +15,7 @@ from penstock.store.checkpoint import Checkpoint, StoreState
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
-from penstock.store.index_builder import Dispatcher
+from penstock.store.index_builder import IndexBuilder
 from penstock.store.key_index import KeyIndex
 from penstock.store.queue_table import QueueTable
 from penstock.store.statistics import StoreStatistics
@@ -24,7 +24,7 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(slots=True)
-class Parts:
+class StoreContext:
     """What a store is made of."""
 
     root: str
@@ -35,7 +35,7 @@ class Parts:
     commit_log: CommitLog
     queues: QueueTable
     index: KeyIndex | None
-    dispatcher: Dispatcher
+    index_builder: IndexBuilder
     checkpoint: Checkpoint
     state: StoreState | None
     """Our own note as it was found, or as it was last written."""

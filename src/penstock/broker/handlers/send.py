@@ -200,7 +200,7 @@ class Sending:
             0,
         )
         # Nearly every batch takes the short way; the long one finds out what is unusual.
-        run = self._storage.append_run(draft, body, SPECIAL_IN_BATCHES)
+        run = self._storage.append_batch_body(draft, body, SPECIAL_IN_BATCHES)
         if run is not None:
             positions, queue_offset, total, last = run
         else:

@@ -59,7 +59,7 @@ class SendShortcut:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._stamp = broker.broker_properties.stamp
         self._append = broker.storage.append
-        self._append_run = broker.storage.append_run
+        self._append_batch_body = broker.storage.append_batch_body
         self._answer_frame = answers.frame
         broker.topics.on_change(self._lanes.clear)
 
@@ -182,7 +182,7 @@ class SendShortcut:
                     0,
                 ),
             )
-            run = self._append_run(draft, body, SPECIAL_IN_BATCHES)
+            run = self._append_batch_body(draft, body, SPECIAL_IN_BATCHES)
         except PenstockError as error:
             return self._refusal(error, request_id)
         if run is None:

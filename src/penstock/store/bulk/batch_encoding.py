@@ -54,13 +54,13 @@ FEW: Final = 8
 """Fewer messages are done sooner one by one: work by columns has its price, too."""
 
 
-class Run(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Messages that lie side by side in the log and follow one another in a queue."""
 
     positions: Sequence[int]
     sizes: Sequence[int]
     properties: Sequence[bytes]
-    said: bytes
+    properties_blob: bytes
     """All properties, one behind the other."""
     width: int
     """How long the properties of each are, if all are of one length, and 0 if not."""
@@ -68,7 +68,7 @@ class Run(NamedTuple):
     """Whether none of them has a key or a tag."""
 
 
-class RunParts(NamedTuple):
+class BatchHeader(NamedTuple):
     """What the records of a run have in common."""
 
     topic: bytes
@@ -89,33 +89,36 @@ class RunParts(NamedTuple):
         )
 
 
-def encode_run(
+def encode_batch_records(
     body: bytes,
-    parts: RunParts,
+    header: BatchHeader,
     queue_offset: int,
     position: int,
     now: int,
     unless: Sequence[bytes] = (),
-) -> tuple[bytes, Run] | None:
+) -> tuple[bytes, EncodedBatch] | None:
     """The records of the messages in ``body``, from these offsets on.
 
     None: take the long way, because something is unusual or one of ``unless`` may be among the
     properties.
     """
-    if not parts.is_usual or len(body) < MIN_ITEM_BYTES:
+    if not header.is_usual or len(body) < MIN_ITEM_BYTES:
         return None
-    made = _encode_even(body, parts, queue_offset, position, now)
+    made = _encode_even(body, header, queue_offset, position, now)
     if made is None:
-        made = _encode_any(body, parts, queue_offset, position, now)
-    if made is None or (unless and _has_one(made[1].said, tuple(unless))):
+        made = _encode_any(body, header, queue_offset, position, now)
+    if made is None or (unless and _has_one(made[1].properties_blob, tuple(unless))):
         return None
     return made
 
 
-def _has_one(said: bytes, marks: tuple[bytes, ...]) -> bool:
+def _has_one(properties_blob: bytes, marks: tuple[bytes, ...]) -> bool:
     """Whether one of ``marks`` is in there."""
     # A search for one byte is twenty times as fast, and mostly answers for all of them.
-    return any(rare in said and mark in said for rare, mark in _with_rare_bytes(marks))
+    return any(
+        rare in properties_blob and mark in properties_blob
+        for rare, mark in _with_rare_bytes(marks)
+    )
 
 
 @lru_cache(_MAX_SHAPES)
@@ -124,25 +127,27 @@ def _with_rare_bytes(marks: tuple[bytes, ...]) -> list[tuple[int, bytes]]:
     return [(min(mark, key=lambda byte: byte in _USUAL_BYTES), mark) for mark in marks]
 
 
-def _common(parts: RunParts, now: int) -> bytes:
+def _common(header: BatchHeader, now: int) -> bytes:
     return _COMMON.pack(
-        parts.sys_flag,
-        parts.born_timestamp,
-        parts.born_host,
+        header.sys_flag,
+        header.born_timestamp,
+        header.born_host,
         now,
-        parts.store_host,
-        parts.reconsume_times,
-        parts.prepared_transaction_offset,
+        header.store_host,
+        header.reconsume_times,
+        header.prepared_transaction_offset,
     )
 
 
-def _is_plain(said: bytes) -> bool:
-    return not (_UNIQUE_KEY in said or _KEYS in said or _TAGS in said)
+def _is_plain(properties_blob: bytes) -> bool:
+    return not (
+        _UNIQUE_KEY in properties_blob or _KEYS in properties_blob or _TAGS in properties_blob
+    )
 
 
 def _encode_even(
-    body: bytes, parts: RunParts, queue_offset: int, position: int, now: int
-) -> tuple[bytes, Run] | None:
+    body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
+) -> tuple[bytes, EncodedBatch] | None:
     """The run of messages with bodies of one length and properties of one length, or None.
 
     Each step is one call for all of them: cut the body, sum, put the records together.
@@ -153,7 +158,7 @@ def _encode_even(
     if length < 0 or not 0 <= width <= MAX_PROPERTIES_BYTES or total % size or total < FEW * size:
         return None
     count = total // size
-    topic = parts.topic
+    topic = header.topic
     at_once = count if count <= _MOST_AT_ONCE else 1
     item, record = _shapes(at_once, length, len(topic), width)
     if at_once == count:
@@ -166,17 +171,17 @@ def _encode_even(
         )
     else:
         heads, contents, lengths, properties = zip(*item.iter_unpack(body), strict=True)
-    said = b"".join(properties)
+    properties_blob = b"".join(properties)
     stated = _pack_short(width)
-    if heads.count(heads[0]) != count or lengths.count(stated) != count or 0 in said:
+    if heads.count(heads[0]) != count or lengths.count(stated) != count or 0 in properties_blob:
         return None
     record_size = record.size // at_once
     positions = range(position, position + count * record_size, record_size)
     start = _pack_start(record_size, MAGIC_V1)
     sums = [crc32(content) & _CRC_MASK for content in contents]
-    ids = _pack_ids(parts.queue_id, flag)
+    ids = _pack_ids(header.queue_id, flag)
     offsets = range(queue_offset, queue_offset + count)
-    shared = _common(parts, now) + _pack_length(length)
+    shared = _common(header, now) + _pack_length(length)
     named = b"%c%b%b" % (len(topic), topic, stated)
     if at_once == count:
         fields: list[bytes | int] = [start, 0, ids, 0, 0, shared, b"", named, b""] * count
@@ -192,8 +197,15 @@ def _encode_even(
             *(repeat(shared), contents, repeat(named), properties),
         )
         records = b"".join(map(record.pack, *columns))
-    run = Run(positions, [record_size] * count, properties, said, width, _is_plain(said))
-    return records, run
+    batch = EncodedBatch(
+        positions,
+        [record_size] * count,
+        properties,
+        properties_blob,
+        width,
+        _is_plain(properties_blob),
+    )
+    return records, batch
 
 
 @lru_cache(_MAX_SHAPES)
@@ -208,13 +220,13 @@ def _shapes(
 
 
 def _encode_any(
-    body: bytes, parts: RunParts, queue_offset: int, position: int, now: int
-) -> tuple[bytes, Run] | None:
+    body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
+) -> tuple[bytes, EncodedBatch] | None:
     """The run of any messages, one by one."""
-    queue_id = parts.queue_id
-    common = _common(parts, now)
-    named = bytes((len(parts.topic),)) + parts.topic
-    overhead = MIN_RECORD_BYTES + len(parts.topic)
+    queue_id = header.queue_id
+    common = _common(header, now)
+    named = bytes((len(header.topic),)) + header.topic
+    overhead = MIN_RECORD_BYTES + len(header.topic)
     total = len(body)
     first_position = position
     pieces: list[bytes] = []
@@ -236,8 +248,8 @@ def _encode_any(
         middle = start + length
         content = body[start:middle]
         tail = body[middle:end]
-        said = tail[2:]
-        if (tail[0] << 8 | tail[1]) != width or 0 in said:
+        properties_blob = tail[2:]
+        if (tail[0] << 8 | tail[1]) != width or 0 in properties_blob:
             return None
         if length != last_length:
             # Bodies of one length are the rule among thousands.
@@ -248,12 +260,14 @@ def _encode_any(
         head = _FIRST(record_size, MAGIC_V1, crc, queue_id, flag, queue_offset, position)
         pieces += (head, shared, content, named, tail)
         add_size(record_size)
-        add_properties(said)
+        add_properties(properties_blob)
         position += record_size
         queue_offset += 1
         start = end
-    said = b"".join(properties)
+    properties_blob = b"".join(properties)
     width = len(properties[0]) if len(set(map(len, properties))) == 1 else 0
     positions = list(accumulate(sizes[:-1], initial=first_position))
-    run = Run(positions, sizes, properties, said, width, _is_plain(said))
-    return b"".join(pieces), run
+    batch = EncodedBatch(
+        positions, sizes, properties, properties_blob, width, _is_plain(properties_blob)
+    )
+    return b"".join(pieces), batch

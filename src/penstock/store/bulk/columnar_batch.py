@@ -21,7 +21,7 @@ from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.store.bulk.batch_encoding import Run
+from penstock.store.bulk.batch_encoding import EncodedBatch
 from penstock.store.key_hashes import TopicHash
 from penstock.store.property_scan import KEYS, TAGS, UNIQUE_KEY, find_value
 
@@ -34,7 +34,7 @@ _MOST_AT_ONCE: Final = 64
 """So many strings are cut by one call."""
 
 
-class EvenRun(NamedTuple):
+class BatchKeys(NamedTuple):
     """What the messages of a run have in common, and the hashes of their keys."""
 
     tag: bytes
@@ -67,27 +67,27 @@ class _Layout(NamedTuple):
     tag: bytes
 
 
-NO_KEYS: Final = EvenRun(b"", 0, ())
+NO_KEYS: Final = BatchKeys(b"", 0, ())
 _layouts: Final[dict[int, _Layout]] = {}
 """The last one for each length."""
 
 
-def read_even_run(run: Run, topic: TopicHash | None) -> EvenRun | None:
+def read_batch_keys(batch: EncodedBatch, topic: TopicHash | None) -> BatchKeys | None:
     """The tag and the keys of a run, without keys if there is no ``topic``; None: not even."""
-    if run.is_plain:
+    if batch.is_plain:
         return NO_KEYS
-    if not run.width:
+    if not batch.width:
         return None
-    known = _layouts.get(run.width)
-    found = None if known is None else _read(known, run, topic)
+    known = _layouts.get(batch.width)
+    found = None if known is None else _read(known, batch, topic)
     if found is not None:
         return found
-    layout = _layout(run.properties[0])
-    found = None if layout is None else _read(layout, run, topic)
+    layout = _layout(batch.properties[0])
+    found = None if layout is None else _read(layout, batch, topic)
     if found is not None and layout is not None:
         if len(_layouts) >= _MAX_LAYOUTS:
             _layouts.clear()
-        _layouts[run.width] = layout
+        _layouts[batch.width] = layout
     return found
 
 
@@ -172,10 +172,10 @@ class _Columns:
 # Reading
 
 
-def _read(layout: _Layout, run: Run, topic: TopicHash | None) -> EvenRun | None:
+def _read(layout: _Layout, batch: EncodedBatch, topic: TopicHash | None) -> BatchKeys | None:
     """What the layout makes of a run; None if one of its strings does not fit."""
-    count = len(run.properties)
-    columns = _cut(layout, run.said, count)
+    count = len(batch.properties)
+    columns = _cut(layout, batch.properties_blob, count)
     for number, held in layout.fixed:
         if columns[number].count(held) != count:
             return None
@@ -188,19 +188,19 @@ def _read(layout: _Layout, run: Run, topic: TopicHash | None) -> EvenRun | None:
         if key.head >= 0 and _has(columns[key.head], key.forbidden):
             return None
     if topic is None or not layout.keys:
-        return EvenRun(layout.tag, 0, ())
+        return BatchKeys(layout.tag, 0, ())
     hashes = [_hashes(columns, key, topic) for key in layout.keys]
     if len(hashes) == 1:
-        return EvenRun(layout.tag, 1, hashes[0])
+        return BatchKeys(layout.tag, 1, hashes[0])
     together = list(chain.from_iterable(zip(*hashes, strict=True)))
-    return EvenRun(layout.tag, len(hashes), together)
+    return BatchKeys(layout.tag, len(hashes), together)
 
 
-def _cut(layout: _Layout, said: bytes, count: int) -> list[tuple[bytes, ...]]:
+def _cut(layout: _Layout, properties_blob: bytes, count: int) -> list[tuple[bytes, ...]]:
     """The columns of all strings."""
     if count > _MOST_AT_ONCE:
-        return list(zip(*_rows(layout.row, 1).iter_unpack(said), strict=True))
-    cells = _rows(layout.row, count).unpack(said)
+        return list(zip(*_rows(layout.row, 1).iter_unpack(properties_blob), strict=True))
+    cells = _rows(layout.row, count).unpack(properties_blob)
     return [cells[number :: layout.columns] for number in range(layout.columns)]
 
 
@@ -212,15 +212,15 @@ def _rows(row: str, count: int) -> Struct:
 def _hashes(columns: Sequence[Sequence[bytes]], key: _Key, topic: TopicHash) -> list[int]:
     ends = columns[key.end]
     if key.head < 0:
-        return topic.of_all(b"", ends)
+        return topic.hash_all(b"", ends)
     heads = columns[key.head]
     if heads.count(heads[0]) == len(heads):
-        return topic.of_all(heads[0], ends)
-    return topic.of_all(b"", list(map(add, heads, ends)))
+        return topic.hash_all(heads[0], ends)
+    return topic.hash_all(b"", list(map(add, heads, ends)))
 
 
 def _has(column: Sequence[bytes], forbidden: bytes) -> bool:
     """Whether one of these bytes is anywhere in the column."""
     first = column[0]
-    said = first if column.count(first) == len(column) else b"".join(column)
-    return any(byte in said for byte in forbidden)
+    properties_blob = first if column.count(first) == len(column) else b"".join(column)
+    return any(byte in properties_blob for byte in forbidden)

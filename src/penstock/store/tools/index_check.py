@@ -252,7 +252,7 @@ class IndexCheck:
 
     def _hashes(self, record: Scanned) -> list[int]:
         """What the index should have of a record, in the order keys are added."""
-        hash_of = (self._topics.get(record.topic) or self._topic_hash(record.topic)).of
+        hash_of = (self._topics.get(record.topic) or self._topic_hash(record.topic)).hash
         return [hash_of(key) for key in message_keys(record.properties)]
 
     def _topic_hash(self, topic: str) -> TopicHash:
@@ -265,7 +265,7 @@ class IndexCheck:
 
     def _tag_hash(self, record: Scanned) -> set[int]:
         tag = get_property(record.properties, _TAGS)
-        return {self._topic_hash(record.topic).of(b"T#" + tag)} if tag else set()
+        return {self._topic_hash(record.topic).hash(b"T#" + tag)} if tag else set()
 
     def finish(self, log_end: int, *, is_clean: bool) -> None:
         """Look at what is left: units about records behind the end of the log."""

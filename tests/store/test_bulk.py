@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from penstock.protocol.records.batches import BatchItem, decode_batch, encode_batch
 from penstock.protocol.records.codec import decode_record, pack_host
 from penstock.store import Draft, MessageStore, StoreConfig
-from penstock.store.bulk.batch_encoding import FEW, RunParts, encode_run
+from penstock.store.bulk.batch_encoding import FEW, BatchHeader, encode_batch_records
 from penstock.store.consume_queue import pack_unit, pack_units
 
 HOST = pack_host("127.0.0.1", 10911)
 DRAFT = Draft("orders", 2, b"", b"", 0, 0, 77, HOST, HOST, 0, 0)
-PARTS = RunParts(b"orders", 2, 0, 77, HOST, HOST, 0, 0)
+PARTS = BatchHeader(b"orders", 2, 0, 77, HOST, HOST, 0, 0)
 NOW = 1_700_000_000_000
 PROPERTIES = st.sampled_from(
     [b"", b"a\x01b\x02", b"TAGS\x01t\x02", b"UNIQ_KEY\x01ID\x02", b"a\x01b\x02KEYS\x01k1 k2"]
@@ -49,7 +49,7 @@ def test_both_ways_store_the_same_bytes(
     path = tmp_path_factory.mktemp("runs")
     short, long = opened(path / "short"), opened(path / "long")
     for items in batches:
-        run = short.append_run(DRAFT, encode_batch(items))
+        run = short.append_batch_body(DRAFT, encode_batch(items))
         appended = long.append_batch(DRAFT, items)
         assert run is not None
         assert list(run.log_positions) == [one.log_position for one in appended]
@@ -148,7 +148,7 @@ def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
             # One property string of the same length that means something else.
             said = items[5].properties
             items[5] = items[5]._replace(properties=odd[: len(said)] + said[len(odd) :])
-        assert short.append_run(DRAFT, encode_batch(items)) is not None
+        assert short.append_batch_body(DRAFT, encode_batch(items)) is not None
         long.append_batch(DRAFT, items)
         # Without a publish in between, so that a run may be staged while another is left over.
         short.write_log()
@@ -173,7 +173,7 @@ def test_strings_of_one_length_that_mean_something_else_are_read_anew(tmp_path: 
     kinds = [b"KEYS\x01k%d\x02", b"WAIT\x01k%d\x02", b"KEYS\x01%d \x02", b"KEYS\x01k%d\x02"]
     for body, said in enumerate(kinds):
         items = [BatchItem(b"%d" % body, said % number) for number in range(FEW)]
-        assert store.append_run(DRAFT, encode_batch(items)) is not None
+        assert store.append_batch_body(DRAFT, encode_batch(items)) is not None
         store.write()
     found = {
         key: store.query("orders", key, begin_ms=0, end_ms=2 * NOW) for key in ("k3", "3", "k9")
@@ -200,7 +200,7 @@ def test_what_others_wait_for_is_told_until_they_wait_no_longer(tmp_path: Path) 
 
     store.on_arrival(listener, waiting)
     properties = [b"UNIQ_KEY\x01id-%03d\x02TAGS\x01t\x02" % number for number in range(FEW)]
-    store.append_run(DRAFT, encode_batch([BatchItem(b"b", said) for said in properties]))
+    store.append_batch_body(DRAFT, encode_batch([BatchItem(b"b", said) for said in properties]))
     store.write()
     assert told == [(1, ord("t"), properties[0]), (2, ord("t"), properties[1])]
     store.close()
@@ -210,7 +210,7 @@ def test_a_run_longer_than_a_queue_file_and_a_log_segment_is_read_back(tmp_path:
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
     items = [BatchItem(b"%d" % number, b"n\x01%d\x02" % number) for number in range(3000)]
     for start in range(0, 60_000, 3000):
-        run = store.append_run(DRAFT, encode_batch(items))
+        run = store.append_batch_body(DRAFT, encode_batch(items))
         assert run is not None
         assert run.queue_offset == start
         store.write()
@@ -227,7 +227,7 @@ def test_a_run_is_seen_by_who_waits_for_its_queue(tmp_path: Path) -> None:
         lambda topic, queue, offset, code, time, properties: told.append((topic, queue, offset)),
         {("orders", 2)},
     )
-    store.append_run(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
+    store.append_batch_body(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
     store.write()
     assert told == [("orders", 2, 1), ("orders", 2, 2)]
     store.close()
@@ -235,7 +235,7 @@ def test_a_run_is_seen_by_who_waits_for_its_queue(tmp_path: Path) -> None:
 
 def test_a_run_waits_for_the_disk_with_sync_flush(tmp_path: Path) -> None:
     store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
-    run = store.append_run(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
+    run = store.append_batch_body(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
     store.write()
     assert store.max_offset("orders", 2) == 0
     store.mark_flushed(store.flush())
@@ -256,32 +256,32 @@ def test_a_run_waits_for_the_disk_with_sync_flush(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_add_up_takes_the_long_way(body: bytes) -> None:
-    assert encode_run(body, PARTS, 0, 0, NOW) is None
+    assert encode_batch_records(body, PARTS, 0, 0, NOW) is None
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_it(body: bytes) -> None:
-    made = encode_run(body, PARTS, 0, 0, NOW)
+    made = encode_batch_records(body, PARTS, 0, 0, NOW)
     if made is not None:
         assert len(decode_batch(body)) == len(made[1].sizes)
 
 
 def test_unusual_hosts_and_topics_take_the_long_way() -> None:
     body = encode_batch([BatchItem(b"a")])
-    assert encode_run(body, PARTS, 0, 0, NOW) is not None
-    assert encode_run(body, PARTS._replace(born_host=bytes(20)), 0, 0, NOW) is None
-    assert encode_run(body, PARTS._replace(topic=b"t" * 200), 0, 0, NOW) is None
+    assert encode_batch_records(body, PARTS, 0, 0, NOW) is not None
+    assert encode_batch_records(body, PARTS._replace(born_host=bytes(20)), 0, 0, NOW) is None
+    assert encode_batch_records(body, PARTS._replace(topic=b"t" * 200), 0, 0, NOW) is None
 
 
 @pytest.mark.parametrize("count", [FEW - 1, FEW, 64, 65])
 def test_one_of_what_batches_must_not_have_sends_them_the_long_way(count: int) -> None:
     unless = (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")
     usual = [b"UNIQ_KEY\x01%032X\x02LEVEL\x01MR\x02" % number for number in range(count)]
-    assert encode_run(batch_of(usual), PARTS, 0, 0, NOW, unless) is not None
+    assert encode_batch_records(batch_of(usual), PARTS, 0, 0, NOW, unless) is not None
     for mark in (b"DELAY\x013", b"TIMER_DELIVER_MS\x015", b"TRAN_MSG\x01true"):
         marked = [*usual[:-1], usual[-1][: -len(mark)] + mark]
-        assert encode_run(batch_of(marked), PARTS, 0, 0, NOW, unless) is None
-        assert encode_run(batch_of(marked), PARTS, 0, 0, NOW) is not None
+        assert encode_batch_records(batch_of(marked), PARTS, 0, 0, NOW, unless) is None
+        assert encode_batch_records(batch_of(marked), PARTS, 0, 0, NOW) is not None
 
 
 def batch_of(properties: list[bytes]) -> bytes:
