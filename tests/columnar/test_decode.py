@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.columnar.decode import BATCH_BYTES, BATCH_ROWS, Wanted, to_batches
 from penstock.columnar.schema import ALL, arrow_schema
@@ -23,7 +22,6 @@ from penstock.protocol.records.codec import encode_record
 from penstock.protocol.records.compression import Compression, compress
 from penstock.protocol.records.pulled import messages_from_pull
 from penstock.protocol.records.sys_flags import SysFlag
-from penstock.spark.source.columns import spark_schema
 
 _HOST = pack_host("10.0.0.5", 10911)
 _HOST_V6 = pack_host("2001:db8::1", 10911)
@@ -170,10 +168,9 @@ def test_rows_with_the_same_keys_in_the_same_order(text: str) -> None:
     check(b"".join(record(offset, properties=text) for offset, text in enumerate(texts)))
 
 
-def test_the_schema_is_what_spark_expects() -> None:
+def test_a_batch_has_the_documented_schema() -> None:
     (batch,) = to_batches(record(0), broker="b", wanted=Wanted())
     assert batch.schema == arrow_schema(ALL)
-    assert batch.schema == to_arrow_schema(spark_schema(), timezone="UTC")
     batch.validate(full=True)
 
 

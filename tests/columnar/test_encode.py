@@ -9,38 +9,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
 
-from penstock.columnar.encode import EncodedRows, Origin, RowIds, cut, encode_rows, halves
-from penstock.columnar.message_columns import MessageColumns
-from penstock.errors import IllegalMessage, InvalidArgument
+from penstock.columnar.encode import (
+    EncodedRows,
+    MessageColumns,
+    Origin,
+    RowIds,
+    cut,
+    encode_rows,
+    halves,
+)
+from penstock.errors import IllegalMessage
 from penstock.model.properties import parse_properties
 from penstock.protocol.records.batches import decode_batch, encode_batch
-from penstock.spark.sink.sink_columns import message_columns
 
 ORIGIN = Origin("query-1", 7, 3)
-FULL = StructType(
-    [
-        StructField("body", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("keys", ArrayType(StringType())),
-        StructField("tags", StringType()),
-        StructField("properties", MapType(StringType(), StringType())),
-        StructField("sharding_key", StringType()),
-        StructField("delay", StringType()),
-        StructField("offset", IntegerType()),
-    ]
-)
 ARROW = pa.schema(
     [
         ("body", pa.binary()),
@@ -55,14 +38,16 @@ ARROW = pa.schema(
 )
 
 
+COLUMNS = MessageColumns(body=0, keys=2, tags=3, properties=4, sharding_key=5, delay=6)
+
+
 def ids() -> RowIds:
     return RowIds("0A000001002A00C0FFEE", 0x1234)
 
 
 def encoded(rows: list[dict[str, object]], first_row: int = 0) -> EncodedRows:
     full = [{"topic": None, **{name: row.get(name) for name in ARROW.names}} for row in rows]
-    columns = message_columns(FULL, topic="orders", keep_queue=False)
-    return encode_rows(pa.RecordBatch.from_pylist(full, ARROW), columns, ORIGIN, first_row, ids())
+    return encode_rows(pa.RecordBatch.from_pylist(full, ARROW), COLUMNS, ORIGIN, first_row, ids())
 
 
 def properties(row: EncodedRows, index: int) -> dict[str, str]:
@@ -246,44 +231,3 @@ def test_more_bytes_than_arrow_can_join_are_encoded_in_halves() -> None:
     parts = list(halves(pa.RecordBatch.from_pydict({"body": bodies})))
     assert len(parts) == 2
     assert sum(part.num_rows for part in parts) == 100
-
-
-STRING, BINARY = StringType(), BinaryType()
-
-
-def frame(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        (frame(key=STRING), "no column 'body'"),
-        (frame(), "no column 'body'"),
-        (frame(body=IntegerType()), "'body' is int"),
-        (frame(body=BINARY, tags=ArrayType(STRING)), "'tags' is array<string>"),
-        (
-            frame(body=BINARY, properties=MapType(STRING, IntegerType())),
-            "'properties' is map<string,int>",
-        ),
-        (frame(body=BINARY, keys=ArrayType(IntegerType())), "'keys' is array<int>"),
-        (frame(body=BINARY, delay=DoubleType()), "'delay' is double"),
-    ],
-)
-def test_a_column_of_the_wrong_type_is_named_with_both_types(
-    schema: StructType, words: str
-) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        message_columns(schema, topic="t", keep_queue=False)
-    assert words in str(caught.value)
-    assert "expected" in str(caught.value)
-
-
-def test_rows_need_a_topic_from_somewhere() -> None:
-    with pytest.raises(InvalidArgument, match="topic"):
-        message_columns(frame(body=BINARY), topic=None, keep_queue=False)
-    with pytest.raises(InvalidArgument, match="broker and queue_id"):
-        message_columns(frame(body=BINARY), topic="t", keep_queue=True)
-    both = frame(topic=STRING, body=BINARY)
-    assert message_columns(both, topic="t", keep_queue=False).topic is None, "the option wins"
-    assert message_columns(both, topic=None, keep_queue=False).topic == 0

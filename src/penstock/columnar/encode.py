@@ -31,7 +31,6 @@ from penstock.columnar.buffers import (
     lengths_of,
     offsets_of,
 )
-from penstock.columnar.message_columns import MessageColumns
 from penstock.errors import IllegalMessage
 from penstock.model.names import Property
 from penstock.model.properties import MAX_PROPERTIES_BYTES
@@ -59,6 +58,21 @@ _TIMERS: Final = (
     Property.TIMER_DELIVER_MS,
 )
 _HEX: Final = np.frombuffer(b"".join(b"%04X" % number for number in range(1 << 16)), dtype="S4")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageColumns:
+    """The index of the column that each part of a message is taken from; None: there is none."""
+
+    body: int
+    topic: int | None = None
+    keys: int | None = None
+    tags: int | None = None
+    properties: int | None = None
+    sharding_key: int | None = None
+    delay: int | None = None
+    broker: int | None = None
+    queue_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

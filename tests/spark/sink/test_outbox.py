@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.columnar.encode import Origin
-from penstock.columnar.message_columns import MessageColumns
+from penstock.columnar.encode import MessageColumns, Origin
 from penstock.errors import NameserverUnavailable, RequestRefused, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.runtime.child_process import ChildProcess

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.client.producing.selection import by_hash
 from penstock.columnar.buffers import Numbers
-from penstock.columnar.message_columns import MessageColumns
+from penstock.columnar.encode import MessageColumns
 from penstock.errors import IllegalMessage, InvalidArgument
 from penstock.model import MessageQueue
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from penstock.columnar.message_columns import MessageColumns
+from penstock.columnar.encode import MessageColumns
 from penstock.errors import InvalidArgument
 
 _TEXT: Final = (StringType, VarcharType, CharType, NullType)

@@ -29,9 +29,16 @@ from pyspark.sql.types import StructType
 from penstock.client.producing.outgoing import checked_topic
 from penstock.client.producing.producer import unique_ids
 from penstock.client.session.client_ids import local_ip
-from penstock.columnar.encode import ITEM_OVERHEAD, EncodedRows, Origin, RowIds, cut, encode_rows
+from penstock.columnar.encode import (
+    ITEM_OVERHEAD,
+    EncodedRows,
+    MessageColumns,
+    Origin,
+    RowIds,
+    cut,
+    encode_rows,
+)
 from penstock.columnar.encode import halves as in_portions
-from penstock.columnar.message_columns import MessageColumns
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX

@@ -11,45 +11,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DataType, StructField, StructType
 
-from penstock.columnar.schema import ALL
+from penstock.columnar.schema import ALL, arrow_schema
 from penstock.errors import InvalidArgument
 
-_TEXT: Final = StringType()
-_TIME: Final = TimestampType()
-
 SPARK_TYPES: Final[Mapping[str, DataType]] = MappingProxyType(
-    {
-        "topic": _TEXT,
-        "broker": _TEXT,
-        "queue_id": IntegerType(),
-        "offset": LongType(),
-        "msg_id": _TEXT,
-        "keys": ArrayType(_TEXT),
-        "tags": _TEXT,
-        "body": BinaryType(),
-        "properties": MapType(_TEXT, _TEXT),
-        "born_timestamp": _TIME,
-        "store_timestamp": _TIME,
-        "reconsume_times": IntegerType(),
-        "born_host": _TEXT,
-        "store_host": _TEXT,
-        "sys_flag": IntegerType(),
-    }
+    {field.name: field.dataType for field in from_arrow_schema(arrow_schema(ALL)).fields}
 )
-"""The Spark type of every column; it must be the one Spark maps `ARROW_TYPES` to."""
+"""The Spark type of every column."""
 
 
 def spark_schema(names: Sequence[str] | None = None) -> StructType:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
 
-from penstock.columnar.schema import ALL
+from penstock.columnar.schema import ALL, arrow_schema
 from penstock.errors import InvalidArgument
 from penstock.spark.source.columns import asked_columns, spark_schema
 
@@ -31,6 +32,10 @@ def test_the_types_are_those_of_the_documentation() -> None:
         "born_timestamp:timestamp,store_timestamp:timestamp,reconsume_times:int,"
         "born_host:string,store_host:string,sys_flag:int>"
     )
+
+
+def test_the_types_are_those_of_the_batches() -> None:
+    assert to_arrow_schema(spark_schema(), timezone="UTC") == arrow_schema(ALL)
 
 
 def test_columns_come_as_they_are_asked_for() -> None:
