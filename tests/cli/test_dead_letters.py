@@ -11,7 +11,7 @@ import pytest
 from tests.cli.running import fail, run, succeed
 
 from penstock import DeadLetter, Message, Producer, PushConsumer, StoredMessage
-from penstock.cli.redrive_task import Redriving
+from penstock.cli.redrive_task import RedriveTask
 from penstock.model.names import WRITE
 from penstock.testing.embedded import Embedded
 
@@ -196,7 +196,7 @@ def test_redriving_again_is_possible_when_it_is_said(cluster: Embedded) -> None:
 
 def test_a_redrive_that_was_stopped_goes_on_where_it_was(cluster: Embedded) -> None:
     topic = give_up(cluster, "g-stopped", 6)
-    plan = Redriving(
+    plan = RedriveTask(
         cluster.admin, "g-stopped", None, cluster.admin.dead_letter_queues("g-stopped")
     )
     plan.plan(lambda letter: True, None)

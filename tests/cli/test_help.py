@@ -133,7 +133,7 @@ def test_help_loads_nothing_that_takes_long() -> None:
         "penstock.cli",
         "penstock.cli.main",
         "penstock.cli.verbs",
-        "penstock.cli.failures",
+        "penstock.cli.error_reports",
         "penstock.errors",
     }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import PENSTOCK, fail, run, wait_for
 
-from penstock.cli import failures
+from penstock.cli import error_reports
 from penstock.errors import PenstockError
 from penstock.testing.embedded import Embedded
 
@@ -107,10 +107,10 @@ def test_a_count_given_where_the_address_goes_is_told_its_own_option() -> None:
 
 def test_what_the_system_refused_is_named_first() -> None:
     denied = PermissionError(errno.EACCES, "Permission denied", "/srv/data")
-    assert failures.of_the_system(denied).startswith("/srv/data: permission denied; try: ")
+    assert error_reports.of_the_system(denied).startswith("/srv/data: permission denied; try: ")
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "ordrs.txt")
-    assert failures.of_the_system(missing).startswith("ordrs.txt: no such file or directory")
-    assert failures.of_the_system(OSError("something else")) == "something else"
+    assert error_reports.of_the_system(missing).startswith("ordrs.txt: no such file or directory")
+    assert error_reports.of_the_system(OSError("something else")) == "something else"
 
 
 @pytest.mark.parametrize(
@@ -358,11 +358,11 @@ def test_a_full_disk_is_one_sentence() -> None:
 def test_errors_of_ours_are_told_and_bugs_are_not_hidden(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert failures.report(PenstockError("it broke", hint="mend it")) == 1
+    assert error_reports.report(PenstockError("it broke", hint="mend it")) == 1
     assert capsys.readouterr().err == "penstock: it broke; try: mend it\n"
-    assert failures.report(PermissionError(13, "Permission denied", "/root/x")) == 1
+    assert error_reports.report(PermissionError(13, "Permission denied", "/root/x")) == 1
     assert "penstock: /root/x: permission denied; try: " in capsys.readouterr().err
-    assert not issubclass(KeyError, failures.EXPECTED)
+    assert not issubclass(KeyError, error_reports.EXPECTED)
 
 
 @pytest.mark.parametrize(

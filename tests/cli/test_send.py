@@ -15,7 +15,7 @@ from tests.cli.running import PENSTOCK, fail, run, succeed
 
 from penstock import Message, MessageQueue, Producer, Receipt, StoredMessage
 from penstock.cli.input_messages import Numbered
-from penstock.cli.reading import ends, read
+from penstock.cli.queue_reading import ends, read
 from penstock.cli.send import WINDOW_BYTES, _OnTheirWay, send_all
 from penstock.cli.times import Pacer
 from penstock.client.producing.selection import QueueSelector

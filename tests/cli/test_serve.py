@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import succeed
 
-from penstock.cli.server_plan import Plan, load_settings
+from penstock.cli.server_plan import ServerPlan, load_settings
 from penstock.runtime.child_process import ChildProcess
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -271,9 +271,9 @@ def test_a_broker_registers_with_the_name_servers_of_its_file(tmp_path: Path) ->
 def test_a_flag_wins_over_the_name_servers_of_the_file(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("namesrvAddr= one:9876 ;two:9876\n")
-    plan = Plan(data=tmp_path, config_file=conf)
+    plan = ServerPlan(data=tmp_path, config_file=conf)
     assert load_settings(plan).broker.name_servers == ("one:9876", "two:9876")
-    plan = Plan(data=tmp_path, config_file=conf, namesrv="three:9876")
+    plan = ServerPlan(data=tmp_path, config_file=conf, namesrv="three:9876")
     assert load_settings(plan).broker.name_servers == ("three:9876",)
 
 

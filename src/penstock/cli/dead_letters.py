@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from penstock import Admin
     from penstock.admin import DeadLetterQueue
-    from penstock.cli.reading import Stretch
-    from penstock.cli.redrive_task import Redriving
+    from penstock.cli.queue_reading import Stretch
+    from penstock.cli.redrive_task import RedriveTask
     from penstock.model import MessageQueue
 
 app = typer.Typer(
@@ -112,7 +112,7 @@ def list_letters(
     Example: penstock dlq list billing --reason Timeout --where "attempts > 3"
     """
     from penstock.admin import DeadLetterRow
-    from penstock.cli import reading
+    from penstock.cli import queue_reading
     from penstock.cli.redrive_task import redriven_anywhere
 
     if group is None:
@@ -124,7 +124,7 @@ def list_letters(
         places = _places(admin, group)
         found = [
             DeadLetterRow.from_message(message)
-            for message in reading.newest(
+            for message in queue_reading.newest(
                 admin,
                 _stretches(places, settled=settled),
                 limit,
@@ -148,7 +148,7 @@ def list_letters(
 
 
 def _stretches(places: Iterable[DeadLetterQueue], *, settled: bool) -> dict[MessageQueue, Stretch]:
-    from penstock.cli.reading import Stretch
+    from penstock.cli.queue_reading import Stretch
 
     return {
         place.queue: Stretch(place.min_offset if settled else place.settled, place.max_offset)
@@ -187,14 +187,14 @@ def show_letter(
     Example: penstock dlq show billing 7F000001000D1B4A7E4F5A274F000000
     """
     from penstock.admin import DeadLetterRow
-    from penstock.cli import reading
+    from penstock.cli import queue_reading
     from penstock.cli.query import show_message
     from penstock.cli.redrive_task import redriven_anywhere
 
     with _letters_of(target, group) as admin:
         places = _places(admin, group)
         # A message that died again after a redrive has its id twice: the newest is meant.
-        found = reading.newest(
+        found = queue_reading.newest(
             admin,
             _stretches(places, settled=True),
             1,
@@ -266,11 +266,11 @@ def redrive_letters(
 
     Example: penstock dlq redrive billing --reason Timeout --rate 50 --dry-run
     """
-    from penstock.cli.redrive_task import Redriving
+    from penstock.cli.redrive_task import RedriveTask
 
     choice = Choice(messages.Filter(tag, keys, where), reason, frozenset(ids or ()))
     with _letters_of(target, group) as admin:
-        plan = Redriving(admin, group, to, _places(admin, group), again)
+        plan = RedriveTask(admin, group, to, _places(admin, group), again)
         total = sum(place.count if again else place.pending for place in plan.queues)
         with output.progress(total, "reading", quiet=as_json) as bar:
             plan.plan(choice, limit, on_read=bar.advance)
@@ -299,7 +299,7 @@ def redrive_letters(
         output.say(f"Redrove {letters} to {aim}; {plan.left} left pending.")
 
 
-def _show_plan(plan: Redriving) -> None:
+def _show_plan(plan: RedriveTask) -> None:
     rows = [row(letter, set(), {}) for letter in plan.sample]
     more = len(plan.chosen) - len(rows)
     note = f"{len(plan.chosen)} would be redriven" + (f", {more} not shown." if more else ".")

@@ -26,7 +26,7 @@ def demo(
     Example: penstock demo --orders 1000
     """
     # Loaded only when it runs: every other verb starts faster without it.
-    from penstock.cli.shop_day import run_day
+    from penstock.cli.demo_day import run_day
 
     if not run_day(orders, report, as_json=as_json):
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import failures
+from penstock.cli import error_reports
 from penstock.cli.verbs import LazyVerbs, Verb
 
 _HERE = "penstock.cli"
@@ -109,9 +109,13 @@ def root(
 
 def main() -> None:
     """Run the command line; whatever ends it early is one sentence and an exit code."""
-    with failures.sigterm_as_ctrl_c() as terminated:
+    with error_reports.sigterm_as_ctrl_c() as terminated:
         code = _run()
-    sys.exit(failures.TERMINATED if code == failures.INTERRUPTED and terminated.is_set() else code)
+    sys.exit(
+        error_reports.TERMINATED
+        if code == error_reports.INTERRUPTED and terminated.is_set()
+        else code
+    )
 
 
 def _run() -> int:
@@ -122,6 +126,6 @@ def _run() -> int:
     try:
         code = app(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
-    except failures.EXPECTED as error:
-        code = failures.report(error)
+    except error_reports.EXPECTED as error:
+        code = error_reports.report(error)
     return code if isinstance(code, int) else 0

@@ -162,18 +162,18 @@ def _by_key(
 def _by_time(
     admin: Admin, topic: str, start: str | None, end: str | None, limit: int, wanted: Filter
 ) -> list[StoredMessage]:
-    from penstock.cli import reading
+    from penstock.cli import queue_reading
 
     begin_ms, end_ms = _moments(start, end)
     first = admin.offsets_at(topic, "first" if begin_ms is None else begin_ms)
     # One too many rather than one too few: the timestamps decide.
     last = admin.offsets_at(topic, "last" if end_ms is None else end_ms)
     stretches = {
-        queue: reading.Stretch(offset, max(offset, last.get(queue, offset) + 1))
+        queue: queue_reading.Stretch(offset, max(offset, last.get(queue, offset) + 1))
         for queue, offset in first.items()
     }
     with output.progress(sum(p.end - p.start for p in stretches.values()), "reading") as bar:
-        found = reading.read(admin, stretches, on_read=bar.advance)
+        found = queue_reading.read(admin, stretches, on_read=bar.advance)
         exact = (m for m in found if _within(m, begin_ms, end_ms) and wanted(m))
         return list(itertools.islice(exact, limit))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.cli import reading
+from penstock.cli import queue_reading
 from penstock.cli.times import Pacer
 from penstock.errors import InvalidArgument
 
@@ -42,10 +42,10 @@ def letters_in(
     from penstock.admin import DeadLetterRow
 
     stretches = {
-        one.queue: reading.Stretch(one.min_offset if settled else one.settled, one.max_offset)
+        one.queue: queue_reading.Stretch(one.min_offset if settled else one.settled, one.max_offset)
         for one in queues
     }
-    return map(DeadLetterRow.from_message, reading.read(admin, stretches, on_read=on_read))
+    return map(DeadLetterRow.from_message, queue_reading.read(admin, stretches, on_read=on_read))
 
 
 def redriven_anywhere(
@@ -64,7 +64,7 @@ def redriven_anywhere(
 
 
 @dataclass(slots=True)
-class Redriving:
+class RedriveTask:
     """Letters that were chosen, and all others in sight: where they are decides the marks."""
 
     admin: Admin

@@ -106,7 +106,7 @@ def up(
     """
     from penstock.cli import server_plan
 
-    plan = server_plan.Plan(
+    plan = server_plan.ServerPlan(
         data=data,
         nameserver_port=nameserver_port,
         broker_port=broker_port,
@@ -137,7 +137,7 @@ def nameserver(
     """
     from penstock.cli import server_plan
 
-    plan = server_plan.Plan(
+    plan = server_plan.ServerPlan(
         data=data, bind=bind, nameserver_port=nameserver_port, insecure=insecure
     )
     server_plan.serve(server_plan.name_server_alone(plan), verbose=verbose, as_json=as_json)
@@ -172,7 +172,7 @@ def broker(
     """
     from penstock.cli import server_plan
 
-    plan = server_plan.Plan(
+    plan = server_plan.ServerPlan(
         data=data,
         namesrv=namesrv,
         broker_port=broker_port,

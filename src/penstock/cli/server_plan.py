@@ -46,7 +46,7 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ServerPlan:
     """The flags of a command; None means that the flag was not given."""
 
     data: Path
@@ -97,7 +97,7 @@ class Running(NamedTuple):
 # Settings
 
 
-def load_settings(plan: Plan) -> Settings:
+def load_settings(plan: ServerPlan) -> Settings:
     """The settings of the first broker: defaults, then the file, then the flags."""
     values: dict[str, str] = {}
     twice: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ def check_bind(host: str, insecure: bool) -> None:
 
 
 @asynccontextmanager
-async def everything(plan: Plan) -> AsyncIterator[Running]:
+async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     """A name server and its brokers."""
     settings = load_settings(plan)
     tell(settings.warnings)
@@ -195,7 +195,7 @@ def _reachable(name_server: NameServer) -> str:
 
 
 def _brokers(
-    plan: Plan, settings: Settings, names: Sequence[str], name_server: str
+    plan: ServerPlan, settings: Settings, names: Sequence[str], name_server: str
 ) -> AsyncBrokers:
     if len(names) == 1:
         broker = Broker(
@@ -221,7 +221,7 @@ def _brokers(
 
 
 @asynccontextmanager
-async def name_server_alone(plan: Plan) -> AsyncIterator[Running]:
+async def name_server_alone(plan: ServerPlan) -> AsyncIterator[Running]:
     """A name server."""
     host = plan.bind or "127.0.0.1"
     check_bind(host, plan.insecure)
@@ -235,7 +235,7 @@ async def name_server_alone(plan: Plan) -> AsyncIterator[Running]:
 
 
 @asynccontextmanager
-async def broker_alone(plan: Plan) -> AsyncIterator[Running]:
+async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
     """A broker under name servers that run elsewhere."""
     settings = load_settings(plan)
     tell(settings.warnings)
@@ -329,7 +329,7 @@ async def _stop_with_parent(stopped: asyncio.Event) -> None:
 class BrokerProcess(Service):
     """A broker in a process of its own, watched and stopped by this one."""
 
-    def __init__(self, plan: Plan, name: str, *, port: int, name_server: str) -> None:
+    def __init__(self, plan: ServerPlan, name: str, *, port: int, name_server: str) -> None:
         self._plan = plan
         self._broker_name = name
         self._port = port

@@ -81,7 +81,7 @@ def archive_topic(
 
     Example: penstock spark archive orders archive/orders
     """
-    from penstock.cli.spark_running import Bars, running_spark
+    from penstock.cli.spark_runner import Bars, running_spark
 
     with target.admin() as admin, guessing_topic(admin, topic):
         admin.route(topic)
@@ -168,7 +168,7 @@ def replay_messages(
 
     Example: penstock spark replay orders-again --archive archive/orders --from 2h --rate 500
     """
-    from penstock.cli.spark_running import Bars, running_spark
+    from penstock.cli.spark_runner import Bars, running_spark
 
     wanted = _keys(keys, keys_file)
     if (archive is None) == (topic is None) or (path is not None and topic is None):
@@ -298,10 +298,10 @@ def dead_letter_job(
 
     Example: penstock spark dlq billing --redrive --repair repairs.py:add_price --dry-run
     """
-    from penstock.cli.spark_repairs import loaded
-    from penstock.cli.spark_running import Bars, running_spark
+    from penstock.cli.repair_function import load_repair
+    from penstock.cli.spark_runner import Bars, running_spark
 
-    function = None if repair is None else loaded(repair)
+    function = None if repair is None else load_repair(repair)
     _reach(target, group)
     if redrive and not dry_run:
         output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
@@ -427,7 +427,7 @@ def write_report(
 
     Example: penstock spark report -o report.html --from 2h --watch 30s
     """
-    from penstock.cli.spark_running import Bars, running_spark
+    from penstock.cli.spark_runner import Bars, running_spark
 
     moments = _moment(start, "--from"), _moment(until, "--until")
     _reach(target)

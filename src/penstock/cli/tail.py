@@ -18,7 +18,7 @@ from penstock.errors import InvalidArgument, PenstockError
 if TYPE_CHECKING:
     from penstock import Admin
     from penstock.cli.messages import Filter
-    from penstock.cli.reading import Stretch
+    from penstock.cli.queue_reading import Stretch
     from penstock.model import MessageQueue, StoredMessage
 
 LAST = 10
@@ -90,31 +90,31 @@ def _messages(
     queue_id: int | None,
     wanted: Filter,
 ) -> Iterable[StoredMessage]:
-    from penstock.cli import reading
+    from penstock.cli import queue_reading
 
     held = {
         queue: part
-        for queue, part in reading.ends(admin, topic).items()
+        for queue, part in queue_reading.ends(admin, topic).items()
         if queue_id is None or queue.queue_id == queue_id
     }
     if not held and queue_id is not None:
         raise InvalidArgument(f"--queue {queue_id}: topic {topic!r} has no such queue")
     if start is None:
-        yield from reading.newest(admin, held, last, wanted)
+        yield from queue_reading.newest(admin, held, last, wanted)
     else:
-        begin = reading.start_at(admin, topic, start, held, option="--from")
+        begin = queue_reading.start_at(admin, topic, start, held, option="--from")
         stretches = {
-            q: reading.Stretch(begin.offsets.get(q, p.start), p.end) for q, p in held.items()
+            q: queue_reading.Stretch(begin.offsets.get(q, p.start), p.end) for q, p in held.items()
         }
         if not is_following and not any(part.start < part.end for part in stretches.values()):
             output.note(_nothing_left(topic, held))
-        for message in reading.read(admin, stretches):
+        for message in queue_reading.read(admin, stretches):
             if message.store_timestamp >= begin.not_before_ms and wanted(message):
                 yield message
     if is_following:
         ends = {queue: part.end for queue, part in held.items()}
         yield from filter(
-            wanted, reading.follow(admin, topic, ends, queue_id=queue_id, on_trouble=_tell)
+            wanted, queue_reading.follow(admin, topic, ends, queue_id=queue_id, on_trouble=_tell)
         )
 
 

@@ -25,7 +25,7 @@ def permission_text(permission: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TopicSettings:
     """A topic on one broker."""
 
     read_queues: int = DEFAULT_QUEUES
@@ -36,7 +36,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class TopicOptions:
     """The options that were given; None is one that was not."""
 
     queues: int | None = None
@@ -46,9 +46,9 @@ class Wish:
     """An ordered topic stays one: the name servers' list of its queues outlives this flag."""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
-    def over(self, found: Settings) -> Settings:
+    def over(self, found: TopicSettings) -> TopicSettings:
         """Those settings with these options."""
-        return Settings(
+        return TopicSettings(
             # To write fewer and read as many as before is asked for by name.
             read_queues=self.read_queues or self.queues or found.read_queues,
             write_queues=self.queues or found.write_queues,
@@ -59,21 +59,21 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TopicPlan:
     """What to do with one topic, by broker."""
 
     topic: str
-    before: Mapping[str, Settings]
-    after: Mapping[str, Settings]
+    before: Mapping[str, TopicSettings]
+    after: Mapping[str, TopicSettings]
     """Only of brokers that are to be told."""
 
     @property
     def existed(self) -> bool:
         return bool(self.before)
 
-    def groups(self) -> list[tuple[Settings, list[str]]]:
+    def groups(self) -> list[tuple[TopicSettings, list[str]]]:
         """Brokers that are told the same."""
-        found: dict[Settings, list[str]] = {}
+        found: dict[TopicSettings, list[str]] = {}
         for broker, settings in sorted(self.after.items()):
             found.setdefault(settings, []).append(broker)
         return list(found.items())
@@ -111,21 +111,21 @@ class Plan:
         )
 
 
-def plan(
+def plan_topic(
     topic: str,
-    wish: Wish,
-    before: Mapping[str, Settings],
+    options: TopicOptions,
+    before: Mapping[str, TopicSettings],
     brokers: Sequence[str],
     *,
     doubtful: bool = False,
-) -> Plan:
+) -> TopicPlan:
     """Decide what each of ``brokers`` is told of a topic, which has the settings ``before``.
 
     ``doubtful`` are settings that not every broker could confirm: it is told them again.
     """
     # A broker that lacks the topic gets it as the others have it.
-    model = next(iter(before.values()), Settings())
-    wanted = {broker: wish.over(before.get(broker, model)) for broker in brokers}
+    model = next(iter(before.values()), TopicSettings())
+    wanted = {broker: options.over(before.get(broker, model)) for broker in brokers}
     changed = {
         broker: settings
         for broker, settings in wanted.items()
@@ -147,10 +147,10 @@ def plan(
                 hint="say all of it: --queues, --permission, --order",
             )
         changed = wanted
-    return Plan(topic, before, changed)
+    return TopicPlan(topic, before, changed)
 
 
-def differences(before: Settings, after: Settings) -> list[str]:
+def differences(before: TopicSettings, after: TopicSettings) -> list[str]:
     """Each setting that becomes another."""
     said = []
     if before.read_queues == before.write_queues and after.read_queues == after.write_queues:

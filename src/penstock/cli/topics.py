@@ -11,7 +11,14 @@ from penstock.cli import output
 from penstock.cli.name_completion import TopicArgument, complete_topics, guessing_topic
 from penstock.cli.output import Column, JsonFlag, Table, YesFlag
 from penstock.cli.target import Target, on_cluster
-from penstock.cli.topic_changes import DEFAULT_QUEUES, Plan, Settings, Wish, permission_text, plan
+from penstock.cli.topic_changes import (
+    DEFAULT_QUEUES,
+    TopicOptions,
+    TopicPlan,
+    TopicSettings,
+    permission_text,
+    plan_topic,
+)
 from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -167,7 +174,7 @@ def create_topic(
 
     Example: penstock topic create orders payments --queues 16
     """
-    wish = Wish(
+    options = TopicOptions(
         queues=queues,
         read_queues=read_queues,
         permission=None if permission is None else _PERMISSIONS[permission],
@@ -177,7 +184,7 @@ def create_topic(
     rows: list[dict[str, object]] = []
     with target.admin() as admin:
         # Asked before the first change: a no to the last topic leaves all as they are.
-        plans = [_plan(admin, topic, wish, brokers) for topic in topics]
+        plans = [_plan(admin, topic, options, brokers) for topic in topics]
         for planned in plans:
             _confirm_what_is_hidden(admin, planned, yes=yes)
         for planned in plans:
@@ -190,7 +197,7 @@ def create_topic(
                     "permission": permission_text(part.permission),
                     "existed": part.broker_name in planned.before,
                 }
-                for part in _carry_out(admin, planned, wish, brokers).queues
+                for part in _apply(admin, planned, options, brokers).queues
             ]
     columns = (
         Column("topic"),
@@ -206,25 +213,25 @@ def create_topic(
             output.note(output.plain(f"topic {planned.topic} existed: {said}"))
 
 
-def _plan(admin: Admin, topic: str, wish: Wish, brokers: list[str] | None) -> Plan:
+def _plan(admin: Admin, topic: str, options: TopicOptions, brokers: list[str] | None) -> TopicPlan:
     try:
         route = admin.route(topic)
     except TopicNotFound:
-        return plan(topic, wish, {}, brokers or ())
+        return plan_topic(topic, options, {}, brokers or ())
     masters = [broker.broker_name for broker in admin.cluster() if broker.broker_id == 0]
     try:
         found = admin.topic_config(topic)
     except PenstockError:
         # A broker lost it, or is away: what the name servers say is all there is to go by.
         before = {
-            part.broker_name: Settings(
+            part.broker_name: TopicSettings(
                 part.read_queues, part.write_queues, part.permission, bool(route.order_conf)
             )
             for part in route.queues
         }
-        return plan(topic, wish, before, brokers or masters, doubtful=True)
+        return plan_topic(topic, options, before, brokers or masters, doubtful=True)
     before = {
-        broker: Settings(
+        broker: TopicSettings(
             config.read_queue_nums,
             config.write_queue_nums,
             config.perm,
@@ -233,10 +240,10 @@ def _plan(admin: Admin, topic: str, wish: Wish, brokers: list[str] | None) -> Pl
         )
         for broker, config in found.items()
     }
-    return plan(topic, wish, before, brokers or masters)
+    return plan_topic(topic, options, before, brokers or masters)
 
 
-def _confirm_what_is_hidden(admin: Admin, planned: Plan, *, yes: bool) -> None:
+def _confirm_what_is_hidden(admin: Admin, planned: TopicPlan, *, yes: bool) -> None:
     if not planned.shrinks:
         return
     held = [
@@ -253,11 +260,13 @@ def _confirm_what_is_hidden(admin: Admin, planned: Plan, *, yes: bool) -> None:
         )
 
 
-def _carry_out(admin: Admin, planned: Plan, wish: Wish, brokers: list[str] | None) -> TopicRoute:
+def _apply(
+    admin: Admin, planned: TopicPlan, options: TopicOptions, brokers: list[str] | None
+) -> TopicRoute:
     if planned.existed:
-        groups: list[tuple[Settings, list[str] | None]] = [*planned.groups()]
+        groups: list[tuple[TopicSettings, list[str] | None]] = [*planned.groups()]
     else:
-        groups = [(wish.over(Settings()), brokers)]
+        groups = [(options.over(TopicSettings()), brokers)]
     for settings, told in groups:
         admin.create_topic(
             planned.topic,
@@ -265,7 +274,7 @@ def _carry_out(admin: Admin, planned: Plan, wish: Wish, brokers: list[str] | Non
             read_queues=settings.read_queues,
             permission=settings.permission,
             order=settings.order,
-            attributes=wish.attributes,
+            attributes=options.attributes,
             brokers=told,
         )
     return admin.route(planned.topic)

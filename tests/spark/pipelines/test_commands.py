@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.cli.running import fail, run, succeed
 
-from penstock.cli.spark_running import Bars, running_spark
+from penstock.cli.spark_runner import Bars, running_spark
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.pipelines.reading import read_archive
 

@@ -24,8 +24,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from penstock import Admin, Producer, PushConsumer, embedded
 from penstock.cli import output
+from penstock.cli.demo_shop import TOPIC, Shop, check_for_fraud, order_message, renew_card
 from penstock.cli.output import Column, Table
-from penstock.cli.shop import TOPIC, Shop, check_for_fraud, order_message, renew_card
 from penstock.errors import MissingPackage, PenstockError
 from penstock.runtime.logs import set_up_logging
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _REPAIRS = "penstock_repairs"
 
 
-def loaded(name: str) -> Repair:
+def load_repair(name: str) -> Repair:
     """The function a user named, from a file or from a module that can be imported."""
     home, colon, attribute = name.rpartition(":")
     if not colon or not home or not attribute:
