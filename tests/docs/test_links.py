@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "benchmarks/NOTES.md",
+        ROOT / "examples/README.md",
+    ]
+)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]*)?\)")
 # `tests/...` and `docs/...` as they are, `client/pulling.py` and the like below the package.
 FILE = re.compile(r"`((?:tests|docs|tools|benchmarks)/[\w./-]+|[a-z_]+/[\w/]+\.py)`")
