@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import Producer, PullConsumer, PushConsumer, aio
-from penstock.client import arguments
+from penstock.client import arguments, cluster_access
 from penstock.errors import ConfigError, IllegalName
 
 
@@ -88,8 +88,9 @@ CAMEL = r"[a-z]+[A-Z]\w+|Java:|\b(namespace|unitMode)\b|tls\.enable|rocketmq\."
 def test_the_line_of_each_further_keyword_names_the_setting_of_java() -> None:
     classes = [
         node
-        for node in ast.parse(inspect.getsource(arguments)).body
-        if isinstance(node, ast.ClassDef)
+        for module in (arguments, cluster_access)
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef) and node.name.endswith(("Options", "AccessKeywords"))
     ]
     lines = {
         (one.name, ast.unparse(field.target)): ast.unparse(line)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.arguments import session_settings, split, timestamp_ms
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.consuming.flow_control import Stop
 from penstock.client.consuming.outcomes import ReturnType
 from penstock.client.observing.statistics import ConsumerStatistics
@@ -147,7 +148,7 @@ def test_closing_a_loop_thread_ends_what_runs_on_it() -> None:
 @pytest.mark.spec("S8")
 def test_a_session_is_shared_by_name_server_and_client_id() -> None:
     def settings(client_id: str, nameserver: str = "127.0.0.1:1") -> SessionSettings:
-        return SessionSettings(nameservers=(nameserver,), client_id=client_id)
+        return SessionSettings(access=ClusterAccess.of(nameserver), client_id=client_id)
 
     one, two = loop_thread.lease(settings("a")), loop_thread.lease(settings("a"))
     other, elsewhere = (
@@ -206,12 +207,12 @@ def test_a_session_is_named_and_secured_by_arguments_else_by_the_environment(
     monkeypatch.setenv("PENSTOCK_TLS", "true")
     settings = session_settings("10.0.0.1:9876", "i", {"client_ip": "1.2.3.4", "unit": "u"})
     assert settings.client_id == "1.2.3.4@i@u"
-    assert settings.tls == ClientTls()
+    assert settings.access.tls == ClientTls()
     own = ClientTls(verify=False)
-    assert session_settings("10.0.0.1:9876", "i", {"tls": own}).tls is own
-    assert session_settings("10.0.0.1:9876", "i", {"tls": False}).tls is None
+    assert session_settings("10.0.0.1:9876", "i", {"tls": own}).access.tls is own
+    assert session_settings("10.0.0.1:9876", "i", {"tls": False}).access.tls is None
     monkeypatch.delenv("PENSTOCK_TLS")
-    assert session_settings("10.0.0.1:9876", "i", {}).tls is None
+    assert session_settings("10.0.0.1:9876", "i", {}).access.tls is None
     with pytest.raises(ConfigError, match="profile is 'x'"):
         session_settings("10.0.0.1:9876", "i", {"profile": "x"})
 

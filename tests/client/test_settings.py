@@ -15,14 +15,11 @@ from penstock.client.settings import (
     PROFILES,
     UNLIMITED,
     ConsumerSettings,
-    Credentials,
     ProducerSettings,
     StartFrom,
-    credentials,
-    nameservers,
     profile,
 )
-from penstock.errors import ConfigError, IllegalName, InvalidArgument
+from penstock.errors import ConfigError, IllegalName
 
 
 @pytest.mark.parametrize(
@@ -105,53 +102,6 @@ def test_both_profiles_give_a_value_for_each_difference() -> None:
     assert differing == set(asdict(current)) - {"name"}
     with pytest.raises(ConfigError, match="profile is 'old'; expected one of current, documents"):
         profile("old")
-
-
-def test_name_servers_come_as_text_or_a_list() -> None:
-    assert nameservers("a:1;b:2") == ("a:1", "b:2")
-    assert nameservers([" a:1 ", "b:2", "a:1"]) == ("a:1", "b:2")
-
-
-def test_name_servers_come_from_the_environment_else_from_the_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("NAMESRV_ADDR", "n1:9876;n2:9876")
-    assert nameservers(None) == ("n1:9876", "n2:9876")
-    monkeypatch.delenv("NAMESRV_ADDR")
-    assert nameservers(None) == ("127.0.0.1:9876",)
-
-
-@pytest.mark.parametrize("namesrv", ["", ";", [], 9876, [9876]])
-def test_no_name_server_at_all_is_an_error(namesrv: Any) -> None:
-    with pytest.raises(ConfigError, match="at least one name server"):
-        nameservers(namesrv)
-
-
-def test_an_address_without_a_port_is_an_error() -> None:
-    with pytest.raises(InvalidArgument, match="'somewhere'"):
-        nameservers("somewhere")
-
-
-def test_credentials_come_in_pairs_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in ("ACCESS_KEY", "SECRET_KEY", "SECURITY_TOKEN"):
-        monkeypatch.delenv(f"PENSTOCK_{key}", raising=False)
-    assert credentials(None, None, None) is None
-    given = credentials("me", "hush", "token")
-    assert given == Credentials(access_key="me", secret_key="hush", security_token="token")
-    assert "hush" not in repr(given)
-    assert "token=" not in repr(given)
-    with pytest.raises(ConfigError, match="secret_key is missing"):
-        credentials("me", None, None)
-    with pytest.raises(ConfigError, match="access_key is missing") as caught:
-        credentials(None, "hush", None)
-    assert "hush" not in str(caught.value)
-
-
-def test_credentials_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_ACCESS_KEY", "me")
-    monkeypatch.setenv("PENSTOCK_SECRET_KEY", "hush")
-    monkeypatch.delenv("PENSTOCK_SECURITY_TOKEN", raising=False)
-    assert credentials(None, None, None) == Credentials(access_key="me", secret_key="hush")
 
 
 def test_where_to_start_has_a_name_on_the_wire() -> None:

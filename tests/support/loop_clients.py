@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from tests.support.scripted import ScriptedBroker, ScriptedCluster
 
+from penstock.client.cluster_access import ClusterAccess, Credentials
 from penstock.client.consuming.executors import CoroutineExecutor, Executor, InlineExecutor
 from penstock.client.consuming.listeners import Caller, ConsumeHook, HandlerFunction, Job
 from penstock.client.consuming.pulling import FilterHook
@@ -36,13 +37,19 @@ P = ParamSpec("P")
 
 
 def loop_session(
-    namesrv: str, clock: Clock, name: str = "c1", *, seed: int = 0, **settings: Any
+    namesrv: str,
+    clock: Clock,
+    name: str = "c1",
+    *,
+    seed: int = 0,
+    credentials: Credentials | None = None,
+    **settings: Any,
 ) -> ClientSession:
     """A session called ``127.0.0.1@name``; ``profile`` may be given by name."""
     chosen = profile(settings.pop("profile", "current"))
     return ClientSession(
         SessionSettings(
-            nameservers=tuple(namesrv.split(";")),
+            access=ClusterAccess(namesrv=tuple(namesrv.split(";")), credentials=credentials),
             client_id=f"127.0.0.1@{name}",
             profile=chosen,
             **settings,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.admin.access import ClusterAccess, on_host
+from penstock.admin.cluster_requests import ClusterRequests, on_host
 from penstock.admin.reports import BrokerAddress
 from penstock.protocol import bodies
 from penstock.protocol.codes import RequestCode
 
 
-class BrokerActions(ClusterAccess):
+class BrokerActions(ClusterRequests):
     """What can be done with brokers."""
 
     @on_host

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from penstock.admin.access import on_host
+from penstock.admin.cluster_requests import on_host
 from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
 from penstock.admin.reports import DeadLetterQueue, DeadLetterRow
 from penstock.client.producing.receipts import Receipt

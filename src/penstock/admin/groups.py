@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.admin.access import on_host
+from penstock.admin.cluster_requests import on_host
 from penstock.admin.reports import Client
 from penstock.admin.topics import TopicActions
 from penstock.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.admin.access import on_host, received
+from penstock.admin.cluster_requests import on_host, received
 from penstock.admin.offsets import OffsetActions
 from penstock.admin.reports import QueueSlice
 from penstock.client.arguments import Time, timestamp_ms

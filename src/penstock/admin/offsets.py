@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from penstock.admin.access import on_host
+from penstock.admin.cluster_requests import on_host
 from penstock.admin.groups import GroupActions
 from penstock.admin.reports import QueueLag, QueueRange
 from penstock.client.arguments import Time, timestamp_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.admin.access import ClusterAccess, on_host, received
+from penstock.admin.cluster_requests import ClusterRequests, on_host, received
 from penstock.admin.reports import QueueRange
 from penstock.errors import (
     InvalidArgument,
@@ -36,7 +36,7 @@ ROUTE_STEP = 0.02
 ROUTE_MAX_STEP = 0.5
 
 
-class TopicActions(ClusterAccess):
+class TopicActions(ClusterRequests):
     """What can be done with topics."""
 
     @on_host
@@ -129,7 +129,7 @@ class TopicActions(ClusterAccess):
         deadline = clock.monotonic() + ROUTE_SECONDS
         route: TopicRoute | None = None
         answered = 0
-        for address in self._settings.nameservers:
+        for address in self._settings.access.namesrv:
             pause = ROUTE_STEP
             while True:
                 try:

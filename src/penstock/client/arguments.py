@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess, check_text
 from penstock.client.consuming.assignment import AssignmentStrategy, strategy
 from penstock.client.session.client_ids import DEFAULT_INSTANCE, client_id, local_ip, new_instance
 from penstock.client.session.namespaces import wrap
@@ -20,32 +21,19 @@ from penstock.client.settings import (
     ProfileName,
     SessionSettings,
     StartFrom,
-    credentials,
-    nameservers,
     profile,
 )
 from penstock.errors import ConfigError, InvalidArgument
 from penstock.protocol.validation import check_group
-from penstock.remoting.tls import ClientTls
 from penstock.runtime.durations import Duration, seconds
 
 Time = datetime | int | float | str
 """A moment: a datetime, epoch milliseconds, or text in ISO 8601 or ``yyyyMMddHHmmss``."""
 
 
-class AccessOptions(TypedDict, total=False):
-    """Keywords that all clients take; without them the environment is asked."""
+class AccessOptions(AccessKeywords, total=False):
+    """Keywords that all clients take."""
 
-    access_key: str | None
-    """``PENSTOCK_ACCESS_KEY``. SessionCredentials.accessKey"""
-    secret_key: str | None
-    """``PENSTOCK_SECRET_KEY``. SessionCredentials.secretKey"""
-    security_token: str | None
-    """``PENSTOCK_SECURITY_TOKEN``. SessionCredentials.securityToken"""
-    tls: ClientTls | bool | None
-    """Speak TLS; ``PENSTOCK_TLS``. tls.enable"""
-    namespace: str | None
-    """Prefix of topics and groups; ``PENSTOCK_NAMESPACE``. namespace"""
     unit: str | None
     """Third part of the client id. unitName"""
     client_ip: str | None
@@ -60,7 +48,7 @@ class AccessOptions(TypedDict, total=False):
     """How often offsets are committed. persistConsumerOffsetInterval"""
 
 
-_ACCESS_KEYS = frozenset(AccessOptions.__annotations__)
+_ACCESS_KEYS = AccessOptions.__optional_keys__
 
 
 class ProducerOptions(AccessOptions, total=False):
@@ -142,9 +130,6 @@ _DURATIONS = frozenset(
 )
 
 
-_TEXTS = frozenset({"access_key", "client_ip", "namespace", "secret_key", "security_token", "unit"})
-
-
 def check_keywords(
     init: Callable[..., None], options: Iterable[str], further: Collection[str]
 ) -> None:
@@ -171,10 +156,6 @@ def duration(key: str, value: Duration) -> float:
 
 def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keywords all clients take, and the rest; durations become seconds."""
-    for key, value in options.items():
-        if key in _TEXTS and not isinstance(value, str | None):
-            # The value may be a secret.
-            raise ConfigError(f"{key} is of type {type(value).__name__}", expected="text")
     plain = {
         key: duration(key, value) if key in _DURATIONS else value for key, value in options.items()
     }
@@ -185,49 +166,30 @@ def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def session_settings(
     namesrv: str | Iterable[str] | None,
     instance: str | None,
-    access: dict[str, Any],
+    options: dict[str, Any],
     *,
     keeps_default_instance: bool = False,
 ) -> SessionSettings:
-    """How a client reaches its cluster, and what it is called there."""
-    access = dict(access)
-    addresses = nameservers(namesrv)
-    chosen = profile(access.pop("profile", "current"))
+    """How a client reaches its cluster, and its client id there."""
+    keywords = {key: options[key] for key in options if key in AccessKeywords.__optional_keys__}
+    rest = {key: options[key] for key in options if key not in keywords}
+    access = ClusterAccess.of(namesrv, **keywords)
+    chosen = profile(rest.pop("profile", "current"))
     if instance is None:
         instance = (
             DEFAULT_INSTANCE
             if keeps_default_instance
             else new_instance(by_process=chosen.instance_by_process)
         )
-    ip = access.pop("client_ip", None) or local_ip(addresses)
-    access.pop("namespace", None)
+    unit, ip = rest.pop("unit", None), rest.pop("client_ip", None)
+    check_text("unit", unit)
+    check_text("client_ip", ip)
     return SessionSettings(
-        nameservers=addresses,
-        client_id=client_id(ip, instance, access.pop("unit", None)),
-        credentials=credentials(
-            access.pop("access_key", None),
-            access.pop("secret_key", None),
-            access.pop("security_token", None),
-        ),
-        tls=_tls(access.pop("tls", None)),
+        access=access,
+        client_id=client_id(ip or local_ip(access.namesrv), instance, unit),
         profile=chosen,
-        **access,
+        **rest,
     )
-
-
-def _tls(tls: ClientTls | bool | None) -> ClientTls | None:
-    if isinstance(tls, ClientTls):
-        return tls
-    if not isinstance(tls, bool | None):
-        raise ConfigError(f"tls is {tls!r}", expected="True, False or a ClientTls")
-    if tls is None:
-        tls = os.environ.get("PENSTOCK_TLS", "").lower() in ("1", "true", "yes", "on")
-    return ClientTls() if tls else None
-
-
-def namespace_of(access: dict[str, Any]) -> str | None:
-    """The prefix of topics and groups, if there is one."""
-    return access.get("namespace") or os.environ.get("PENSTOCK_NAMESPACE") or None
 
 
 def producer_settings(

@@ -26,7 +26,6 @@ from penstock.client.arguments import (
     check_keywords,
     consumer_settings,
     duration,
-    namespace_of,
     producer_settings,
     session_settings,
     split,
@@ -133,12 +132,10 @@ class Facade:
         named.__qualname__ = cls.__name__
         cls.__init__ = named  # type: ignore[method-assign]
 
-    def __init__(
-        self, what: str, session: SessionSettings, namespace: str | None, *, is_named: bool
-    ) -> None:
+    def __init__(self, what: str, session: SessionSettings, *, is_named: bool) -> None:
         self._what = what
         self._session_settings = session
-        self._namespace = namespace
+        self._namespace = session.access.namespace
         self._is_named = is_named
         self._process = os.getpid()
 
@@ -201,10 +198,10 @@ class ProducerFacade(Facade):
     ) -> None:
         check_keywords(ProducerFacade.__init__, options, ProducerOptions.__optional_keys__)
         access, rest = split(dict(options))
-        namespace = namespace_of(access)
+        session = session_settings(namesrv, instance, access)
         self._settings = producer_settings(
             group,
-            namespace,
+            session.access.namespace,
             {
                 "send_timeout": duration("send_timeout", send_timeout),
                 "retries": retries,
@@ -218,12 +215,7 @@ class ProducerFacade(Facade):
             refuse_coroutine_function(check_transaction, "check_transaction")
         self._check = check_transaction
         self._checkers: concurrent.futures.ThreadPoolExecutor | None = None
-        super().__init__(
-            f"producer {group!r}",
-            session_settings(namesrv, instance, access),
-            namespace,
-            is_named=instance is not None,
-        )
+        super().__init__(f"producer {group!r}", session, is_named=instance is not None)
 
     def _make_core(self, lease: Lease) -> ProducerCore:
         check = None if self._check is None else self._check_elsewhere
@@ -295,7 +287,10 @@ class PushConsumerFacade(Facade):
     ) -> None:
         check_keywords(PushConsumerFacade.__init__, options, ConsumerOptions.__optional_keys__)
         access, rest = split(dict(options))
-        namespace = namespace_of(access)
+        session = session_settings(
+            namesrv, instance, access, keeps_default_instance=model == "broadcasting"
+        )
+        namespace = session.access.namespace
         self._settings = consumer_settings(
             group,
             namespace,
@@ -321,10 +316,7 @@ class PushConsumerFacade(Facade):
         )
         super().__init__(
             f"consumer {group!r}",
-            session_settings(
-                namesrv, instance, access, keeps_default_instance=model == "broadcasting"
-            ),
-            namespace,
+            session,
             # A broadcasting client keeps its offsets under its name.
             is_named=instance is not None or model == "broadcasting",
         )
@@ -420,10 +412,10 @@ class PullConsumerFacade(Facade):
         check_flag("auto_commit", auto_commit)
         check_count("batch_size", batch_size, 1, 1024)
         access, rest = split(dict(options))
-        namespace = namespace_of(access)
+        session = session_settings(namesrv, instance, access)
         self._settings = consumer_settings(
             group,
-            namespace,
+            session.access.namespace,
             model="clustering",
             start_from=parse_start_from(start_from),
             allocation=allocation,
@@ -436,12 +428,7 @@ class PullConsumerFacade(Facade):
         # Polled by an iteration that has not come to them. They are here and not in the iterator,
         # so that one that is left early takes nothing with it.
         self._unread: deque[StoredMessage] = deque()
-        super().__init__(
-            f"pull consumer {group!r}",
-            session_settings(namesrv, instance, access),
-            namespace,
-            is_named=instance is not None,
-        )
+        super().__init__(f"pull consumer {group!r}", session, is_named=instance is not None)
 
     def _make_core(self, lease: Lease) -> PullConsumerCore:
         return PullConsumerCore(lease.session, self._settings, auto_commit=self._auto_commit)

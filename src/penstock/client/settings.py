@@ -7,22 +7,19 @@ field names the Java setting it stands for.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.consuming.assignment import AssignmentStrategy, Average
 from penstock.client.consuming.flow_control import FlowLimits
 from penstock.client.producing.selection import CURRENT_LATENCIES, LatencyTable
 from penstock.errors import ConfigError, IllegalName
 from penstock.protocol.records.compression import Compression
 from penstock.protocol.validation import check_group
-from penstock.remoting.addresses import parse_address
-from penstock.remoting.tls import ClientTls
 
-DEFAULT_NAMESRV = "127.0.0.1:9876"
 DEFAULT_GROUPS = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
 CONCURRENT_RETRIES = 16
 UNLIMITED = 2**31 - 1
@@ -118,57 +115,12 @@ def check_flag(key: str, value: object) -> None:
         raise ConfigError(f"{key} is {value!r}", expected="True or False")
 
 
-def nameservers(namesrv: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The addresses of ``"host:port;host:port"`` or a list; else NAMESRV_ADDR, else the default."""
-    if namesrv is None:
-        namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
-    expected = "at least one name server such as '127.0.0.1:9876'"
-    listed = namesrv.split(";") if isinstance(namesrv, str) else namesrv
-    try:
-        addresses = tuple(dict.fromkeys(text.strip() for text in listed if text.strip()))
-    except (TypeError, AttributeError) as error:
-        raise ConfigError(f"namesrv is {namesrv!r}", expected=expected) from error
-    if not addresses:
-        raise ConfigError(f"namesrv is {namesrv!r}", expected=expected)
-    for address in addresses:
-        parse_address(address)
-    return addresses
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """What proves who a client is; never shown."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
-    security_token: str | None = field(default=None, repr=False)
-
-
-def credentials(
-    access_key: str | None, secret_key: str | None, security_token: str | None
-) -> Credentials | None:
-    """Credentials from arguments, else from ``PENSTOCK_ACCESS_KEY`` and the like; None without."""
-    access_key = access_key or os.environ.get("PENSTOCK_ACCESS_KEY")
-    secret_key = secret_key or os.environ.get("PENSTOCK_SECRET_KEY")
-    security_token = security_token or os.environ.get("PENSTOCK_SECURITY_TOKEN")
-    if access_key and secret_key:
-        return Credentials(
-            access_key=access_key, secret_key=secret_key, security_token=security_token
-        )
-    if access_key or secret_key:
-        missing = "secret_key" if access_key else "access_key"
-        raise ConfigError(f"{missing} is missing", expected="access_key and secret_key together")
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
     """How a session reaches its cluster, and how often it does what it does by the clock."""
 
-    nameservers: tuple[str, ...]
+    access: ClusterAccess
     client_id: str
-    credentials: Credentials | None = None
-    tls: ClientTls | None = None
     route_interval: float = 30.0
     """pollNameServerInterval"""
     heartbeat_interval: float = 30.0
@@ -190,19 +142,20 @@ class SessionSettings:
 
 
 def difference(one: SessionSettings, other: SessionSettings) -> str | None:
-    """The first keyword in which two clients differ that would share a session."""
-    for field_ in fields(SessionSettings):
-        mine, theirs = getattr(one, field_.name), getattr(other, field_.name)
-        if mine == theirs:
-            continue
-        if isinstance(mine, Credentials) and isinstance(theirs, Credentials):
-            return next(
-                key.name
-                for key in fields(Credentials)
-                if getattr(mine, key.name) != getattr(theirs, key.name)
-            )
-        return "access_key" if field_.name == "credentials" else field_.name
-    return None
+    """The first keyword in which the settings of two clients differ that would share a session.
+
+    Each client has its own namespace, so that may differ.
+    """
+    mine, theirs = _shared(one), _shared(other)
+    return next((key for key in mine if mine[key] != theirs[key]), None)
+
+
+def _shared(settings: SessionSettings) -> dict[str, object]:
+    access: dict[str, object] = {**settings.access.as_keywords()}
+    del access["namespace"]
+    rest = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    del rest["access"]
+    return access | rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from penstock.admin import Client
-from penstock.admin.access import received
 from penstock.admin.admin import Admin
+from penstock.admin.cluster_requests import received
 from penstock.admin.groups import RELAY_SECONDS
 from penstock.doctor import members
 from penstock.doctor.facts import (

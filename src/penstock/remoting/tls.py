@@ -8,7 +8,7 @@ that byte without taking it (`listener`), then decides by its mode.
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -48,7 +48,7 @@ class ServerTls:
     """Certificate chain in PEM form (``tls.server.certPath``)."""
     key_file: Path | None = None
     """Private key in PEM form (``tls.server.keyPath``)."""
-    key_password: str | None = None
+    key_password: str | None = field(default=None, repr=False)
     client_ca_file: Path | None = None
     """Clients must show a certificate signed by one of these (``tls.server.trustCertPath``)."""
 
@@ -86,7 +86,7 @@ class ClientTls:
     """Whom to trust instead of the system's authorities (``tls.client.trustCertPath``)."""
     certificate_file: Path | None = None
     key_file: Path | None = None
-    key_password: str | None = None
+    key_password: str | None = field(default=None, repr=False)
 
     def context(self) -> ssl.SSLContext:
         """What handshakes are made with."""

@@ -14,8 +14,8 @@ from typing import Self
 
 import numpy as np
 
+from penstock.client.cluster_access import credentials, nameservers
 from penstock.client.session.namespaces import unwrap, wrap
-from penstock.client.settings import credentials, nameservers
 from penstock.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
 from penstock.protocol.acl import sign
 from penstock.protocol.commands import Command, decode_command, encode_command, encode_head

@@ -8,10 +8,11 @@ import itertools
 import pytest
 from tests.support.loop_clients import Bench, loop_consumer, loop_session, on_bench
 
+from penstock.client.cluster_access import Credentials
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.session.members import TransactionAnswer
-from penstock.client.settings import Credentials, ProducerSettings, StartFrom
+from penstock.client.settings import ProducerSettings, StartFrom
 from penstock.errors import (
     LifecycleError,
     NameserverUnavailable,

@@ -41,7 +41,9 @@ def direct_sends(core: ProducerCore) -> DirectSends | None:
     """Those of a producer, if it is of the usual kind."""
     # TLS leaves bytes of its own in idle connections, which then look as if they had ended.
     is_usual = (
-        core.settings.linger == 0 and core.tracer is None and core.session.settings.tls is None
+        core.settings.linger == 0
+        and core.tracer is None
+        and core.session.settings.access.tls is None
     )
     return DirectSends(core) if is_usual else None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from penstock.client.settings import Credentials
+from penstock.client.cluster_access import Credentials
 from penstock.errors import NotFound, ProtocolError, RequestRefused, TopicNotFound, refused
 from penstock.model import MessageQueue, Subscription, TopicRoute
 from penstock.protocol import bodies, headers

@@ -73,17 +73,17 @@ class ClientSession:
         self._requests = BrokerRequests(self)
         self.pool: Pool = Pool(
             self._requests.serve,
-            tls=settings.tls,
+            tls=settings.access.tls,
             connect_timeout=settings.connect_timeout,
             chance=self.chance.random,
         )
-        self.calls: Calls = Calls(self.connect, settings.credentials, settings.api_timeout)
+        self.calls: Calls = Calls(self.connect, settings.access.credentials, settings.api_timeout)
         # Name servers are not greeted, and a greeting must not wait for itself.
-        self._plain_calls = Calls(self.pool.peer, settings.credentials, settings.api_timeout)
+        self._plain_calls = Calls(self.pool.peer, settings.access.credentials, settings.api_timeout)
         self.nameservers: NameServers = NameServers(
-            settings.nameservers,
+            settings.access.namesrv,
             self._plain_calls,
-            self.chance.randrange(len(settings.nameservers)),
+            self.chance.randrange(len(settings.access.namesrv)),
         )
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._refreshes: dict[str, asyncio.Future[None]] = {}
@@ -129,7 +129,7 @@ class ClientSession:
         log.info(
             "session started client=%s nameservers=%s",
             self.client_id,
-            ";".join(settings.nameservers),
+            settings.access.addresses,
         )
 
     async def stop(self) -> None:

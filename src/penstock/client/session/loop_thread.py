@@ -296,14 +296,14 @@ class _Sessions:
         self._hosts: dict[str, Host] = {}
 
     def lease(self, settings: SessionSettings) -> Lease:
-        key = (settings.nameservers, settings.client_id)
+        key = (settings.access.namesrv, settings.client_id)
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
                 _check_shared(entry.session.settings, settings)
                 entry.clients += 1
                 return Lease(entry)
-            host = self._hosts.get(settings.nameservers[0])
+            host = self._hosts.get(settings.access.namesrv[0])
             if host is None:
                 host = LoopThread(f"penstock {settings.client_id}")
             session = ClientSession(settings, clock=host.clock, chance=host.chance)

@@ -10,7 +10,7 @@ from typing import TypedDict
 import orjson
 
 from penstock.admin.blocking import Admin
-from penstock.client.settings import nameservers
+from penstock.client.cluster_access import nameservers
 from penstock.remoting.tls import ClientTls
 from penstock.spark import connections
 

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from penstock.client.arguments import AccessOptions, namespace_of, session_settings, split
+from penstock.client.arguments import AccessOptions, session_settings, split
 from penstock.client.session import loop_thread
 from penstock.client.session.client_session import ClientSession
 from penstock.client.session.loop_thread import Host, Lease
-from penstock.client.session.namespaces import SEPARATOR, unwrap, wrap
+from penstock.client.session.namespaces import SEPARATOR
 from penstock.errors import (
     ConfigError,
     LifecycleError,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _Body = TypeVar("_Body")
-_Self = TypeVar("_Self", bound="ClusterAccess")
+_Self = TypeVar("_Self", bound="ClusterRequests")
 _P = ParamSpec("_P")
 
 Action = Callable[Concatenate[_Self, _P], Coroutine[Any, Any, _T]]
@@ -54,7 +54,7 @@ def on_host(action: Action[_Self, _P, _T]) -> Action[_Self, _P, _T]:
     return run
 
 
-class ClusterAccess:
+class ClusterRequests:
     """Name servers, brokers and the names of topics, as one user sees them."""
 
     def __init__(
@@ -68,7 +68,6 @@ class ClusterAccess:
         if rest:
             raise ConfigError(f"unknown keyword: {', '.join(map(repr, rest))}")
         self._settings = session_settings(namesrv, None, access)
-        self._namespace = namespace_of(access)
         self._timeout = seconds(timeout)
         self._lease: Lease | None = None
         self._is_closed = False
@@ -106,26 +105,27 @@ class ClusterAccess:
 
     @property
     def _nameservers_text(self) -> str:
-        return ", ".join(self._settings.nameservers)
+        return ", ".join(self._settings.access.namesrv)
 
     # -------------------------------------------------------------------------------- names
 
     def long_name(self, name: str) -> str:
         """The name brokers know a topic or group by."""
-        return wrap(self._namespace, name)
+        return self._settings.access.long_name(name)
 
     def short_name(self, name: str) -> str:
         """The name this user knows a topic or group by."""
-        return unwrap(self._namespace, name)
+        return self._settings.access.short_name(name)
 
     def is_ours(self, name: str) -> bool:
         """Whether a topic or group is in this user's namespace."""
-        return not self._namespace or f"{self._namespace}{SEPARATOR}" in name
+        namespace = self._settings.access.namespace
+        return not namespace or f"{namespace}{SEPARATOR}" in name
 
     def shown(self, messages: Iterable[StoredMessage]) -> list[StoredMessage]:
         """Messages under the topic names this user knows."""
         shown = list(messages)
-        if self._namespace:
+        if self._settings.access.namespace:
             for message in shown:
                 message.topic = self.short_name(message.topic)
         return shown
@@ -166,7 +166,7 @@ class ClusterAccess:
     ) -> Command:
         """Ask whichever name server answers."""
         failures: list[str] = []
-        addresses = self._settings.nameservers
+        addresses = self._settings.access.namesrv
         first = addresses.index(self.session.nameservers.current)
         for address in (*addresses[first:], *addresses[:first]):
             try:
@@ -185,7 +185,7 @@ class ClusterAccess:
         await asyncio.gather(
             *(
                 self.ask(address, code, header, about=about)
-                for address in self._settings.nameservers
+                for address in self._settings.access.namesrv
             )
         )
 

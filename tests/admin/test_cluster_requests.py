@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Admin, aio
 from penstock.admin import BrokerAddress, admin
-from penstock.admin.access import ClusterAccess
+from penstock.admin.cluster_requests import ClusterRequests
 from penstock.errors import (
     ConfigError,
     LifecycleError,
@@ -126,7 +126,7 @@ def test_both_classes_have_the_same_actions() -> None:
         for name, value in inspect.getmembers(cls, inspect.isfunction):
             if name.startswith("_") or name in {"close", "give_up"}:
                 continue
-            if value.__qualname__.startswith("ClusterAccess.") or name in _NOT_ACTIONS:
+            if value.__qualname__.startswith("ClusterRequests.") or name in _NOT_ACTIONS:
                 continue
             found[name] = inspect.signature(value)
         return found
@@ -138,4 +138,4 @@ def test_both_classes_have_the_same_actions() -> None:
         assert inspect.getdoc(getattr(Admin, name)) == inspect.getdoc(getattr(admin.Admin, name))
 
 
-_NOT_ACTIONS = {"relay_message"} | {name for name in vars(ClusterAccess) if name[0] != "_"}
+_NOT_ACTIONS = {"relay_message"} | {name for name in vars(ClusterRequests) if name[0] != "_"}
