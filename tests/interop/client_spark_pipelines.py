@@ -12,7 +12,7 @@ from tests.interop.client_spark_handling import NOW, RETRY_PATIENCE, started
 from tests.interop.client_spark_lab import Notes, spark_session
 
 from penstock import DeadLetter, Message, StoredMessage
-from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.archive.archive import archive
 from penstock.spark.pipelines.dead_letters import dead_letters
 from penstock.spark.pipelines.redrive import redrive
 

@@ -130,7 +130,7 @@ def _require_packages() -> None:
 
 def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) -> Day:
     from penstock.spark import session
-    from penstock.spark.pipelines.watching import GroupWatch
+    from penstock.spark.pipelines.report.group_watch import GroupWatch
     from penstock.spark.session_setup.orphan_jvm import abort_start
 
     shop = Shop(orders)
@@ -195,7 +195,7 @@ def _saying_when_it_stops(console: Console) -> Iterator[None]:
 
 def _on_spark(day: Day, spark: SparkSession, namesrv: str, work: Path, tell: Tell) -> None:
     from penstock.spark import consume
-    from penstock.spark.pipelines.archive import archive
+    from penstock.spark.pipelines.archive.archive import archive
     from penstock.spark.pipelines.dead_letters import dead_letters
     from penstock.spark.pipelines.redrive import redrive
 
@@ -231,7 +231,7 @@ def _on_spark(day: Day, spark: SparkSession, namesrv: str, work: Path, tell: Tel
 def _report(
     day: Day, spark: SparkSession, namesrv: str, report: Path, samples: tuple[Any, ...]
 ) -> None:
-    from penstock.spark.pipelines.report import report as write_report
+    from penstock.spark.pipelines.report.report import report as write_report
 
     write_report(spark, report, title="A day in the shop", samples=samples, namesrv=namesrv)
     day.report = str(report)

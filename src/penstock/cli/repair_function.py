@@ -13,7 +13,7 @@ from penstock.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.spark.pipelines.redriving import Repair
+    from penstock.spark.pipelines.redrive_task import Repair
 
 _REPAIRS = "penstock_repairs"
 

@@ -178,7 +178,7 @@ def replay_messages(
         )
     _reach(target)
     if archive is not None:
-        from penstock.spark.pipelines.archive_directory import check_there
+        from penstock.spark.pipelines.archive.directory import check_there
 
         check_there(archive)
     if not dry_run:

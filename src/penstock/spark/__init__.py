@@ -12,31 +12,31 @@ from penstock.errors import MissingPackage
 
 if TYPE_CHECKING:
     from penstock.spark.handlers.consume import consume as consume
-    from penstock.spark.pipelines.archive import archive as archive
+    from penstock.spark.pipelines.archive.archive import archive as archive
+    from penstock.spark.pipelines.archive.reading import read_archive as read_archive
     from penstock.spark.pipelines.dead_letters import dead_letters as dead_letters
-    from penstock.spark.pipelines.reading import read_archive as read_archive
     from penstock.spark.pipelines.redrive import redrive as redrive
     from penstock.spark.pipelines.redrive import redrive_audit as redrive_audit
     from penstock.spark.pipelines.replay import replay as replay
-    from penstock.spark.pipelines.report import report as report
-    from penstock.spark.pipelines.watching import GroupWatch as GroupWatch
+    from penstock.spark.pipelines.report.group_watch import GroupWatch as GroupWatch
+    from penstock.spark.pipelines.report.report import report as report
     from penstock.spark.session_setup.registration import register as register
     from penstock.spark.session_setup.tuned_session import session as session
     from penstock.spark.sink.deduplication import deduplicate as deduplicate
 
 _PIPELINES: Final = "penstock.spark.pipelines"
 _HOMES: Final = {
-    "GroupWatch": f"{_PIPELINES}.watching",
-    "archive": f"{_PIPELINES}.archive",
+    "GroupWatch": f"{_PIPELINES}.report.group_watch",
+    "archive": f"{_PIPELINES}.archive.archive",
     "consume": "penstock.spark.handlers.consume",
     "deduplicate": "penstock.spark.sink.deduplication",
     "dead_letters": f"{_PIPELINES}.dead_letters",
-    "read_archive": f"{_PIPELINES}.reading",
+    "read_archive": f"{_PIPELINES}.archive.reading",
     "redrive": f"{_PIPELINES}.redrive",
     "redrive_audit": f"{_PIPELINES}.redrive",
     "register": "penstock.spark.session_setup.registration",
     "replay": f"{_PIPELINES}.replay",
-    "report": f"{_PIPELINES}.report",
+    "report": f"{_PIPELINES}.report.report",
     "session": "penstock.spark.session_setup.tuned_session",
 }
 _NEEDED: Final = ("pyspark", "pyarrow", "numpy")

@@ -14,7 +14,7 @@ from tests.cli.running import fail, run, succeed
 
 from penstock.cli.spark_runner import Bars, running_spark
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.pipelines.reading import read_archive
+from penstock.spark.pipelines.archive.reading import read_archive
 
 from .conftest import Shop, bury
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.runtime.child_process import ChildProcess
-from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.archive.archive import archive
+from penstock.spark.pipelines.archive.reading import read_archive
 from penstock.spark.pipelines.dead_letters import dead_letters
-from penstock.spark.pipelines.reading import read_archive
 from penstock.spark.pipelines.redrive import redrive, redrive_audit
 
 from .conftest import Shop, bury, wait_until

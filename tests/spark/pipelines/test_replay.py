@@ -11,13 +11,8 @@ from pyspark.sql import SparkSession
 
 from penstock import Message, Producer
 from penstock.errors import InvalidArgument, NotFound
-from penstock.spark.pipelines.archive import archive
-from penstock.spark.pipelines.replay import (
-    Replay,
-    new_replay_id,
-    replay,
-    replay_until_ms,
-)
+from penstock.spark.pipelines.archive.archive import archive
+from penstock.spark.pipelines.replay import Replay, new_replay_id, replay, replay_until_ms
 from penstock.testing.embedded import embedded
 
 from .conftest import Shop

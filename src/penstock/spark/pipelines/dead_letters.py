@@ -9,9 +9,8 @@ from penstock.admin.blocking import Admin
 from penstock.errors import GroupNotFound
 from penstock.model.names import Failure, Property, Redrive, dead_letter_topic
 from penstock.protocol.validation import check_group
-from penstock.spark.pipelines.archive_state import Span
 from penstock.spark.pipelines.cluster import Access, Cluster
-from penstock.spark.pipelines.reading import read_spans
+from penstock.spark.pipelines.spans import Span, read_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

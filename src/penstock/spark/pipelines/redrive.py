@@ -36,8 +36,7 @@ from penstock.spark.pipelines.dead_letters import pending_spans
 from penstock.spark.pipelines.files import Files, open_files
 from penstock.spark.pipelines.pacing import check_rate
 from penstock.spark.pipelines.progress import Progress, silent
-from penstock.spark.pipelines.reading import read_spans
-from penstock.spark.pipelines.redriving import (
+from penstock.spark.pipelines.redrive_task import (
     LETTER_COLUMNS,
     RECORD_FIELDS,
     Audit,
@@ -46,7 +45,8 @@ from penstock.spark.pipelines.redriving import (
     Repair,
     record_schema,
 )
-from penstock.spark.pipelines.replay import new_replay_id, topic_spans
+from penstock.spark.pipelines.replay import new_replay_id
+from penstock.spark.pipelines.spans import read_spans, topic_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

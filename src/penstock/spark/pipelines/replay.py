@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
-from penstock.admin.blocking import Admin
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.client.producing.outgoing import checked_topic
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model.names import Property
 from penstock.protocol.validation import check_topic
-from penstock.spark.pipelines.archive_directory import load_existing
-from penstock.spark.pipelines.archive_state import DataFile, Span, chunks
+from penstock.spark.pipelines.archive.directory import load_existing
+from penstock.spark.pipelines.archive.reading import overlapping, read_files, store_day
+from penstock.spark.pipelines.archive.state import DataFile
 from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.files import open_files
 from penstock.spark.pipelines.pacing import check_rate, paced, small_batches
 from penstock.spark.pipelines.progress import Progress, silent
-from penstock.spark.pipelines.reading import overlapping, read_files, read_spans, store_day
+from penstock.spark.pipelines.spans import chunks, read_spans, topic_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -247,32 +247,6 @@ def _from_topic(
         for part in chunks(spans, rows_per_step)
     ]
     return _Source(f"topic {topic}", steps, latest)
-
-
-def topic_spans(admin: Admin, topic: str, start_ms: int | None, end_ms: int | None) -> list[Span]:
-    """What a topic holds of a time, queue by queue; up to this moment where no end is given.
-
-    Brokers may give the neighbour of the first message, so times are to be looked at once more.
-    """
-    ends = {
-        (row.broker_name, row.queue_id): (row.min_offset, row.max_offset)
-        for row in admin.topic_stats(topic)
-    }
-
-    def at(moment_ms: int) -> dict[tuple[str, int], int]:
-        offsets = admin.offsets_at(topic, moment_ms)
-        return {(q.broker_name, q.queue_id): offset for q, offset in offsets.items()}
-
-    starts = {} if start_ms is None else at(start_ms)
-    stops = {} if end_ms is None else at(end_ms)
-    spans = []
-    for queue, (low, high) in sorted(ends.items()):
-        begin = max(low, starts.get(queue, low))
-        # One more, for brokers that round down; the condition on the time drops it.
-        stop = min(high, stops[queue] + 1 if queue in stops else high)
-        if begin < stop:
-            spans.append(Span(*queue, begin, stop))
-    return spans
 
 
 def _from_store(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from penstock.spark.pipelines import report_figures
-from penstock.spark.pipelines.report_data import GroupFigures, ReportData
-from penstock.spark.pipelines.report_style import STYLE
+from penstock.spark.pipelines.report import figures
+from penstock.spark.pipelines.report.data import GroupFigures, ReportData
+from penstock.spark.pipelines.report.style import STYLE
 
 _NOT_KNOWN = "–"  # noqa: RUF001 - a dash, as tables have it
 _REASONS_LISTED = 50
@@ -106,9 +106,7 @@ def _throughput(data: ReportData) -> str:
     return _section(
         "Throughput",
         f"Messages stored a second, by topic, in buckets of {_duration(data.bucket_ms)}.",
-        report_figures.throughput(data.throughput, data.bucket_ms, _window(data))
-        if data.messages
-        else "",
+        figures.throughput(data.throughput, data.bucket_ms, _window(data)) if data.messages else "",
         "No message was stored in this time.",
         wide=True,
     )
@@ -118,13 +116,13 @@ def _lag(data: ReportData) -> str:
     if data.lag:
         return _section(
             "Lag", "Messages a group has not consumed yet, while it was watched.",
-            report_figures.lag(data.lag, _window(data)),
+            figures.lag(data.lag, _window(data)),
         )  # fmt: skip
     behind = {group.group: group.lag for group in data.groups}
     return _section(
         "Lag",
         "Messages a group has not consumed yet, when this page was made.",
-        report_figures.lag_now(behind) if behind else "",
+        figures.lag_now(behind) if behind else "",
         "No consumer group is known.",
     )
 
@@ -134,13 +132,13 @@ def _latency(data: ReportData) -> str:
         return _section(
             "End-to-end latency",
             "From the birth of a message at its producer until its group had committed it.",
-            report_figures.latency(data.end_to_end, "end-to-end", _window(data)),
+            figures.latency(data.end_to_end, "end-to-end", _window(data)),
         )
     return _section(
         "Latency",
         "From the birth of a message at its producer until it was stored. Nobody watched the "
         "groups, so the time until they consumed it is not known.",
-        report_figures.latency(data.store_latency, "store-latency", _window(data))
+        figures.latency(data.store_latency, "store-latency", _window(data))
         if data.store_latency
         else "",
         "No message was stored in this time.",
@@ -155,9 +153,7 @@ def _retries(data: ReportData) -> str:
     return _section(
         "Retries",
         f"Failed messages delivered once more: {attempts}." if attempts else "",
-        report_figures.retries(data.retries, data.bucket_ms, _window(data))
-        if data.attempts
-        else "",
+        figures.retries(data.retries, data.bucket_ms, _window(data)) if data.attempts else "",
         "No message was retried in this time.",
     )
 
@@ -173,9 +169,7 @@ def _dead_letters(data: ReportData) -> str:
         "Dead letters by reason",
         "Messages that groups gave up on in this time."
         + (f" Redriven in this time: {redriven:,}." if redriven else ""),
-        report_figures.dead_letters(data.dead_letters) + _details("by group", table)
-        if rows
-        else "",
+        figures.dead_letters(data.dead_letters) + _details("by group", table) if rows else "",
         "No message was given up.",
     )
 
@@ -234,7 +228,7 @@ def _footer(data: ReportData) -> str:
 # ------------------------------------------------------------------------------------- the pieces
 
 
-def _window(data: ReportData) -> report_figures.Window:
+def _window(data: ReportData) -> figures.Window:
     """What every axis of time shows: whole buckets, so that the first is not cut."""
     return data.from_ms // data.bucket_ms * data.bucket_ms, data.to_ms
 

@@ -6,17 +6,16 @@ import pytest
 
 from penstock.admin.reports import QueueRange
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
-from penstock.spark.pipelines.archive_state import (
+from penstock.spark.pipelines.archive.state import (
     DataFile,
-    Span,
     State,
-    chunks,
     compactions,
     from_json,
     plan,
     state_versions,
     to_json,
 )
+from penstock.spark.pipelines.spans import Span, chunks
 
 MIB = 1 << 20
 

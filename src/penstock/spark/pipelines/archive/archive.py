@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
 from penstock.protocol.validation import check_topic
-from penstock.spark.pipelines.archive_directory import ArchiveDirectory, opened
-from penstock.spark.pipelines.archive_staging import (
+from penstock.spark.pipelines.archive.directory import ArchiveDirectory, opened
+from penstock.spark.pipelines.archive.reading import read_files, store_day
+from penstock.spark.pipelines.archive.staging import (
     Staged,
     check_asked,
     check_gone,
@@ -25,17 +26,11 @@ from penstock.spark.pipelines.archive_staging import (
     doubtful,
     holes,
 )
-from penstock.spark.pipelines.archive_state import (
-    DataFile,
-    Span,
-    chunks,
-    compactions,
-    plan,
-)
+from penstock.spark.pipelines.archive.state import DataFile, compactions, plan
 from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.files import Files, open_files
 from penstock.spark.pipelines.progress import Progress, silent
-from penstock.spark.pipelines.reading import read_files, read_spans, store_day
+from penstock.spark.pipelines.spans import Span, chunks, read_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession

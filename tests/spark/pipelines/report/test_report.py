@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
-from penstock.spark.pipelines.report import report
-from penstock.spark.pipelines.report_data import ReasonCount
-from penstock.spark.pipelines.watching import GroupWatch
+from penstock.spark.pipelines.report.data import ReasonCount
+from penstock.spark.pipelines.report.group_watch import GroupWatch
+from penstock.spark.pipelines.report.report import report
 
-from .conftest import Shop, bury, wait_until
+from ..conftest import Shop, bury, wait_until
 
 
 def test_the_numbers_are_those_of_the_messages(

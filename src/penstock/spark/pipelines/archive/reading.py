@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import orjson
-
-from penstock.spark.pipelines.archive_directory import data_paths, load_existing
-from penstock.spark.pipelines.archive_state import DataFile, Span, State
-from penstock.spark.pipelines.cluster import Cluster
+from penstock.spark.pipelines.archive.directory import data_paths, load_existing
+from penstock.spark.pipelines.archive.state import DataFile, State
 from penstock.spark.pipelines.files import Files, open_files
 
 if TYPE_CHECKING:
@@ -69,35 +66,6 @@ def read_files(
     places = data_paths(files, state)
     return spark.read.schema(spark_schema()).parquet(
         *(f"{files.root}/{places[file.path]}" for file in chosen)
-    )
-
-
-def read_spans(
-    spark: SparkSession, cluster: Cluster, topic: str, spans: Sequence[Span], **options: str
-) -> DataFrame:
-    """Exactly these messages of a topic."""
-    return read_topics(spark, cluster, {topic: spans}, **options)
-
-
-def read_topics(
-    spark: SparkSession, cluster: Cluster, topics: Mapping[str, Sequence[Span]], **options: str
-) -> DataFrame:
-    """Exactly these messages of some topics."""
-    queues: dict[str, dict[str, list[int]]] = {}
-    starts: dict[str, dict[str, dict[str, int]]] = {}
-    ends: dict[str, dict[str, dict[str, int]]] = {}
-    for topic, spans in topics.items():
-        for span in spans:
-            queues.setdefault(topic, {}).setdefault(span.broker, []).append(span.queue_id)
-            for table, offset in ((starts, span.start), (ends, span.end)):
-                table.setdefault(topic, {}).setdefault(span.broker, {})[str(span.queue_id)] = offset
-    return (
-        spark.read.format("penstock")
-        .options(**cluster.options(), **options)
-        .option("assign", orjson.dumps(queues).decode())
-        .option("startingOffsets", orjson.dumps(starts).decode())
-        .option("endingOffsets", orjson.dumps(ends).decode())
-        .load()
     )
 
 

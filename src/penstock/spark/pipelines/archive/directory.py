@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
-from penstock.spark.pipelines.archive_state import (
+from penstock.spark.pipelines.archive.state import (
     PRIVATE,
     STAGING,
     STATES_KEPT,

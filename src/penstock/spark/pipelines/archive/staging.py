@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.admin.reports import QueueRange
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
-from penstock.spark.pipelines.archive_state import Queue, Span
+from penstock.spark.pipelines.spans import Queue, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import InvalidArgument
-from penstock.spark.pipelines.report_data import Point, Sample
-from penstock.spark.pipelines.watching import Consumed, GroupWatch, consumed, lag_series
+from penstock.spark.pipelines.report.data import Point, Sample
+from penstock.spark.pipelines.report.group_watch import Consumed, GroupWatch, consumed, lag_series
 
 
 def sample(at: int, queue: int, committed: int, lag: int, before: int, group: str = "g") -> Sample:

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from penstock.spark.pipelines import report_figures
-from penstock.spark.pipelines.report_data import (
+from penstock.spark.pipelines.report import figures
+from penstock.spark.pipelines.report.data import (
     GroupFigures,
     Point,
     ReasonCount,
@@ -16,8 +16,8 @@ from penstock.spark.pipelines.report_data import (
     Spread,
     TopicFigures,
 )
-from penstock.spark.pipelines.report_gathering import BUCKETS, Window
-from penstock.spark.pipelines.report_page import render
+from penstock.spark.pipelines.report.gathering import BUCKETS, Window
+from penstock.spark.pipelines.report.page import render
 
 T0 = 1_794_800_000_000
 NASTY = "<script>alert(1)</script> costs $5 and $6 & 'more' __\x07"
@@ -171,18 +171,18 @@ def test_without_a_watch_the_page_says_what_is_not_known() -> None:
 
 def test_a_latency_of_nothing_has_an_axis_of_a_millisecond_and_whole_dots() -> None:
     window = (T0, T0 + 1000)
-    picture = report_figures.latency([Spread(T0, 0.0, 0.0, 0.0)], "latency", window)
+    picture = figures.latency([Spread(T0, 0.0, 0.0, 0.0)], "latency", window)
     marks = [float(text) for text in re.findall(r">([0-9.]+)</text>", picture)]
     assert max(marks) == 1.0
     assert picture.count("<g clip-path") == 1, "the band is clipped, the dots are not"
 
 
 def test_many_series_are_added_up_and_none_is_left_out() -> None:
-    svg = report_figures.throughput(
+    svg = figures.throughput(
         {f"topic-{n}": line(n, n) for n in range(1, 20)}, 1000, (T0, T0 + 5000)
     )
     assert "others" in svg
-    assert svg.count("topic-") == report_figures.SERIES - 1
+    assert svg.count("topic-") == figures.SERIES - 1
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_window_has_about_a_hundred_buckets_and_loses_none(length: int) -> Non
 
 @pytest.mark.parametrize("length", [1000, 90_000, 3_600_000, 86_400_000, 900 * 86_400_000])
 def test_an_axis_of_time_has_some_named_moments(length: int) -> None:
-    places, texts = report_figures.ticks(T0, T0 + length)
+    places, texts = figures.ticks(T0, T0 + length)
     assert 2 <= len(places) <= 9
     assert len(set(texts)) == len(texts)
     assert all(T0 <= place <= T0 + length for place in places)

@@ -7,21 +7,16 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
-from penstock.spark.pipelines.archive_directory import (
+from penstock.spark.pipelines.archive.directory import (
     ArchiveDirectory,
     data_paths,
     load,
     load_existing,
     opened,
 )
-from penstock.spark.pipelines.archive_state import (
-    DataFile,
-    Span,
-    State,
-    state_name,
-    to_json,
-)
+from penstock.spark.pipelines.archive.state import DataFile, State, state_name, to_json
 from penstock.spark.pipelines.files import DirectoryBusy, LocalFiles
+from penstock.spark.pipelines.spans import Span
 
 ENOUGH = 200
 

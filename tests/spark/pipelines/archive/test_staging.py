@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.admin.reports import QueueRange
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
-from penstock.spark.pipelines.archive_staging import (
+from penstock.spark.pipelines.archive.staging import (
     Staged,
     check_asked,
     check_gone,
@@ -16,7 +16,7 @@ from penstock.spark.pipelines.archive_staging import (
     doubtful,
     holes,
 )
-from penstock.spark.pipelines.archive_state import Span
+from penstock.spark.pipelines.spans import Span
 
 CHUNK = [Span("a", 0, 10, 20), Span("a", 1, 0, 5)]
 

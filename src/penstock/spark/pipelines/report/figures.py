@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import PenstockError
-from penstock.spark.pipelines.report_data import Point, ReasonCount, Spread
+from penstock.spark.pipelines.report.data import Point, ReasonCount, Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

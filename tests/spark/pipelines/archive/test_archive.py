@@ -11,11 +11,11 @@ from tests.spark.source.brokers import SEGMENT, create, numbered, produce, runni
 
 from penstock.columnar.schema import ALL
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.pipelines.archive import archive
-from penstock.spark.pipelines.reading import read_archive
+from penstock.spark.pipelines.archive.archive import archive
+from penstock.spark.pipelines.archive.reading import read_archive
 from penstock.spark.source.columns import spark_schema
 
-from .conftest import Shop
+from ..conftest import Shop
 
 
 def bodies(rows: DataFrame) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self, Unpack
 from penstock.admin.blocking import Admin
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.pipelines.cluster import Access, Cluster
-from penstock.spark.pipelines.report_data import Point, Sample
+from penstock.spark.pipelines.report.data import Point, Sample
 
 MAX_SAMPLES = 1_000_000
 """Some hundred megabytes; then the oldest half is dropped."""

@@ -21,33 +21,13 @@ import orjson
 
 from penstock.admin.reports import QueueRange
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
+from penstock.spark.pipelines.spans import Queue, Span
 
 FORMAT = 1
 PRIVATE = "_penstock"
 STAGING = f"{PRIVATE}/staging"
 STATES_KEPT = 3
 _STATE_NAME = re.compile(r"state-(\d{12})\.json")
-
-Queue = tuple[str, int]
-"""Broker name and queue id; an archive has one topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Messages of one queue: ``start`` up to, and without, ``end``."""
-
-    broker: str
-    queue_id: int
-    start: int
-    end: int
-
-    @property
-    def queue(self) -> Queue:
-        return self.broker, self.queue_id
-
-    @property
-    def count(self) -> int:
-        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,24 +200,6 @@ def plan(state: State, ranges: Iterable[QueueRange], *, fail_on_data_loss: bool 
         if start < held.max_offset:
             spans.append(Span(*queue, start, held.max_offset))
     return Plan(tuple(spans), tuple(gaps))
-
-
-def chunks(spans: Sequence[Span], rows: int) -> list[tuple[Span, ...]]:
-    """Cut a plan into commits of about ``rows`` messages, every queue advancing alike.
-
-    So a commit holds messages of about the same time, whatever their queue.
-    """
-    total = sum(span.count for span in spans)
-    if not total:
-        return []
-    number = -(-total // rows)
-
-    def part(span: Span, index: int) -> Span:
-        low, high = span.count * index // number, span.count * (index + 1) // number
-        return Span(span.broker, span.queue_id, span.start + low, span.start + high)
-
-    cut = [tuple(part(span, index) for span in spans) for index in range(number)]
-    return [kept for chunk in cut if (kept := tuple(span for span in chunk if span.count))]
 
 
 def compactions(

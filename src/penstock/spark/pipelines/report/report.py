@@ -14,15 +14,15 @@ from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
 from penstock.runtime.durations import Duration, seconds
-from penstock.spark.pipelines import report_gathering as gathering
-from penstock.spark.pipelines.archive_state import Span
 from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.progress import Progress, silent
-from penstock.spark.pipelines.report_data import ReportData, Sample
-from penstock.spark.pipelines.report_figures import require_matplotlib
-from penstock.spark.pipelines.report_gathering import Window
-from penstock.spark.pipelines.report_page import render
-from penstock.spark.pipelines.watching import GroupWatch, lag_series
+from penstock.spark.pipelines.report import gathering
+from penstock.spark.pipelines.report.data import ReportData, Sample
+from penstock.spark.pipelines.report.figures import require_matplotlib
+from penstock.spark.pipelines.report.gathering import Window
+from penstock.spark.pipelines.report.group_watch import GroupWatch, lag_series
+from penstock.spark.pipelines.report.page import render
+from penstock.spark.pipelines.spans import Span
 from penstock.spark.source.options import DEFAULT_GROUP
 
 if TYPE_CHECKING:

@@ -11,12 +11,9 @@ from penstock.admin.reports import QueueLag
 from penstock.errors import PenstockError
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, Redrive, dead_letter_topic, retry_topic
-from penstock.spark.pipelines.archive_state import Span
 from penstock.spark.pipelines.cluster import Cluster
 from penstock.spark.pipelines.dead_letters import NOT_RECORDED, with_reasons
-from penstock.spark.pipelines.reading import read_topics
-from penstock.spark.pipelines.replay import topic_spans
-from penstock.spark.pipelines.report_data import (
+from penstock.spark.pipelines.report.data import (
     GroupFigures,
     Point,
     ReasonCount,
@@ -24,7 +21,8 @@ from penstock.spark.pipelines.report_data import (
     Spread,
     TopicFigures,
 )
-from penstock.spark.pipelines.watching import consumed
+from penstock.spark.pipelines.report.group_watch import consumed
+from penstock.spark.pipelines.spans import Span, read_topics, topic_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession

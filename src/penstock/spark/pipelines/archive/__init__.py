@@ -1,0 +1,1 @@
+"""A topic as Parquet: what an archive holds, how it is committed to, and how it is read."""
