@@ -17,7 +17,8 @@ from statistics import median
 from benchmarks.effort import QUICK, Effort, Figures, at_least
 from benchmarks.script import main
 
-from penstock.protocol.records.codec import encode_record, pack_host
+from penstock.model.hosts import pack_host
+from penstock.protocol.records.codec import encode_record
 from penstock.protocol.records.properties import encode_properties
 from penstock.protocol.records.pulled import messages_from_pull
 

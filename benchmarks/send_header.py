@@ -17,12 +17,13 @@ import orjson
 from benchmarks.effort import QUICK, Effort, Figures
 from benchmarks.script import main
 
+from penstock.model.hosts import pack_host
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command, encode_head, reply
 from penstock.protocol.frames import Frame, FrameDecoder
 from penstock.protocol.headers import decode_send_v2, encode_send_v2, header_codec
 from penstock.protocol.headers.send import SendMessage, SendMessageResult
-from penstock.protocol.records.codec import encode_record, pack_host
+from penstock.protocol.records.codec import encode_record
 
 BODY_BYTES = 128
 SENDS_PER_CHUNK = 32

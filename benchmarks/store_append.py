@@ -20,7 +20,8 @@ from typing import Final
 from benchmarks.effort import QUICK, Effort, Figures, at_least, median, ratio
 from benchmarks.script import main
 
-from penstock.protocol.records.codec import encode_record, pack_host
+from penstock.model.hosts import pack_host
+from penstock.protocol.records.codec import encode_record
 from penstock.store import Draft, MessageStore, StoreConfig
 
 CASES: Final = ((128, 1), (128, 32), (1024, 1), (1024, 32))

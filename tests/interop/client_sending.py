@@ -21,7 +21,7 @@ from penstock import (
     aio,
 )
 from penstock.protocol.filters.tags import java_hash
-from penstock.protocol.records.codec import SysFlag
+from penstock.protocol.records.sys_flags import SysFlag
 
 
 def _agrees(receipt: Receipt, stored: StoredMessage, message: Message) -> None:

@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import IllegalMessage, IllegalName, LifecycleError
+from penstock.model.record_layout import BLANK_MAGIC
 from penstock.protocol.filters.tags import tag_code
 from penstock.protocol.records.batches import BatchItem
-from penstock.protocol.records.codec import (
-    BLANK_MAGIC,
-    SysFlag,
-    decode_record,
-    decode_records,
-    peek_record,
-)
+from penstock.protocol.records.codec import decode_record, decode_records, peek_record
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import SYNC_FLUSH, Draft, MessageStore, OsFiles, ReadStatus, StoreConfig
 from penstock.store.files import Buffer
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.model.hosts import pack_host
 from penstock.protocol.records.batches import BatchItem, decode_batch, encode_batch
-from penstock.protocol.records.codec import decode_record, pack_host
+from penstock.protocol.records.codec import decode_record
 from penstock.store import Draft, MessageStore, StoreConfig
 from penstock.store.bulk.batch_encoding import FEW, BatchHeader, encode_batch_records
 from penstock.store.consume_queue import pack_unit, pack_units

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock.model.hosts import unpack_host
 from penstock.model.properties import parse_properties
-from penstock.protocol.records.codec import body_crc, decode_record, decode_records, unpack_host
+from penstock.protocol.records.codec import body_crc, decode_record, decode_records
 from penstock.store import MessageStore, ReadStatus, StoreConfig
 
 VERSIONS = ("4.9.7", "5.5.0", "5.5.0-killed")

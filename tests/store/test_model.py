@@ -32,7 +32,8 @@ from tests.support.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 from penstock.errors import DiskFull, FlushFailed, StoreError
 from penstock.protocol.filters.tags import tag_code
 from penstock.protocol.records.batches import BatchItem, encode_batch
-from penstock.protocol.records.codec import SysFlag, decode_record
+from penstock.protocol.records.codec import decode_record
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import (
     ASYNC_FLUSH,
     SYNC_FLUSH,

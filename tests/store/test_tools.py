@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
-from penstock.protocol.records.codec import SysFlag
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import Draft, MessageStore, StoreConfig
 from penstock.store.consume_queue import UNIT, UNIT_BYTES
 from penstock.store.index_files import HEADER_BYTES, SLOT_BYTES

@@ -32,9 +32,9 @@ from penstock.broker.tables.persistence import Tables
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
 from penstock.errors import LifecycleError, RemotingError
+from penstock.model.hosts import pack_host
 from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
 from penstock.protocol.delays import DelayLevels
-from penstock.protocol.records.codec import pack_host
 from penstock.protocol.records.message_ids import UniqueIds
 from penstock.remoting import Limits, Peer, Server, ServerTls, go_away
 from penstock.remoting.addresses import format_address, resolve_host

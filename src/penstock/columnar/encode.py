@@ -1,11 +1,10 @@
 """Rows to what a batch send carries, a column at a time; pure.
 
-    size:4 | magic:4 | body_crc:4 | flag:4 | body_length:4 | body | properties_length:2 | properties
-
-is what `protocol.records.batches` makes of one message. Here the same bytes are made for all rows
-of an Arrow batch at once: heads by numpy, the variable parts by Arrow's element-wise join, so that
-no Python runs for a single row. What comes out is one binary array, and because its values lie
-side by side, any run of rows is a finished request body.
+`model.record_layout` draws the item of one message, which `protocol.records.batches` makes one by
+one. Here the same bytes are made for all rows of an Arrow batch at once: heads by numpy, the
+variable parts by Arrow's element-wise join, so that no Python runs for a single row. What comes out
+is one binary array, and because its values lie side by side, any run of rows is a finished request
+body.
 
 Every message also says which row of which task it is (`Origin`). A task or micro-batch that runs
 again sends the same rows under the same names, by which `deduplicate` knows them.
@@ -34,15 +33,14 @@ from penstock.columnar.buffers import (
 from penstock.errors import IllegalMessage
 from penstock.model.names import Property
 from penstock.model.properties import MAX_PROPERTIES_BYTES
+from penstock.model.record_layout import ITEM_FIELDS, ITEM_HEAD, MIN_ITEM_BYTES
 from penstock.protocol.delays import DELAY_LEVELS
 from penstock.protocol.validation import MAX_MESSAGE_BYTES, RESERVED_PROPERTIES
 
 MAX_ROWS_BYTES: Final = 256 << 20
 """Rows with more bytes than this are encoded in halves: Arrow counts in 31 bits."""
-HEAD: Final = np.dtype(
-    [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")]
-)
-ITEM_OVERHEAD: Final = HEAD.itemsize + 2
+HEAD: Final = np.dtype([(name, ">i4") for name in ITEM_FIELDS])
+assert HEAD.itemsize == ITEM_HEAD.size
 
 
 ROW_PROPERTY: Final = "PENSTOCK_ROW"
@@ -194,8 +192,8 @@ def encode_rows(
         text_lengths += len(part) if isinstance(part, bytes) else lengths_of(part)
     _check_properties(text_lengths, where)
     heads = np.zeros(count, HEAD)
-    heads["size"] = ITEM_OVERHEAD + lengths + text_lengths
-    heads["body"] = lengths
+    heads["size"] = MIN_ITEM_BYTES + lengths + text_lengths
+    heads["body_length"] = lengths
     items = pc.binary_join_element_wise(
         fixed(heads.tobytes(), count, HEAD.itemsize),
         bodies,

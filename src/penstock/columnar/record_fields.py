@@ -16,44 +16,36 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from penstock.protocol.records.codec import (
+from penstock.model.record_layout import (
     BODY_POSITION,
+    HEAD_FIELDS,
     MAGIC_V1,
     MAGIC_V2,
     MAX_V1_TOPIC_BYTES,
     MIN_RECORD_BYTES,
-    decode_record,
+    head_offset,
 )
+from penstock.protocol.records.codec import decode_record
 from penstock.protocol.records.sys_flags import SysFlag
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-# Of a record whose hosts are both IPv4; what follows a wider one is further on.
+# The dtypes of struct's codes; packed IPv4 hosts are handled as numbers.
+_DTYPES: Final = {"i": ">i4", "I": ">u4", "q": ">i8", "8s": ">i8"}
+# With IPv4 hosts; the fields behind an IPv6 host are further on. The magic is only compared, so
+# its bytes need no swap.
 _HEAD: Final = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", "<u4"),  # compared, never shown: so it is not turned round
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("log_position", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-        ("born_host", ">i8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", ">i8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_transaction_offset", ">i8"),
-        ("body_length", ">i4"),
-    ]
+    [(name, "<u4" if name == "magic" else _DTYPES[code]) for name, code in HEAD_FIELDS.items()]
 )
-assert _HEAD.itemsize == BODY_POSITION
 _HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 _WIDER: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
-_BORN_HOST: Final = 48
-_STORE_HOST: Final = 64
+_BORN_HOST: Final = head_offset("born_host")
+_STORE_TIMESTAMP: Final = head_offset("store_timestamp")
+_STORE_HOST: Final = head_offset("store_host")
+# Fields behind the hosts are found from the start of the body.
+_BODY_LENGTH: Final = head_offset("body_length") - BODY_POSITION
+_RECONSUME_TIMES: Final = head_offset("reconsume_times") - BODY_POSITION
 _SIZE: Final = struct.Struct(">i")
 _V1, _V2 = (int.from_bytes(magic.to_bytes(4, "big"), "little") for magic in (MAGIC_V1, MAGIC_V2))
 
@@ -105,7 +97,9 @@ class RecordFields:
             self._shift_store = np.where(flags & SysFlag.STORE_HOST_V6, _WIDER, 0)
         self.body_start = starts + (BODY_POSITION + self._shift_born + self._shift_store)
         body_length = (
-            self._at(self.body_start - 4, ">i4") if self.is_wide else self._field("body_length")
+            self._at(self.body_start + _BODY_LENGTH, ">i4")
+            if self.is_wide
+            else self._field("body_length")
         )
         self.body_end = self.body_start + body_length
         # What follows the body has at least its two length fields.
@@ -178,13 +172,13 @@ class RecordFields:
     @property
     def store_timestamp(self) -> Numbers:
         if self.is_wide:
-            return self._at(self.starts + 56 + self._shift_born, ">i8")
+            return self._at(self.starts + _STORE_TIMESTAMP + self._shift_born, ">i8")
         return self._field("store_timestamp")
 
     @property
     def reconsume_times(self) -> Numbers:
         if self.is_wide:
-            return self._at(self.body_start - 16, ">i4")
+            return self._at(self.body_start + _RECONSUME_TIMES, ">i4")
         return self._field("reconsume_times")
 
     def hosts(self, *, born: bool) -> Numbers:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from struct import Struct
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.model.hosts import offset_message_id, parse_host, unpack_host
 from penstock.model.names import Property
 from penstock.model.properties import get_property, parse_properties
 from penstock.model.queue import MessageQueue
+from penstock.model.record_layout import head_struct
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -68,10 +68,18 @@ class Message:
 
 _T = TypeVar("_T")
 
-# Of a record whose hosts are both IPv4, up to its body, what is no slot of a message:
-# flag, log_position, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
-# reconsume_times, prepared_transaction_offset
-_HEAD: Final = Struct(">16xi8xqiq8sq8siq4x")
+# The fields of a record's head that are no slots of a message; both hosts are IPv4.
+_HEAD: Final = head_struct(
+    "flag",
+    "log_position",
+    "sys_flag",
+    "born_timestamp",
+    "born_host",
+    "store_timestamp",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+)
 _BORN_HOST: Final = 4
 _STORE_HOST: Final = 6
 _MSG_ID: Final = 9

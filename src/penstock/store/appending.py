@@ -14,7 +14,9 @@ from typing import Final, NamedTuple, Protocol
 from penstock.errors import IllegalMessage, StoreError
 from penstock.model.names import RETRY_PREFIX
 from penstock.model.properties import MAX_PROPERTIES_BYTES
-from penstock.protocol.records.codec import BLANK_HEAD_BYTES, SysFlag, encode_record
+from penstock.model.record_layout import BLANK_HEAD_BYTES
+from penstock.protocol.records.codec import encode_record
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store.bulk.batch_encoding import BatchHeader, encode_batch_records
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.index_builder import Staged, StagedBatch

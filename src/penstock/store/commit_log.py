@@ -15,15 +15,20 @@ so that no later recovery finds a message in them whose sender was told that it 
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 
 from penstock.errors import FlushFailed, StoreError
-from penstock.protocol.records.codec import (
+from penstock.model.record_layout import (
     BLANK_HEAD_BYTES,
+    BORN_HOST_V6,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_BYTES,
+    head_offset,
+    head_part,
+    head_struct,
+)
+from penstock.protocol.records.codec import (
     encode_blank,
 )
 from penstock.store.files import FileLayer
@@ -41,9 +46,11 @@ log = logging.getLogger(__name__)
 # Sealed segments kept open until they are flushed; one more is flushed on the spot.
 _MAX_UNFLUSHED_SEGMENTS = 16
 
-_SIZE_TO_POSITION = struct.Struct(">iI20xq")
-_SYS_FLAG = struct.Struct(">i")
-_TIME = struct.Struct(">q")
+_IDENTITY = head_struct("size", "magic", "log_position")
+_SYS_FLAG = head_struct("sys_flag")
+_STORE_TIMESTAMP = head_part("store_timestamp", "store_timestamp")
+_STORE_TIMESTAMP_AT = head_offset("store_timestamp")
+_STORE_TIMESTAMP_V6_AT = head_offset("store_timestamp", BORN_HOST_V6)
 
 
 class CommitLog:
@@ -258,7 +265,7 @@ class CommitLog:
         head = self.slice(position, MIN_RECORD_BYTES)
         if head is None:
             return None
-        size, magic, stated_position = _SIZE_TO_POSITION.unpack_from(head)
+        size, magic, stated_position = _IDENTITY.unpack_from(head)
         if magic not in (MAGIC_V1, MAGIC_V2) or stated_position != position:
             return None
         return self.slice(position, size)
@@ -357,6 +364,7 @@ class CommitLog:
 
 def store_timestamp_of(record: memoryview) -> int:
     """The store time in a record's head, whose place depends on the length of the born host."""
-    (sys_flag,) = _SYS_FLAG.unpack_from(record, 36)
-    timestamp: int = _TIME.unpack_from(record, 68 if sys_flag & 0x10 else 56)[0]
+    (sys_flag,) = _SYS_FLAG.unpack_from(record)
+    at = _STORE_TIMESTAMP_V6_AT if sys_flag & BORN_HOST_V6 else _STORE_TIMESTAMP_AT
+    timestamp: int = _STORE_TIMESTAMP.unpack_from(record, at)[0]
     return timestamp

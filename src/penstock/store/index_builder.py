@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
 from penstock.protocol.filters.tags import tag_code
-from penstock.protocol.records.codec import SysFlag
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store.bulk.batch_encoding import EncodedBatch
 from penstock.store.bulk.columnar_batch import BatchKeys, read_batch_keys
 from penstock.store.config import StoreConfig

@@ -7,38 +7,41 @@ the next segment, zeros are the end.
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import StoreDamaged
-from penstock.protocol.records.codec import (
+from penstock.model.record_layout import (
     BLANK_HEAD_BYTES,
     BLANK_MAGIC,
+    BODY_POSITION,
+    CRC_MASK,
+    HOST_BITS,
+    HOST_SHIFT,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_BYTES,
+    PREFIX,
+    PROPERTIES_LENGTH,
+    head_structs,
 )
 from penstock.store.segments import segment_path
 
-_PREFIX = struct.Struct(">iI")
-_LENGTH = struct.Struct(">h")
-_HOST_BITS = 0x30
-_CRC_MASK = 0x7FFF_FFFF
 _MAX_CACHED_TOPICS: Final = 65_536
-
-
-def _head(born_host_bytes: int, store_host_bytes: int) -> struct.Struct:
-    # size magic crc queue_id (flag) queue_offset position sys_flag (born time, host) store_time
-    # (store host, reconsume times, prepared offset) body_length
-    return struct.Struct(f">iIIi4xqqi8x{born_host_bytes}xq{store_host_bytes}x12xi")
-
-
-# Indexed by the two host bits of the system flag, shifted down.
-_HEADS = (_head(8, 8), _head(20, 8), _head(8, 20), _head(20, 20))
+_HEADS = head_structs(
+    "size",
+    "magic",
+    "body_crc",
+    "queue_id",
+    "queue_offset",
+    "log_position",
+    "sys_flag",
+    "store_timestamp",
+    "body_length",
+)
 _unpack_plain_head = _HEADS[0].unpack_from
-_unpack_length = _LENGTH.unpack_from
+_unpack_length = PROPERTIES_LENGTH.unpack_from
 
 
 class Scanned(NamedTuple):
@@ -126,7 +129,7 @@ class LogScan:
         if left < BLANK_HEAD_BYTES:
             self.end = base + len(view)
             return
-        size, magic = _PREFIX.unpack_from(view, at)
+        size, magic = PREFIX.unpack_from(view, at)
         if magic == BLANK_MAGIC:
             self.end = base + len(view)
         elif size or magic:
@@ -136,7 +139,7 @@ class LogScan:
         """The record at ``at``, or None and the ``damage``."""
         size, magic, crc, queue_id, queue_offset, log_position, sys_flag, timestamp, length = head
         end = at + size
-        body_at = at + 88
+        body_at = at + BODY_POSITION
         if magic == MAGIC_V1:
             width = 1
         elif magic == MAGIC_V2:
@@ -145,8 +148,8 @@ class LogScan:
             return self._damaged(f"unknown magic {magic:#010x}")
         if not MIN_RECORD_BYTES <= size <= len(view) - at:
             return self._damaged(f"a record of {size} bytes with {len(view) - at} left")
-        if sys_flag & _HOST_BITS:
-            plain = _HEADS[(sys_flag & _HOST_BITS) >> 4]
+        if sys_flag & HOST_BITS:
+            plain = _HEADS[(sys_flag & HOST_BITS) >> HOST_SHIFT]
             body_at = at + plain.size
             if body_at + width + 2 > end:
                 return self._damaged(f"a head of {plain.size} bytes in a record of {size}")
@@ -163,7 +166,7 @@ class LogScan:
             return self._damaged(f"lengths that do not add up to the record's {size} bytes")
         if log_position != base + at:
             return self._damaged(f"a record that says it is at {log_position}")
-        if self._check_crc and zlib.crc32(view[body_at : body_at + length]) & _CRC_MASK != crc:
+        if self._check_crc and zlib.crc32(view[body_at : body_at + length]) & CRC_MASK != crc:
             return self._damaged("a body that does not have its checksum")
         raw_topic = bytes(view[topic_at:topic_end])
         topic = self._topics.get(raw_topic) or self._topic(raw_topic)
@@ -188,7 +191,7 @@ class LogScan:
         """
         if self._log.refuses_zeros or len(view) - end < BLANK_HEAD_BYTES:
             return self._log.refuses_zeros
-        _, magic = _PREFIX.unpack_from(view, end)
+        _, magic = PREFIX.unpack_from(view, end)
         return magic not in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC)
 
     def _topic(self, raw: bytes) -> str | None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.errors import IllegalName
 from penstock.model.names import SCHEDULE_TOPIC
+from penstock.model.record_layout import head_struct
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import (
     UNIT_BYTES,
@@ -27,6 +28,7 @@ from penstock.store.segments import SegmentMaps
 TAIL_BYTES: Final = 4096
 MAX_TAILS_BYTES: Final = 8 << 20
 _MAX_NAME_BYTES = 255
+_QUEUE_KEY = head_struct("queue_id", "queue_offset")
 _MAX_QUEUE_OFFSET = (1 << 63) // UNIT_BYTES
 
 
@@ -131,10 +133,7 @@ class QueueTable:
         record = self._log.record_at(entry.log_position)
         if record is None or len(record) != entry.size:
             return False
-        return (
-            int.from_bytes(record[12:16], "big", signed=True) == queue.queue_id
-            and int.from_bytes(record[20:28], "big", signed=True) == queue_offset
-        )
+        return _QUEUE_KEY.unpack_from(record) == (queue.queue_id, queue_offset)
 
     def names(self) -> Iterator[tuple[str, int]]:
         """Topic and number of every queue, those not loaded included."""

@@ -27,11 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.errors import StoreDamaged
-from penstock.protocol.records.codec import (
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_BYTES,
-)
+from penstock.model.record_layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from penstock.store.checkpoint import save_state
 from penstock.store.commit_log import CommitLog, store_timestamp_of
 from penstock.store.key_index import KeyIndex

@@ -33,7 +33,7 @@ from penstock.protocol.commands import Command, decode_command
 from penstock.protocol.frames import BINARY, FrameDecoder
 from penstock.protocol.headers.send import SendMessage
 from penstock.protocol.records.batches import BatchItem, encode_batch
-from penstock.protocol.records.codec import SysFlag
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.testing.eventually import eventually
 
 CPP_BATCH = VECTORS / "send-batch-cpp-1.0.1-rocketmq-0.4.4.bin"

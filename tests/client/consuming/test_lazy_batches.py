@@ -19,8 +19,9 @@ from penstock.client.consuming.pull_consumer import PullConsumerCore
 from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.settings import ConsumerSettings, StartFrom
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.hosts import pack_host
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.records.codec import encode_record, pack_host
+from penstock.protocol.records.codec import encode_record
 from penstock.protocol.records.pulled import alike_records
 
 GROUP = "billing"

@@ -17,7 +17,8 @@ from penstock.client.consuming.process_queue import (
     ProcessQueue,
 )
 from penstock.model import MessageQueue, StoredMessage
-from penstock.protocol.records.codec import encode_record, pack_host
+from penstock.model.hosts import pack_host
+from penstock.protocol.records.codec import encode_record
 from penstock.protocol.records.pulled import AlikeRecords, alike_records
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import IllegalMessage, ProtocolError
-from penstock.protocol.records.batches import MIN_ITEM_BYTES, BatchItem, decode_batch, encode_batch
+from penstock.model.record_layout import MIN_ITEM_BYTES
+from penstock.protocol.records.batches import BatchItem, decode_batch, encode_batch
 
 V9 = bytes.fromhex(
     "0000001f0000000000000000000000000000000161000854414753015431020000001c00000000000000000000"

@@ -13,23 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import IllegalMessage, InvalidArgument, ProtocolError
+from penstock.model.hosts import pack_host, parse_host, unpack_host
+from penstock.model.record_layout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from penstock.protocol.records.codec import (
-    BLANK_MAGIC,
-    MAGIC_V1,
-    MAGIC_V2,
     Record,
-    SysFlag,
     body_crc,
     decode_record,
     decode_records,
     encode_blank,
     encode_record,
-    pack_host,
-    parse_host,
     peek_record,
     record_size,
-    unpack_host,
 )
+from penstock.protocol.records.sys_flags import SysFlag
 
 V6 = bytes.fromhex(
     "0000009ddaa320a777d189820000000100000000000000000000002a0000000000000400000000000000018bcfe5"

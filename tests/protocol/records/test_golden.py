@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from tests.support.paths import VECTORS
 
+from penstock.model.hosts import unpack_host
+from penstock.model.record_layout import BLANK_MAGIC
 from penstock.protocol.filters.tags import compile_sql
 from penstock.protocol.records.batches import decode_batch, encode_batch
 from penstock.protocol.records.codec import (
-    BLANK_MAGIC,
     Record,
     decode_record,
     decode_records,
     encode_record,
     peek_record,
-    unpack_host,
 )
 from penstock.protocol.records.properties import encode_properties, get_property, parse_properties
 from penstock.protocol.records.pulled import message_from_record, messages_from_pull

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
-from penstock.protocol.records.codec import pack_host
+from penstock.model.hosts import pack_host
 from penstock.protocol.records.message_ids import (
     UniqueId,
     UniqueIds,

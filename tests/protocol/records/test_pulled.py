@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.hosts import pack_host
 from penstock.protocol.records.batches import BatchItem, encode_batch
-from penstock.protocol.records.codec import SysFlag, decode_records, encode_record, pack_host
+from penstock.protocol.records.codec import decode_records, encode_record
 from penstock.protocol.records.compression import Compression, compress
 from penstock.protocol.records.pulled import message_from_record, messages_from_pull
+from penstock.protocol.records.sys_flags import SysFlag
 
 BORN = pack_host("127.0.0.1", 54321)
 STORE = pack_host("10.0.0.5", 10911)

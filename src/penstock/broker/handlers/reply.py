@@ -29,7 +29,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import decode_send_v2, encode_header, header_codec
 from penstock.protocol.headers.send import PushReply, SendMessage
-from penstock.protocol.records.codec import SysFlag
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise
 from penstock.store import Appended, Draft

@@ -21,11 +21,12 @@ from penstock.broker.state import BrokerState
 from penstock.broker.stats import QueueCounter
 from penstock.broker.tables.topics import SEND_FORBIDDEN
 from penstock.errors import PenstockError
+from penstock.model.hosts import parse_host
 from penstock.model.names import RETRY_PREFIX, Property
 from penstock.protocol.commands import RESPONSE, Command, encode_command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.codec import SMALL_INT32S
-from penstock.protocol.records.codec import SysFlag, parse_host
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.send_answers import SendAnswers
 from penstock.remoting import Peer
 from penstock.store import Draft

@@ -25,7 +25,8 @@ from penstock.client.producing.receipts import Receipt, receipts_of_batch
 from penstock.client.producing.sending import unforeseen
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue
-from penstock.protocol.records.batches import MIN_ITEM_BYTES, encode_batch
+from penstock.model.record_layout import MIN_ITEM_BYTES
+from penstock.protocol.records.batches import encode_batch
 from penstock.runtime.clock import TimerHandle
 
 if TYPE_CHECKING:

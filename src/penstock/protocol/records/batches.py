@@ -1,9 +1,7 @@
 """Several messages in one body: of a batch send, or of an inner-batch record.
 
-    size:4 | magic:4 | body_crc:4 | flag:4 | body_length:4 | body | properties_length:2 | properties
-
-for each message, one after the other, big-endian. Magic and checksum are written as 0 and ignored
-when read.
+`model.record_layout` draws an item; items follow each other. Magic and checksum are written as 0
+and ignored when read.
 """
 
 from __future__ import annotations
@@ -14,10 +12,7 @@ from typing import NamedTuple
 
 from penstock.errors import IllegalMessage, ProtocolError
 from penstock.model.properties import MAX_PROPERTIES_BYTES
-
-MIN_ITEM_BYTES = 22
-_HEAD = struct.Struct(">iIIii")
-_PROPERTIES_LENGTH = struct.Struct(">h")
+from penstock.model.record_layout import ITEM_HEAD, MIN_ITEM_BYTES, PROPERTIES_LENGTH
 
 
 class BatchItem(NamedTuple):
@@ -53,13 +48,13 @@ def _item_heads(
         )
     size = MIN_ITEM_BYTES + body_length + properties_length
     try:
-        head = _HEAD.pack(size, 0, 0, flag, body_length)
+        head = ITEM_HEAD.pack(size, 0, 0, flag, body_length)
     except struct.error as error:
         raise IllegalMessage(
             f"flag {flag} or body of {body_length} bytes has no room in a batch",
             expected="a flag of 32 bits and a body below 2 GiB",
         ) from error
-    return head, _PROPERTIES_LENGTH.pack(properties_length)
+    return head, PROPERTIES_LENGTH.pack(properties_length)
 
 
 def decode_batch(body: bytes) -> list[BatchItem]:
@@ -70,17 +65,17 @@ def decode_batch(body: bytes) -> list[BatchItem]:
         left = len(body) - position
         if left < MIN_ITEM_BYTES:
             raise _damaged(len(items), position, f"{left} bytes", f"{MIN_ITEM_BYTES} or more")
-        size, _, _, flag, body_length = _HEAD.unpack_from(body, position)
+        size, _, _, flag, body_length = ITEM_HEAD.unpack_from(body, position)
         if not MIN_ITEM_BYTES <= size <= left:
             expected = f"{MIN_ITEM_BYTES} to the {left} that are left"
             raise _damaged(len(items), position, f"a size of {size} bytes", expected)
         if not 0 <= body_length <= size - MIN_ITEM_BYTES:
             expected = f"at most {size - MIN_ITEM_BYTES} in a message of {size} bytes"
             raise _damaged(len(items), position, f"a body of {body_length} bytes", expected)
-        body_start = position + _HEAD.size
+        body_start = position + ITEM_HEAD.size
         body_end = body_start + body_length
-        (properties_length,) = _PROPERTIES_LENGTH.unpack_from(body, body_end)
-        properties_start = body_end + _PROPERTIES_LENGTH.size
+        (properties_length,) = PROPERTIES_LENGTH.unpack_from(body, body_end)
+        properties_start = body_end + PROPERTIES_LENGTH.size
         position += size
         if properties_length != position - properties_start:
             found = f"properties of {properties_length} bytes"

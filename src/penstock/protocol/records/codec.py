@@ -1,93 +1,41 @@
-"""Stored records: what a commit log holds, and what a pull answer carries, byte for byte.
+"""Encoding and decoding of stored records, the content of a commit log and of a pull answer.
 
-    size:4 | magic:4 | body_crc:4 | queue_id:4 | flag:4 | queue_offset:8 | log_position:8
-    | sys_flag:4 | born_timestamp:8 | born_host:8 or 20 | store_timestamp:8 | store_host:8 or 20
-    | reconsume_times:4 | prepared_transaction_offset:8
-    | body_length:4 | body | topic_length:1 (v1) or 2 (v2) | topic
-    | properties_length:2 | properties                       (big-endian; size counts everything)
-
-Two bits of ``sys_flag`` say which host has 20 bytes (IPv6). A topic longer than 127 bytes makes a
-record v2. A commit-log file ends with a blank record: size and magic, then bytes without meaning.
-``body_crc`` covers the body as stored, compressed or not, without its top bit.
+`model.record_layout` draws the layout.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.errors import IllegalMessage, ProtocolError
-from penstock.model.hosts import (
-    IPV4_HOST_BYTES,
-    IPV6_HOST_BYTES,
-    pack_host,
-    parse_host,
-    unpack_host,
-)
+from penstock.model.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from penstock.model.properties import MAX_PROPERTIES_BYTES
-from penstock.protocol.records.sys_flags import SysFlag
-
-__all__ = [
-    "BLANK_HEAD_BYTES",
-    "BLANK_MAGIC",
-    "BODY_POSITION",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "IPV4_HEAD",
-    "MAX_V1_TOPIC_BYTES",
-    "MIN_RECORD_BYTES",
-    "Record",
-    "SysFlag",
-    "body_crc",
-    "decode_record",
-    "decode_records",
-    "encode_blank",
-    "encode_record",
-    "pack_host",
-    "parse_host",
-    "peek_record",
-    "record_size",
-    "unpack_host",
-]
+from penstock.model.record_layout import (
+    BLANK_MAGIC,
+    BORN_HOST_V6,
+    CRC_MASK,
+    HEADS,
+    HOST_BITS,
+    HOST_SHIFT,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_TOPIC_BYTES,
+    MAX_V1_TOPIC_BYTES,
+    MIN_RECORD_BYTES,
+    PREFIX,
+    PROPERTIES_LENGTH,
+    STORE_HOST_V6,
+    TOPIC_LENGTH_V2,
+    head_struct,
+)
 
 Buffer = bytes | bytearray | memoryview
 
-MAGIC_V1: Final = 0xDAA320A7
-MAGIC_V2: Final = 0xDAA320AB
-BLANK_MAGIC: Final = 0xCBD43194
-
-MAX_V1_TOPIC_BYTES: Final = 127
-MAX_TOPIC_BYTES: Final = 32767
-MIN_RECORD_BYTES: Final = 91
-BLANK_HEAD_BYTES: Final = 8
-BODY_POSITION: Final = 88  # of a record whose hosts are both IPv4
-
-_CRC_MASK = 0x7FFF_FFFF
-_PREFIX = struct.Struct(">iI")
-_SYS_FLAG = struct.Struct(">i")
-_SYS_FLAG_POSITION = 36
-_PROPERTIES_LENGTH = struct.Struct(">h")
-_TOPIC_LENGTH_V2 = struct.Struct(">h")
-
-
-def _head(born_host_bytes: int, store_host_bytes: int) -> struct.Struct:
-    return struct.Struct(f">iIIiiqqiq{born_host_bytes}sq{store_host_bytes}siqi")
-
-
-# Indexed by the two host bits of sys_flag, shifted down.
-_HEADS = (
-    _head(IPV4_HOST_BYTES, IPV4_HOST_BYTES),
-    _head(IPV6_HOST_BYTES, IPV4_HOST_BYTES),
-    _head(IPV4_HOST_BYTES, IPV6_HOST_BYTES),
-    _head(IPV6_HOST_BYTES, IPV6_HOST_BYTES),
-)
-_HOST_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-_HOST_SHIFT = 4
-
-IPV4_HEAD: Final = _HEADS[0]
-_pack_ipv4_head = IPV4_HEAD.pack
-_pack_properties_length = _PROPERTIES_LENGTH.pack
+_SYS_FLAG = head_struct("sys_flag")
+_pack_ipv4_head = HEADS[0].pack
+_pack_properties_length = PROPERTIES_LENGTH.pack
 _crc32 = zlib.crc32
 _ONE_BYTE = [bytes((length,)) for length in range(MAX_V1_TOPIC_BYTES + 1)]
 
@@ -116,7 +64,7 @@ class Record(NamedTuple):
 
 def body_crc(body: Buffer) -> int:
     """The checksum a record carries of its body."""
-    return _crc32(body) & _CRC_MASK
+    return _crc32(body) & CRC_MASK
 
 
 def record_size(
@@ -162,7 +110,7 @@ def encode_record(
         or properties_length > MAX_PROPERTIES_BYTES
         or len(born_host) != IPV4_HOST_BYTES
         or len(store_host) != IPV4_HOST_BYTES
-        or sys_flag & _HOST_BITS
+        or sys_flag & HOST_BITS
     ):
         return _encode_unusual_record(
             topic,
@@ -179,7 +127,7 @@ def encode_record(
                 _pack_ipv4_head(
                     MIN_RECORD_BYTES + body_length + topic_length + properties_length,
                     MAGIC_V1,
-                    _crc32(body) & _CRC_MASK,
+                    _crc32(body) & CRC_MASK,
                     queue_id,
                     flag,
                     queue_offset,
@@ -223,11 +171,11 @@ def _encode_unusual_record(
             f"message properties take {len(properties)} bytes",
             expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
         )
-    sys_flag &= ~_HOST_BITS
+    sys_flag &= ~HOST_BITS
     _, born_host, _, store_host = origin
     for host, bit in (
-        (born_host, SysFlag.BORN_HOST_V6),
-        (store_host, SysFlag.STORE_HOST_V6),
+        (born_host, BORN_HOST_V6),
+        (store_host, STORE_HOST_V6),
     ):
         if len(host) == IPV6_HOST_BYTES:
             sys_flag |= bit
@@ -237,16 +185,16 @@ def _encode_unusual_record(
                 expected=f"{IPV4_HOST_BYTES} (IPv4) or {IPV6_HOST_BYTES} (IPv6)",
                 hint="pack_host(ip, port)",
             )
-    head = _HEADS[(sys_flag & _HOST_BITS) >> _HOST_SHIFT]
+    head = HEADS[(sys_flag & HOST_BITS) >> HOST_SHIFT]
     if len(topic) > MAX_V1_TOPIC_BYTES:
-        magic, topic_length = MAGIC_V2, _TOPIC_LENGTH_V2.pack(len(topic))
+        magic, topic_length = MAGIC_V2, TOPIC_LENGTH_V2.pack(len(topic))
     else:
         magic, topic_length = MAGIC_V1, _ONE_BYTE[len(topic)]
     tail = b"".join(
         (body, topic_length, topic, _pack_properties_length(len(properties)), properties)
     )
     size = head.size + len(tail)
-    fixed = (size, magic, _crc32(body) & _CRC_MASK, *place, sys_flag, *origin, *counts)
+    fixed = (size, magic, _crc32(body) & CRC_MASK, *place, sys_flag, *origin, *counts)
     try:
         return head.pack(*fixed, len(body)) + tail
     except struct.error as error:
@@ -262,7 +210,7 @@ def _out_of_range(error: struct.error) -> IllegalMessage:
 
 def encode_blank(size: int) -> bytes:
     """The eight bytes that mark the next ``size`` bytes, themselves included, as unused."""
-    return _PREFIX.pack(size, BLANK_MAGIC)
+    return PREFIX.pack(size, BLANK_MAGIC)
 
 
 def peek_record(buffer: Buffer, position: int = 0) -> tuple[int, int]:
@@ -270,9 +218,9 @@ def peek_record(buffer: Buffer, position: int = 0) -> tuple[int, int]:
 
     A store walks its log with this: past blanks, up to the zeros nothing was written to.
     """
-    if not 0 <= position <= len(buffer) - _PREFIX.size:
-        raise _cut_off(buffer, position, f"the {_PREFIX.size} bytes of size and magic")
-    size, magic = _PREFIX.unpack_from(buffer, position)
+    if not 0 <= position <= len(buffer) - PREFIX.size:
+        raise _cut_off(buffer, position, f"the {PREFIX.size} bytes of size and magic")
+    size, magic = PREFIX.unpack_from(buffer, position)
     return size, magic
 
 
@@ -288,12 +236,12 @@ def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = False)
     if not MIN_RECORD_BYTES <= size <= len(buffer) - position:
         raise _cut_off(buffer, position, f"a record of {size} bytes")
     end = position + size
-    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, position + _SYS_FLAG_POSITION)
-    head = _HEADS[(sys_flag & _HOST_BITS) >> _HOST_SHIFT]
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, position)
+    head = HEADS[(sys_flag & HOST_BITS) >> HOST_SHIFT]
     topic_length_bytes = 1 if magic == MAGIC_V1 else 2
     body_start = position + head.size
     # What follows the body has at least its two length fields.
-    room = end - body_start - topic_length_bytes - _PROPERTIES_LENGTH.size
+    room = end - body_start - topic_length_bytes - PROPERTIES_LENGTH.size
     if room < 0:
         raise _disagrees(position, size, f"a head of {head.size} bytes")
     fields = head.unpack_from(buffer, position)
@@ -306,18 +254,18 @@ def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = False)
         if topic_length > MAX_V1_TOPIC_BYTES:
             raise _disagrees(position, size, f"a version 1 topic of {topic_length} bytes")
     else:
-        (topic_length,) = _TOPIC_LENGTH_V2.unpack_from(buffer, topic_start - 2)
+        (topic_length,) = TOPIC_LENGTH_V2.unpack_from(buffer, topic_start - 2)
     if not 0 <= topic_length <= room - body_length:
         raise _disagrees(position, size, f"a topic of {topic_length} bytes")
     topic_end = topic_start + topic_length
-    (properties_length,) = _PROPERTIES_LENGTH.unpack_from(buffer, topic_end)
-    properties_start = topic_end + _PROPERTIES_LENGTH.size
+    (properties_length,) = PROPERTIES_LENGTH.unpack_from(buffer, topic_end)
+    properties_start = topic_end + PROPERTIES_LENGTH.size
     if properties_length != end - properties_start:
         raise _disagrees(position, size, f"properties of {properties_length} bytes")
     body = bytes(buffer[body_start : body_start + body_length])
-    if check_crc and _crc32(body) & _CRC_MASK != fields[2]:
+    if check_crc and _crc32(body) & CRC_MASK != fields[2]:
         raise ProtocolError(
-            f"body checksum {_crc32(body) & _CRC_MASK:#010x} in the record at {position}",
+            f"body checksum {_crc32(body) & CRC_MASK:#010x} in the record at {position}",
             expected=f"{fields[2]:#010x}, which the record states",
         )
     try:

@@ -11,19 +11,22 @@ from typing import Final
 from penstock.errors import ProtocolError
 from penstock.model.message import StoredMessage, append_to_all
 from penstock.model.queue import MessageQueue
-from penstock.protocol.records.batches import decode_batch
-from penstock.protocol.records.codec import (
+from penstock.model.record_layout import (
     BODY_POSITION,
     MAGIC_V1,
-    Record,
-    decode_record,
+    PREFIX,
+    head_codes,
+    head_span,
+    head_struct,
 )
+from penstock.protocol.records.batches import decode_batch
+from penstock.protocol.records.codec import Record, decode_record
 from penstock.protocol.records.compression import MAX_INFLATED_BYTES, decompress
 from penstock.protocol.records.sys_flags import SysFlag
 
 _UNWRAP = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
-# size, magic, queue_id, queue_offset, sys_flag and body_length: what has to be known of each record
-_LOOK: Final = Struct(">iI4xi4xq8xi44xi")
+# The fields that have to be known of each record.
+_LOOK: Final = head_struct("size", "magic", "queue_id", "queue_offset", "sys_flag", "body_length")
 # Records with any of these bits are opened field by field; all others take the short way.
 _UNUSUAL = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _UNWRAP
 _FEW: Final = 16
@@ -31,10 +34,17 @@ _FEW: Final = 16
 _MANY: Final = 64
 """From so many on it pays to look at records that are alike a column of bytes at a time."""
 _MAX_SHAPES: Final = 256
-_START_BYTES: Final = 8  # size and magic
-_OFFSET_BYTES: Final = range(20, 28)
-# size and magic, queue_id, sys_flag, body_length
-_FIXED_BYTES: Final = (*range(8), *range(12, 16), *range(36, 40), *range(84, 88))
+_START_BYTES: Final = PREFIX.size
+# As _LOOK, with size and magic as one value.
+_LOOK_CODES: Final = f"{_START_BYTES}s" + head_codes(
+    "queue_id", "queue_offset", "sys_flag", "body_length", first="body_crc"
+)
+_OFFSET_BYTES: Final = head_span("queue_offset")
+_FIXED_BYTES: Final = tuple(
+    position
+    for name in ("size", "magic", "queue_id", "sys_flag", "body_length")
+    for position in head_span(name)
+)
 
 TellUnreadable = Callable[[MessageQueue, int, ProtocolError], None]
 """Hears of a message by queue and offset, and why its body stays as it was stored."""
@@ -246,7 +256,7 @@ def _shapes(body_length: int, rest: int, properties_length: int) -> tuple[Struct
     """What is looked at of a record with these lengths; its parts; those that messages keep."""
     skipped = body_length + rest + properties_length
     return (
-        Struct(f">{_START_BYTES}s4xi4xq8xi44xi{skipped}x"),  # as _LOOK, its first two together
+        Struct(f">{_LOOK_CODES}{skipped}x"),
         Struct(f">{BODY_POSITION}s{body_length}s{rest}s{properties_length}s"),
         Struct(f">{BODY_POSITION}s{body_length}s{rest}x{properties_length}s"),
     )

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from penstock.model import record_layout
+
 
 class SysFlag:
     """What a broker and a consumer must know of a record before they read its body.
@@ -19,8 +21,8 @@ class SysFlag:
     TRANSACTION_COMMIT: Final = 0x8
     TRANSACTION_ROLLBACK: Final = 0xC
 
-    BORN_HOST_V6: Final = 0x10
-    STORE_HOST_V6: Final = 0x20
+    BORN_HOST_V6: Final = record_layout.BORN_HOST_V6
+    STORE_HOST_V6: Final = record_layout.STORE_HOST_V6
 
     NEED_UNWRAP: Final = 0x40
     INNER_BATCH: Final = 0x80

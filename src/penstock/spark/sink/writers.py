@@ -30,7 +30,6 @@ from penstock.client.producing.outgoing import checked_topic
 from penstock.client.producing.producer import unique_ids
 from penstock.client.session.client_ids import local_ip
 from penstock.columnar.encode import (
-    ITEM_OVERHEAD,
     EncodedRows,
     MessageColumns,
     Origin,
@@ -42,6 +41,7 @@ from penstock.columnar.encode import halves as in_portions
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX
+from penstock.model.record_layout import MIN_ITEM_BYTES
 from penstock.spark.sink.outbox import Outbox, Post
 from penstock.spark.sink.queue_placement import Placement, place
 from penstock.spark.sink.sink_columns import message_columns
@@ -179,7 +179,7 @@ def _post_all(outbox: Outbox, placed: Placement, rows: EncodedRows, batch_bytes:
         _post_singly(outbox, placed, rows.take(late))
         rows = rows.take((~rows.delayed).nonzero()[0])
     for first, end, body in cut(rows.items, batch_bytes):
-        if end - first == 1 and len(body) > MAX_BATCH_BYTES + ITEM_OVERHEAD:
+        if end - first == 1 and len(body) > MAX_BATCH_BYTES + MIN_ITEM_BYTES:
             _post_singly(outbox, placed, rows.take(np.arange(first, end)))
             continue
         outbox.post(Post(topic, placed.queue, body, count=end - first, is_batch=True))

@@ -32,12 +32,12 @@ from penstock.errors import (
     RemotingError,
     TopicNotFound,
 )
+from penstock.model.record_layout import MIN_RECORD_BYTES
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullMessageResult
-from penstock.protocol.records.codec import MIN_RECORD_BYTES
 from penstock.spark.connections import Access, Connection
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.options import ReadOptions

@@ -21,28 +21,32 @@ from zlib import crc32
 
 from penstock.model.hosts import IPV4_HOST_BYTES
 from penstock.model.properties import MAX_PROPERTIES_BYTES
-from penstock.protocol.records.batches import MIN_ITEM_BYTES
-from penstock.protocol.records.codec import (
+from penstock.model.record_layout import (
+    CRC_MASK,
+    ITEM_HEAD,
     MAGIC_V1,
     MAX_V1_TOPIC_BYTES,
+    MIN_ITEM_BYTES,
     MIN_RECORD_BYTES,
+    PREFIX,
+    PROPERTIES_LENGTH,
+    head_part,
 )
 
-# size, magic, checksum, flag, length of the body: what `protocol.batches` packs
-_ITEM_HEAD: Final = Struct(">iIIii")
-_ITEM_HEAD_BYTES: Final = _ITEM_HEAD.size
-_unpack_item = _ITEM_HEAD.unpack_from
-_pack_short = Struct(">h").pack
-_CRC_MASK: Final = 0x7FFF_FFFF
+_ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
+_unpack_item = ITEM_HEAD.unpack_from
+_pack_short = PROPERTIES_LENGTH.pack
 _UNIQUE_KEY, _KEYS, _TAGS = b"UNIQ_KEY\x01", b"KEYS\x01", b"TAGS\x01"
 
-_FIRST = Struct(">iIIiiqq").pack
+_FIRST = head_part("size", "log_position").pack
 """The part of a record's head that differs: all before the system flag."""
-_pack_start = Struct(">iI").pack
-_pack_ids = Struct(">ii").pack
-_COMMON = Struct(">iq8sq8siq")
+_pack_start = PREFIX.pack
+_IDS = head_part("queue_id", "flag")
+_pack_ids = _IDS.pack
+_COMMON = head_part("sys_flag", "prepared_transaction_offset")
 """The part that a run shares: up to the length of the body."""
-_pack_length = Struct(">i").pack
+_BODY_LENGTH = head_part("body_length", "body_length")
+_pack_length = _BODY_LENGTH.pack
 _MAX_SHAPES: Final = 64
 _MOST_AT_ONCE: Final = 64
 """So many messages are cut and packed by one call; the shape of more would take memory."""
@@ -178,7 +182,7 @@ def _encode_even(
     record_size = record.size // at_once
     positions = range(position, position + count * record_size, record_size)
     start = _pack_start(record_size, MAGIC_V1)
-    sums = [crc32(content) & _CRC_MASK for content in contents]
+    sums = [crc32(content) & CRC_MASK for content in contents]
     ids = _pack_ids(header.queue_id, flag)
     offsets = range(queue_offset, queue_offset + count)
     shared = _common(header, now) + _pack_length(length)
@@ -214,8 +218,9 @@ def _shapes(
 ) -> tuple[Struct, Struct]:
     """So many messages of a batch, and their records."""
     item = f"{_ITEM_HEAD_BYTES}s{body_bytes}s2s{properties_bytes}s"
-    shared = _COMMON.size + 4
-    record = f"8sI8sqq{shared}s{body_bytes}s{1 + topic_bytes + 2}s{properties_bytes}s"
+    shared = _COMMON.size + _BODY_LENGTH.size
+    head = f"{PREFIX.size}sI{_IDS.size}sqq{shared}s"
+    record = f"{head}{body_bytes}s{1 + topic_bytes + 2}s{properties_bytes}s"
     return Struct(">" + item * count), Struct(">" + record * count)
 
 
@@ -256,7 +261,7 @@ def _encode_any(
             last_length = length
             shared = common + _pack_length(length)
         record_size = overhead + length + width
-        crc = crc32(content) & _CRC_MASK
+        crc = crc32(content) & CRC_MASK
         head = _FIRST(record_size, MAGIC_V1, crc, queue_id, flag, queue_offset, position)
         pieces += (head, shared, content, named, tail)
         add_size(record_size)

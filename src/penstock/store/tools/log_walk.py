@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.errors import ProtocolError
-from penstock.protocol.records.codec import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record
+from penstock.model.record_layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from penstock.protocol.records.codec import decode_record
 from penstock.store import layout
 from penstock.store.checkpoint import StoreState
 from penstock.store.commit_log import CommitLog

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.protocol.records.codec import SysFlag
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import layout
 from penstock.store.checkpoint import Checkpoint, StoreState, load_checkpoint, load_state
 from penstock.store.files import FileLayer
