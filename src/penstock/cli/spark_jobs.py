@@ -22,7 +22,7 @@ from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.cluster import Access
+    from penstock.client.cluster_access import AccessKeywords
 
 app = typer.Typer(
     help="Spark jobs: archive, replay, dlq, report.\n\n"
@@ -477,7 +477,7 @@ def _reach(target: Target, group: str | None = None) -> None:
                 check_known(admin, group)
 
 
-def _access(target: Target) -> Access:
+def _access(target: Target) -> AccessKeywords:
     return dict(target.access)  # type: ignore[return-value]  # the CLI sets no other keys
 
 

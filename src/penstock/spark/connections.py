@@ -1,27 +1,22 @@
-"""How to reach a cluster, and one blocking connection to it: requests out, answers in."""
+"""One blocking connection to a name server or broker: requests out, answers in."""
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import ssl
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from struct import Struct
-from typing import Self
 
 import numpy as np
 
-from penstock.client.cluster_access import credentials, nameservers
-from penstock.client.session.namespaces import unwrap, wrap
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
 from penstock.protocol.acl import sign
 from penstock.protocol.commands import Command, decode_command, encode_command, encode_head
 from penstock.protocol.frames import BINARY, MAX_FRAME_BYTES, MAX_HEADER_BYTES, Frame
 from penstock.remoting.addresses import parse_address
-from penstock.remoting.tls import ClientTls
 
 CONNECT_SECONDS = 3.0
 CALL_SECONDS = 5.0
@@ -29,54 +24,10 @@ _HUGE = 4 * 1024 * 1024
 _LENGTHS = Struct(">iI")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Access:
-    """How to reach a cluster, and who asks; what is secret is never shown."""
-
-    namesrv: tuple[str, ...]
-    access_key: str | None = field(default=None, repr=False)
-    secret_key: str | None = field(default=None, repr=False)
-    security_token: str | None = field(default=None, repr=False)
-    tls: ClientTls | None = field(default=None, repr=False)
-    namespace: str | None = None
-
-    @classmethod
-    def of(
-        cls,
-        namesrv: str | None = None,
-        *,
-        access_key: str | None = None,
-        secret_key: str | None = None,
-        security_token: str | None = None,
-        tls: ClientTls | bool | None = None,
-        namespace: str | None = None,
-    ) -> Self:
-        """What was given, and the environment's word for the rest, as all clients do."""
-        who = credentials(access_key, secret_key, security_token)
-        if tls is None:
-            tls = os.environ.get("PENSTOCK_TLS", "").lower() in ("1", "true", "yes", "on")
-        return cls(
-            namesrv=nameservers(namesrv),
-            access_key=who.access_key if who else None,
-            secret_key=who.secret_key if who else None,
-            security_token=who.security_token if who else None,
-            tls=tls if isinstance(tls, ClientTls) else ClientTls() if tls else None,
-            namespace=namespace or os.environ.get("PENSTOCK_NAMESPACE") or None,
-        )
-
-    def long_name(self, name: str) -> str:
-        """A topic or group as brokers know it."""
-        return wrap(self.namespace, name)
-
-    def short_name(self, name: str) -> str:
-        """A topic or group as the user knows it."""
-        return unwrap(self.namespace, name)
-
-
 class Connection:
     """One connection: requests go out in order, answers are read as they come."""
 
-    def __init__(self, address: str, access: Access) -> None:
+    def __init__(self, address: str, access: ClusterAccess) -> None:
         self.address = address
         self._access = access
         self._next_id = 0
@@ -128,9 +79,9 @@ class Connection:
     def send(self, command: Command, seconds: float = CALL_SECONDS) -> int:
         """Write a request, signed; return the number its answer will have."""
         self._next_id += 1
-        who = self._access
+        who = self._access.credentials
         ext = command.ext
-        if who.access_key and who.secret_key:
+        if who is not None:
             proof = sign(ext, command.body, who.access_key, who.secret_key, who.security_token)
             ext = {**(ext or {}), **proof}
         request = Command(command.code, self._next_id, command.flag, ext, command.body)

@@ -6,13 +6,13 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Final, TypeVar
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.remoting.tls import ClientTls
-from penstock.spark.connections import Access
 
 _T = TypeVar("_T")
 
@@ -135,12 +135,12 @@ def refuse_catalog_table(names: Iterable[str]) -> None:
         )
 
 
-def parse_access(options: OptionReader) -> Access:
-    """Where the cluster is and who asks; the environment fills in what is missing."""
+def parse_access(options: OptionReader) -> ClusterAccess:
+    """The cluster to reach; the environment supplies options that are missing."""
     tls: ClientTls | bool | None = None
     if (text := options.text("tls")) is not None:
         tls = _tls(text) if text.startswith("{") else options.boolean("tls", False)
-    return Access.of(
+    return ClusterAccess.of(
         options.text("namesrv"),
         access_key=options.text("accessKey"),
         secret_key=options.text("secretKey"),
@@ -148,6 +148,21 @@ def parse_access(options: OptionReader) -> Access:
         tls=tls,
         namespace=options.text("namespace"),
     )
+
+
+def access_options(access: ClusterAccess) -> dict[str, str]:
+    """The options from which `parse_access` makes an equal value."""
+    keywords = access.as_keywords()
+    given = {
+        "namesrv": access.addresses,
+        "accessKey": keywords["access_key"],
+        "secretKey": keywords["secret_key"],
+        "securityToken": keywords["security_token"],
+        # Always given: without it an executor would read its own environment.
+        "tls": "false" if access.tls is None else _tls_text(access.tls),
+        "namespace": access.namespace,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _tls(text: str) -> ClientTls:
@@ -164,6 +179,11 @@ def _tls(text: str) -> ClientTls:
         for name, value in settings.items()
     }
     return ClientTls(**values)  # type: ignore[arg-type]  # checked by use: TLS itself complains
+
+
+def _tls_text(tls: ClientTls) -> str:
+    given = {name: value for name, value in asdict(tls).items() if value is not None}
+    return json.dumps(given, default=str)
 
 
 def json_object(name: str, text: str, expected: str) -> dict[str, object]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.session.calls import refusal
 from penstock.errors import (
     ConnectionLost,
@@ -34,7 +35,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.nameserver import GetRouteInfo
-from penstock.spark.connections import CALL_SECONDS, Access, Connection
+from penstock.spark.connections import CALL_SECONDS, Connection
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -49,14 +50,14 @@ _IDLE_KEPT = 4
 class Wire:
     """The connections of one process to one cluster."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self.access = access
         self._lock = threading.Lock()
         self._idle: dict[str, list[Connection]] = {}
         self._nameserver = 0
 
     @classmethod
-    def shared(cls, access: Access) -> Wire:
+    def shared(cls, access: ClusterAccess) -> Wire:
         """The one of this process; after a fork a new one, since sockets cannot be shared."""
         key = (os.getpid(), access)
         with _shared_lock:
@@ -218,7 +219,7 @@ class _GoAway(ConnectionLost):
     """The server asked to be left."""
 
 
-_shared: dict[tuple[int, Access], Wire] = {}
+_shared: dict[tuple[int, ClusterAccess], Wire] = {}
 _shared_lock = threading.Lock()
 os.register_at_fork(after_in_child=lambda: _after_fork())
 

@@ -8,7 +8,7 @@ import pytest
 from tests.spark.source.brokers import create
 
 from penstock import MessageQueue
-from penstock.spark.connections import Access
+from penstock.client.cluster_access import ClusterAccess
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.group_progress import GroupProgress
 from penstock.testing.embedded import Embedded
@@ -18,7 +18,7 @@ def test_the_group_moves_where_it_can_while_a_broker_is_away(
     mq: Embedded, caplog: pytest.LogCaptureFixture
 ) -> None:
     create(mq.namesrv, "orders", 2)
-    cluster = Cluster(Access.of(mq.namesrv), "audit")
+    cluster = Cluster(ClusterAccess.of(mq.namesrv), "audit")
     progress = GroupProgress(cluster)
     here = [MessageQueue("orders", "broker-a", number) for number in range(2)]
     away = MessageQueue("orders", "broker-z", 0)

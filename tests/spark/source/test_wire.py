@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import socket
 import ssl
 import threading
@@ -17,8 +16,8 @@ import pytest
 import trustme
 from tests.spark.source.brokers import create
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import (
-    ConfigError,
     ConnectFailed,
     ConnectionLost,
     ProtocolError,
@@ -29,12 +28,12 @@ from penstock.protocol.acl import verify
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import RESPONSE, Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
-from penstock.spark.connections import Access, Connection
+from penstock.spark.connections import Connection
 from penstock.spark.source.options import parse_read
 from penstock.spark.wire import Wire, body_bytes
 from penstock.testing.embedded import Embedded
 
-PLAIN = Access(namesrv=("127.0.0.1:1",))
+PLAIN = ClusterAccess(namesrv=("127.0.0.1:1",))
 
 
 @contextmanager
@@ -165,7 +164,7 @@ def test_requests_are_signed_with_all_they_carry() -> None:
             seen.append(request)
             connection.sendall(encode_command(Command(0, request.request_id, RESPONSE)))
 
-    access = Access(namesrv=("127.0.0.1:1",), access_key="AK", secret_key="SK", security_token="TK")
+    access = ClusterAccess.of("127.0.0.1:1", access_key="AK", secret_key="SK", security_token="TK")
     with server(note) as address:
         wire = Wire(access)
         wire.exchange(address, Command(10, ext={"a": "1"}, body=b"abc"))
@@ -178,29 +177,9 @@ def test_requests_are_signed_with_all_they_carry() -> None:
     assert "SK" not in "".join(ext.values())
 
 
-def test_the_environment_fills_in_what_the_options_leave_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.9:9876")
-    monkeypatch.setenv("PENSTOCK_ACCESS_KEY", "AK")
-    monkeypatch.setenv("PENSTOCK_SECRET_KEY", "SK")
-    monkeypatch.setenv("PENSTOCK_NAMESPACE", "ns")
-    monkeypatch.setenv("PENSTOCK_TLS", "true")
-    access = Access.of()
-    assert access.namesrv == ("10.0.0.9:9876",)
-    assert (access.access_key, access.secret_key, access.namespace) == ("AK", "SK", "ns")
-    assert access.tls is not None
-    assert "SK" not in repr(access)
-    assert pickle.loads(pickle.dumps(access)) == access
-    assert Access.of(tls=False).tls is None
-    monkeypatch.delenv("PENSTOCK_SECRET_KEY")
-    with pytest.raises(ConfigError, match="secret_key is missing"):
-        Access.of()
-
-
 def test_name_servers_are_tried_in_turn(mq: Embedded) -> None:
     create(mq.namesrv, "orders", 3)
-    wire = Wire(Access.of(f"127.0.0.1:1;{mq.namesrv}"))
+    wire = Wire(ClusterAccess.of(f"127.0.0.1:1;{mq.namesrv}"))
     assert len(wire.route("orders").subscribe_queues("orders")) == 3
     with pytest.raises(TopicNotFound, match="'absent'"):
         wire.route("absent")
@@ -209,9 +188,9 @@ def test_name_servers_are_tried_in_turn(mq: Embedded) -> None:
 
 
 def test_a_process_shares_its_connections_and_a_forked_one_makes_its_own(mq: Embedded) -> None:
-    access = Access.of(mq.namesrv)
+    access = ClusterAccess.of(mq.namesrv)
     wire = Wire.shared(access)
-    assert Wire.shared(Access.of(mq.namesrv)) is wire
+    assert Wire.shared(ClusterAccess.of(mq.namesrv)) is wire
     wire.ask_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, "topics")
     reading, writing = os.pipe()
     child = os.fork()

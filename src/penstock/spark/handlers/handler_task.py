@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.consuming.listeners import HandlerFunction, Listener
 from penstock.client.consuming.outcomes import (
     ConsumeContext,
@@ -37,7 +38,6 @@ from penstock.client.session.client_ids import client_id, local_ip
 from penstock.client.settings import SUSPEND_RANGE
 from penstock.model import StoredMessage
 from penstock.protocol.delays import delay_ms
-from penstock.spark.connections import Access
 from penstock.spark.handlers.send_back import Failed, SendBack
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class HandlerJob:
 
     handler: HandlerFunction
     group: str
-    access: Access
+    access: ClusterAccess
     ordered: bool = False
     max_retries: int = 16
     suspend_seconds: float = SUSPEND_SECONDS

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.consuming.outcomes import DEAD_LETTER_LEVEL, Outcome
 from penstock.client.consuming.retry_rules import is_last, reason_of, retry_copy, send_back_header
 from penstock.client.producing.outgoing import enclose_again
@@ -28,7 +29,6 @@ from penstock.protocol.commands import Command, Language
 from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.offsets import GetMaxOffset
-from penstock.spark.connections import Access
 from penstock.spark.sink.outbox import Outbox, Post, Routes
 from penstock.spark.wire import Wire
 
@@ -54,7 +54,7 @@ class Failed(NamedTuple):
 class SendBack:
     """Sends the failed messages of one task back."""
 
-    def __init__(self, access: Access, group: str, max_retries: int, host: str) -> None:
+    def __init__(self, access: ClusterAccess, group: str, max_retries: int, host: str) -> None:
         self._access = access
         self._wire = Wire.shared(access)
         self._routes = Routes(self._wire)

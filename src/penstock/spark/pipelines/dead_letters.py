@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Unpack
 
 from penstock.admin.blocking import Admin
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess
 from penstock.errors import GroupNotFound
 from penstock.model.names import Failure, Property, Redrive, dead_letter_topic
 from penstock.protocol.validation import check_group
-from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.spans import Span, read_spans
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def dead_letters(
     *,
     settled: bool = False,
     namesrv: str | Iterable[str] | None = None,
-    **access: Unpack[Access],
+    **keywords: Unpack[AccessKeywords],
 ) -> DataFrame:
     """The dead letters of a consumer group, with the columns of the source and these:
 
@@ -37,12 +37,12 @@ def dead_letters(
     `redrive`. A group without dead letters gives no rows; one that nobody knows is an error.
     """
     check_group(group)
-    cluster = Cluster.of(namesrv, access)
-    with cluster.admin() as admin:
+    access = ClusterAccess.of(namesrv, **keywords)
+    with Admin(**access.as_keywords()) as admin:
         spans = pending_spans(admin, group, settled=settled)
         if not spans:
             check_known(admin, group)
-    return with_reasons(_letters(spark, cluster, group, spans), group)
+    return with_reasons(_letters(spark, access, group, spans), group)
 
 
 def pending_spans(admin: Admin, group: str, *, settled: bool = False) -> list[Span]:
@@ -71,12 +71,14 @@ def check_known(admin: Admin, group: str) -> None:
     )
 
 
-def _letters(spark: SparkSession, cluster: Cluster, group: str, spans: list[Span]) -> DataFrame:
+def _letters(
+    spark: SparkSession, access: ClusterAccess, group: str, spans: list[Span]
+) -> DataFrame:
     from penstock.spark.source.columns import spark_schema
 
     if not spans:
         return spark.createDataFrame([], spark_schema())
-    return read_spans(spark, cluster, dead_letter_topic(group), spans)
+    return read_spans(spark, access, dead_letter_topic(group), spans)
 
 
 def with_reasons(rows: DataFrame, group: str) -> DataFrame:

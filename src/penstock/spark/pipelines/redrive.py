@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import orjson
 
 from penstock.admin.blocking import Admin
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess
 from penstock.client.producing.outgoing import checked_topic
 from penstock.errors import InvalidArgument, StoreDamaged
 from penstock.model import MessageQueue
 from penstock.model.names import Redrive, dead_letter_topic, retry_topic
-from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.dead_letters import pending_spans
 from penstock.spark.pipelines.files import Files, open_files
 from penstock.spark.pipelines.pacing import check_rate
@@ -90,7 +90,7 @@ def redrive(
     by: str | None = None,
     namesrv: str | Iterable[str] | None = None,
     progress: Progress = silent,
-    **access: Unpack[Access],
+    **keywords: Unpack[AccessKeywords],
 ) -> RedriveResult:
     """Give dead letters to their group again, each once, and write down what was done.
 
@@ -111,12 +111,12 @@ def redrive(
     if to is not None:
         checked_topic(to)
     _check_columns(letters)
-    cluster = Cluster.of(namesrv, access)
+    access = ClusterAccess.of(namesrv, **keywords)
     author = by or f"{getpass.getuser()}@{socket.gethostname()}"
     run = new_replay_id()
     letters = _once_each(letters)
     total = letters.count()
-    work = Redriver(cluster, group, to, repair, run, author, rate, dry_run)
+    work = Redriver(access, group, to, repair, run, author, rate, dry_run)
     progress("redriving", 0, total)
     if dry_run:
         return _result(work, _collected(_worked(letters, work)), began)
@@ -126,12 +126,12 @@ def redrive(
         )
     files = open_files(audit, spark)
     with files.locked(PRIVATE):
-        _finish_dead_runs(spark, cluster, files)
+        _finish_dead_runs(spark, access, files)
         _refuse_foreign(files)
         files.create(_record_name(run, "started"), _started(work, total))
         _worked(letters, work).write.parquet(f"{files.root}/run={run}")
         records = _collected(_rows(spark, files, run))
-        with cluster.admin() as admin:
+        with Admin(**access.as_keywords()) as admin:
             _settle(admin, group, records)
         files.create(_record_name(run, "finished"), orjson.dumps({"letters": len(records)}))
     progress("redriving", total, total)
@@ -265,7 +265,7 @@ def _refuse_foreign(files: Files) -> None:
         )
 
 
-def _finish_dead_runs(spark: SparkSession, cluster: Cluster, files: Files) -> None:
+def _finish_dead_runs(spark: SparkSession, access: ClusterAccess, files: Files) -> None:
     """Write down what runs did that died before they could."""
     names = files.names(PRIVATE)
     for name in names:
@@ -276,7 +276,7 @@ def _finish_dead_runs(spark: SparkSession, cluster: Cluster, files: Files) -> No
         if not files.exists(f"run={run}/_SUCCESS"):
             try:
                 started = orjson.loads(files.read(f"{PRIVATE}/{name}"))
-                copies = _copies_of(spark, cluster, run, started)
+                copies = _copies_of(spark, access, run, started)
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
                 raise StoreDamaged(
                     f"the audit record {files}/{PRIVATE}/{name} cannot be read: {error!r}",
@@ -289,7 +289,7 @@ def _finish_dead_runs(spark: SparkSession, cluster: Cluster, files: Files) -> No
 
 
 def _copies_of(
-    spark: SparkSession, cluster: Cluster, run: str, started: dict[str, Any]
+    spark: SparkSession, access: ClusterAccess, run: str, started: dict[str, Any]
 ) -> DataFrame:
     """The rows a dead run would have written for what it sent, as its copies tell it."""
     from pyspark.sql import functions as F
@@ -297,13 +297,13 @@ def _copies_of(
     from penstock.spark.source.columns import spark_schema
 
     topic = str(started["sent_to"])
-    with cluster.admin() as admin:
+    with Admin(**access.as_keywords()) as admin:
         # Clocks differ; an hour is more than enough and costs little.
         since = int(started["at_ms"]) - 3_600_000
         known = topic in admin.topics(internal=True)
         spans = topic_spans(admin, topic, since, None) if known else []
     if spans:
-        copies = read_spans(spark, cluster, topic, spans)
+        copies = read_spans(spark, access, topic, spans)
     else:
         copies = spark.createDataFrame([], spark_schema())
     said = F.col("properties")

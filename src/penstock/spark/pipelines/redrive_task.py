@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from penstock.admin.blocking import Admin
 from penstock.admin.reports import DeadLetterRow
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.model.names import Property, dead_letter_topic, retry_topic
 from penstock.protocol.validation import RESERVED_PROPERTIES
-from penstock.spark.pipelines.cluster import Cluster
 from penstock.spark.pipelines.pacing import Pace
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ _OUR_PREFIX: Final = "PENSTOCK_"
 class Redriver:
     """For ``mapInArrow``: letters in, records of what became of them out."""
 
-    cluster: Cluster
+    access: ClusterAccess
     group: str
     to: str | None
     repair: Repair | None
@@ -106,7 +106,7 @@ class Redriver:
         at_once = LETTERS_AT_ONCE
         if self.rate is not None:
             at_once = max(1, min(at_once, int(self.rate)))
-        with self.cluster.admin() as admin:
+        with Admin(**self.access.as_keywords()) as admin:
             for batch in batches:
                 for start in range(0, batch.num_rows, at_once):
                     rows = batch.slice(start, at_once).to_pylist()

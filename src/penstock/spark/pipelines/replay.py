@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
+from penstock.admin.blocking import Admin
 from penstock.client.arguments import Time, timestamp_ms
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess
 from penstock.client.producing.outgoing import checked_topic
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model.names import Property
 from penstock.protocol.validation import check_topic
+from penstock.spark.option_reader import access_options
 from penstock.spark.pipelines.archive.directory import load_existing
 from penstock.spark.pipelines.archive.reading import overlapping, read_files, store_day
 from penstock.spark.pipelines.archive.state import DataFile
-from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.files import open_files
 from penstock.spark.pipelines.pacing import check_rate, paced, small_batches
 from penstock.spark.pipelines.progress import Progress, silent
@@ -98,7 +100,7 @@ def replay(
     namesrv: str | Iterable[str] | None = None,
     progress: Progress = silent,
     on_start: Callable[[str], None] | None = None,
-    **access: Unpack[Access],
+    **keywords: Unpack[AccessKeywords],
 ) -> ReplayResult:
     """Send messages that were sent before to topic ``to`` once more.
 
@@ -118,15 +120,15 @@ def replay(
     check_rate(rate)
     if replay_id is not None and not replay_id.strip():
         raise InvalidArgument("replay_id is blank", expected="the id a replay was given")
-    cluster = Cluster.of(namesrv, access)
+    access = ClusterAccess.of(namesrv, **keywords)
     bounds = _bounds(start, end)
     condition = _condition(bounds, keys, tags, where)
-    source = _source(spark, cluster, archive, topic, path, bounds, rows_per_step)
+    source = _source(spark, access, archive, topic, path, bounds, rows_per_step)
     chosen = [_Step(step.rows.where(condition), step.weight) for step in source.steps]
     total = sum(step.weight for step in chosen)
     before = 0
     if replay_id is not None:
-        done = _already_sent(spark, cluster, to, replay_id)
+        done = _already_sent(spark, access, to, replay_id)
         before = done.places.count()
         chosen = [_Step(_unsent(step.rows, replay_id, done), step.weight) for step in chosen]
     if dry_run:
@@ -142,7 +144,7 @@ def replay(
     with small_batches(spark, rate):
         for step in chosen:
             copies = _copies(step.rows, chosen_id, keep_queue)
-            sent += _send(paced(copies, rate), cluster, to, keep_queue)
+            sent += _send(paced(copies, rate), access, to, keep_queue)
             reached += step.weight
             progress("replaying", reached, total)
     return ReplayResult(
@@ -189,7 +191,7 @@ def _bounds(start: Time | None, end: Time | None) -> _Bounds:
 
 def _source(
     spark: SparkSession,
-    cluster: Cluster,
+    access: ClusterAccess,
     archive: str | os.PathLike[str] | None,
     topic: str | None,
     path: str | os.PathLike[str] | None,
@@ -201,8 +203,8 @@ def _source(
     if archive is None and topic is not None:
         check_topic(topic)
         if path is not None:
-            return _from_store(spark, cluster, topic, path)
-        return _from_topic(spark, cluster, topic, bounds, rows_per_step)
+            return _from_store(spark, access, topic, path)
+        return _from_topic(spark, access, topic, bounds, rows_per_step)
     raise InvalidArgument(
         "it is not clear what to replay",
         expected="archive=DIR, topic=NAME, or topic=NAME with path=DIR",
@@ -236,26 +238,26 @@ def _portions(files: Sequence[DataFile], rows: int) -> Iterator[list[DataFile]]:
 
 
 def _from_topic(
-    spark: SparkSession, cluster: Cluster, topic: str, bounds: _Bounds, rows_per_step: int
+    spark: SparkSession, access: ClusterAccess, topic: str, bounds: _Bounds, rows_per_step: int
 ) -> _Source:
-    with cluster.admin() as admin:
+    with Admin(**access.as_keywords()) as admin:
         spans = topic_spans(admin, topic, bounds.start_ms, bounds.end_ms)
         # Asked after the spans, so that none of their messages is later.
         latest = max((row.last_timestamp for row in admin.topic_stats(topic)), default=0)
     steps = [
-        _Step(read_spans(spark, cluster, topic, part), sum(span.count for span in part))
+        _Step(read_spans(spark, access, topic, part), sum(span.count for span in part))
         for part in chunks(spans, rows_per_step)
     ]
     return _Source(f"topic {topic}", steps, latest)
 
 
 def _from_store(
-    spark: SparkSession, cluster: Cluster, topic: str, path: str | os.PathLike[str]
+    spark: SparkSession, access: ClusterAccess, topic: str, path: str | os.PathLike[str]
 ) -> _Source:
     rows = (
         spark.read.format("penstock")
-        # Not for its cluster, but for its namespace: a store has the brokers' names of topics.
-        .options(**cluster.options())
+        # Not for its access, but for its namespace: a store has the brokers' names of topics.
+        .options(**access_options(access))
         .option("path", os.fspath(path))
         .option("topic", topic)
     )
@@ -321,7 +323,7 @@ def _copies(rows: DataFrame, replay_id: str, keep_queue: bool) -> DataFrame:
     )
 
 
-def _send(rows: DataFrame, cluster: Cluster, to: str, keep_queue: bool) -> int:
+def _send(rows: DataFrame, access: ClusterAccess, to: str, keep_queue: bool) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -332,7 +334,7 @@ def _send(rows: DataFrame, cluster: Cluster, to: str, keep_queue: bool) -> int:
     (
         rows.observe(counted, F.count(F.lit(1)).alias("sent"))
         .write.format("penstock")
-        .options(**cluster.options(), topic=to, keepQueue=str(keep_queue).lower())
+        .options(**access_options(access), topic=to, keepQueue=str(keep_queue).lower())
         .mode("append")
         .save()
     )
@@ -366,21 +368,21 @@ class _Sent(NamedTuple):
     """The first moment that it leaves out; None where nothing says when it began."""
 
 
-def _already_sent(spark: SparkSession, cluster: Cluster, to: str, replay_id: str) -> _Sent:
+def _already_sent(spark: SparkSession, access: ClusterAccess, to: str, replay_id: str) -> _Sent:
     from pyspark.sql import functions as F
 
     until_ms = replay_until_ms(replay_id)
     # Clocks differ; an hour is more than enough and costs little.
     since_ms = None if until_ms is None else until_ms - 3_600_000
     try:
-        with cluster.admin() as admin:
+        with Admin(**access.as_keywords()) as admin:
             spans = topic_spans(admin, to, since_ms, None)
     except TopicNotFound:
         # It died before its first copy made the topic.
         spans = []
     if not spans:
         return _Sent(spark.createDataFrame([], "place string"), until_ms)
-    copies = read_spans(spark, cluster, to, spans, columns="properties,store_timestamp")
+    copies = read_spans(spark, access, to, spans, columns="properties,store_timestamp")
     said = F.col("properties")
     found = (
         copies.where(said[Replay.ID] == replay_id)

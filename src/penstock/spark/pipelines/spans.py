@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.admin.blocking import Admin
-from penstock.spark.pipelines.cluster import Cluster
+from penstock.client.cluster_access import ClusterAccess
+from penstock.spark.option_reader import access_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,14 +82,14 @@ def chunks(spans: Sequence[Span], rows: int) -> list[tuple[Span, ...]]:
 
 
 def read_spans(
-    spark: SparkSession, cluster: Cluster, topic: str, spans: Sequence[Span], **options: str
+    spark: SparkSession, access: ClusterAccess, topic: str, spans: Sequence[Span], **options: str
 ) -> DataFrame:
     """Exactly these messages of a topic."""
-    return read_topics(spark, cluster, {topic: spans}, **options)
+    return read_topics(spark, access, {topic: spans}, **options)
 
 
 def read_topics(
-    spark: SparkSession, cluster: Cluster, topics: Mapping[str, Sequence[Span]], **options: str
+    spark: SparkSession, access: ClusterAccess, topics: Mapping[str, Sequence[Span]], **options: str
 ) -> DataFrame:
     """Exactly these messages of some topics."""
     queues: dict[str, dict[str, list[int]]] = {}
@@ -101,7 +102,7 @@ def read_topics(
                 table.setdefault(topic, {}).setdefault(span.broker, {})[str(span.queue_id)] = offset
     return (
         spark.read.format("penstock")
-        .options(**cluster.options(), **options)
+        .options(**access_options(access), **options)
         .option("assign", orjson.dumps(queues).decode())
         .option("startingOffsets", orjson.dumps(starts).decode())
         .option("endingOffsets", orjson.dumps(ends).decode())

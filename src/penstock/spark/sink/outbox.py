@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.producing.receipts import receipt
 from penstock.client.producing.selection import RoundRobin
 from penstock.client.producing.sending import RETRIED_CODES
@@ -34,7 +35,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.send import SendMessage, encode_send_v2
-from penstock.spark.connections import Access, Connection
+from penstock.spark.connections import Connection
 from penstock.spark.sink.write_options import PRODUCER_GROUP
 from penstock.spark.wire import Wire
 
@@ -150,7 +151,7 @@ class Outbox:
 
     def __init__(
         self,
-        access: Access,
+        access: ClusterAccess,
         stored: Stored,
         *,
         seconds: float,

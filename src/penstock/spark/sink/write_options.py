@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.producing.outgoing import checked_topic
-from penstock.spark.connections import Access
 from penstock.spark.option_reader import ACCESS_OPTIONS, OptionReader, parse_access
 
 WRITE_OPTIONS: Final = (
@@ -29,7 +29,7 @@ DEFAULT_BATCH_BYTES: Final = 1024 * 1024
 class WriteOptions:
     """Where rows go, and how patiently."""
 
-    access: Access
+    access: ClusterAccess
     topic: str | None = None
     keep_queue: bool = False
     batch_bytes: int = DEFAULT_BATCH_BYTES

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.session.calls import refusal
 from penstock.errors import (
     InvalidArgument,
@@ -42,7 +43,6 @@ from penstock.protocol.headers.offsets import (
 )
 from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.protocol.records.pulled import messages_from_pull
-from penstock.spark.connections import Access
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.wire import Wire, body_bytes
 
@@ -56,7 +56,9 @@ ROUTE_SECONDS = 2.0
 class Cluster:
     """A cluster as the driver's half of a source, and each task, sees it."""
 
-    def __init__(self, access: Access, group: str, route_seconds: float | None = None) -> None:
+    def __init__(
+        self, access: ClusterAccess, group: str, route_seconds: float | None = None
+    ) -> None:
         self.access = access
         self._route_seconds = ROUTE_SECONDS if route_seconds is None else route_seconds
         self.wire = Wire.shared(access)

@@ -23,6 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.client.session.calls import refusal
 from penstock.columnar.decode import Wanted, to_batches
 from penstock.errors import (
@@ -38,7 +39,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullMessageResult
-from penstock.spark.connections import Access, Connection
+from penstock.spark.connections import Connection
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.planning import Range, TaskRanges
@@ -103,7 +104,7 @@ class _Cursor:
 
 
 @functools.lru_cache(maxsize=16)
-def _cluster(pid: int, access: Access, group: str) -> Cluster:
+def _cluster(pid: int, access: ClusterAccess, group: str) -> Cluster:
     """What this process knows of a cluster; it outlives tasks, but not a fork.
 
     Tasks need routes to find brokers, and ask again when one cannot be found there.

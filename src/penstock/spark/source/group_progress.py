@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import GroupNotFound, PenstockError
 from penstock.model import MessageQueue
-from penstock.spark.connections import Access
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.options import nested_offsets, offsets_of
 
@@ -88,13 +88,13 @@ class GroupProgress:
 
 
 def written(
-    access: Access, group: str | None, offsets: Mapping[MessageQueue, int]
+    access: ClusterAccess, group: str | None, offsets: Mapping[MessageQueue, int]
 ) -> dict[str, object]:
     """An offset as Spark keeps it: with a group, the listener knows whom to move and where."""
     offset: dict[str, object] = {"offsets": nested_offsets(offsets)}
-    namesrv = ";".join(access.namesrv)
+    namesrv = access.addresses
     # What the listener cannot do, it must not try: it has the environment, not the options.
-    if group is not None and Access.of(namesrv, namespace=access.namespace) == access:
+    if group is not None and ClusterAccess.of(namesrv, namespace=access.namespace) == access:
         offset["group"] = group
         offset["namesrv"] = namesrv
         if access.namespace:
@@ -135,6 +135,6 @@ class ProgressListener(StreamingQueryListener):
         key = (group, namesrv, namespace)
         progress = self._progress.get(key)
         if progress is None:
-            access = Access.of(namesrv, namespace=namespace)
+            access = ClusterAccess.of(namesrv, namespace=namespace)
             progress = self._progress[key] = GroupProgress(Cluster(access, access.long_name(group)))
         progress.commit(offsets_of(offset["offsets"]))

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Final
 
 from penstock.client.arguments import timestamp_ms
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.protocol.filters.tags import parse_tags
 from penstock.protocol.validation import check_group, check_topic
-from penstock.spark.connections import Access
 from penstock.spark.option_reader import ACCESS_OPTIONS, OptionReader, json_object, parse_access
 
 READ_OPTIONS: Final = (
@@ -88,7 +88,7 @@ LATEST = Position(Where.LATEST)
 class ReadOptions:
     """What to read, and how."""
 
-    access: Access
+    access: ClusterAccess
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assignment: tuple[MessageQueue, ...] = ()

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
+from penstock.admin.blocking import Admin
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
 from penstock.protocol.validation import check_topic
 from penstock.spark.pipelines.archive.directory import ArchiveDirectory, opened
@@ -27,7 +29,6 @@ from penstock.spark.pipelines.archive.staging import (
     holes,
 )
 from penstock.spark.pipelines.archive.state import DataFile, compactions, plan
-from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.files import Files, open_files
 from penstock.spark.pipelines.progress import Progress, silent
 from penstock.spark.pipelines.spans import Span, chunks, read_spans
@@ -70,7 +71,7 @@ def archive(
     newest_day_files: int = NEWEST_DAY_FILES,
     fail_on_data_loss: bool = True,
     progress: Progress = silent,
-    **access: Unpack[Access],
+    **keywords: Unpack[AccessKeywords],
 ) -> ArchiveResult:
     """Add what ``topic`` has gained since the last run to the archive in ``directory``.
 
@@ -91,13 +92,13 @@ def archive(
     _at_least_one("rows_per_commit", rows_per_commit)
     _at_least_one("target_file_bytes", target_file_bytes)
     _at_least_one("newest_day_files", newest_day_files)
-    cluster = Cluster.of(namesrv, access)
+    access = ClusterAccess.of(namesrv, **keywords)
     files = open_files(directory, spark)
-    with cluster.admin() as admin:
+    with Admin(**access.as_keywords()) as admin:
         # A topic that nobody knows must leave no directory behind.
         admin.topic_stats(topic)
     with opened(files, topic) as target:
-        with cluster.admin() as admin:
+        with Admin(**access.as_keywords()) as admin:
             # Asked only now: another run may have ended since, and got further than an old answer.
             ranges = admin.topic_stats(topic)
         work = plan(target.state, ranges, fail_on_data_loss=fail_on_data_loss)
@@ -107,7 +108,7 @@ def archive(
         gaps = list(work.gaps)
         progress("archiving", 0, work.count)
         for chunk in chunks(work.spans, rows_per_commit):
-            added, lost = _archive_chunk(spark, cluster, target, chunk, fail_on_data_loss)
+            added, lost = _archive_chunk(spark, access, target, chunk, fail_on_data_loss)
             archived += added
             gaps += lost
             done += sum(span.count for span in chunk)
@@ -140,7 +141,7 @@ def archive(
 
 def _archive_chunk(
     spark: SparkSession,
-    cluster: Cluster,
+    access: ClusterAccess,
     target: ArchiveDirectory,
     chunk: Sequence[Span],
     fail_on_data_loss: bool,
@@ -148,14 +149,14 @@ def _archive_chunk(
     """How many messages were added, and what was gone."""
     topic = target.state.topic
     rows = read_spans(
-        spark, cluster, topic, chunk, failOnDataLoss="true" if fail_on_data_loss else "false"
+        spark, access, topic, chunk, failOnDataLoss="true" if fail_on_data_loss else "false"
     )
     found = _staged(spark, target, rows)
     check_asked(topic, chunk, found)
     count = sum(file.rows for file in found)
     lost: list[Span] = []
     if count < sum(span.count for span in chunk):
-        lost = _lost(spark, cluster, target, chunk, found)
+        lost = _lost(spark, access, target, chunk, found)
     if lost and fail_on_data_loss:
         raise NotFound(
             f"{sum(gap.count for gap in lost)} messages of topic {topic!r} were deleted by the "
@@ -247,7 +248,7 @@ def _read_back(spark: SparkSession, files: Files, staging: str) -> list[Staged]:
 
 def _lost(
     spark: SparkSession,
-    cluster: Cluster,
+    access: ClusterAccess,
     target: ArchiveDirectory,
     chunk: Sequence[Span],
     found: Sequence[Staged],
@@ -260,13 +261,13 @@ def _lost(
     paths = [f"{target.files.root}/{file.path}" for file in found]
     there = _stretches(spark.read.schema(place).parquet(*paths)) if paths else []
     missing = holes(chunk, there)
-    with cluster.admin() as admin:
+    with Admin(**access.as_keywords()) as admin:
         unsure = doubtful(topic, missing, admin.topic_stats(topic))
     if unsure:
         queues = {hole.queue for hole in unsure}
         again = read_spans(
             spark,
-            cluster,
+            access,
             topic,
             [span for span in chunk if span.queue in queues],
             failOnDataLoss="false",

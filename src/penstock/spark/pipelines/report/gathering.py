@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.admin.blocking import Admin
 from penstock.admin.reports import QueueLag
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import PenstockError
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, Redrive, dead_letter_topic, retry_topic
-from penstock.spark.pipelines.cluster import Cluster
 from penstock.spark.pipelines.dead_letters import NOT_RECORDED, with_reasons
 from penstock.spark.pipelines.report.data import (
     GroupFigures,
@@ -94,7 +94,7 @@ def spans_of(admin: Admin, topics: Sequence[str], window: Window) -> dict[str, l
 
 def stored(
     spark: SparkSession,
-    cluster: Cluster,
+    access: ClusterAccess,
     topics: Sequence[str],
     spans: Mapping[str, Sequence[Span]],
     window: Window,
@@ -107,7 +107,7 @@ def stored(
     if not spans:
         return Stored(empty, {}, (), (), {})
     columns = "topic,broker,queue_id,offset,body,born_timestamp,store_timestamp"
-    rows = _within(read_topics(spark, cluster, spans, columns=columns), window)
+    rows = _within(read_topics(spark, access, spans, columns=columns), window)
     took = F.greatest(F.lit(0), F.unix_millis("store_timestamp") - F.unix_millis("born_timestamp"))
     facts = rows.select(
         "topic", "broker", "queue_id", "offset",
@@ -210,7 +210,7 @@ def _bucket(column: str, window: Window) -> Column:
 
 def failed(
     spark: SparkSession,
-    cluster: Cluster,
+    access: ClusterAccess,
     spans: Mapping[str, Sequence[Span]],
     window: Window,
 ) -> Failed:
@@ -220,7 +220,7 @@ def failed(
     if not spans:
         return Failed({}, {}, {}, {}, {}, ())
     columns = "topic,properties,store_timestamp,reconsume_times"
-    rows = _within(read_topics(spark, cluster, spans, columns=columns), window)
+    rows = _within(read_topics(spark, access, spans, columns=columns), window)
     is_dead = F.col("topic").startswith(DLQ_PREFIX)
     # A copy that was redriven lies in the retry topic too, but was never tried.
     is_retry = ~is_dead & (F.col("reconsume_times") > 0)

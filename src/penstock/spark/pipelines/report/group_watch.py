@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import NamedTuple, Self, Unpack
 
 from penstock.admin.blocking import Admin
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.report.data import Point, Sample
 
 MAX_SAMPLES = 1_000_000
@@ -37,11 +37,11 @@ class GroupWatch:
         *,
         interval: float = 0.5,
         namesrv: str | Iterable[str] | None = None,
-        **access: Unpack[Access],
+        **keywords: Unpack[AccessKeywords],
     ) -> None:
         if interval <= 0:
             raise InvalidArgument(f"interval {interval}", expected="more than 0 seconds")
-        self._cluster = Cluster.of(namesrv, access)
+        self._access = ClusterAccess.of(namesrv, **keywords)
         self._groups = None if groups is None else sorted(set(groups))
         self._interval = interval
         self._samples: list[Sample] = []
@@ -72,7 +72,7 @@ class GroupWatch:
             self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
-        with self._cluster.admin() as admin:
+        with Admin(**self._access.as_keywords()) as admin:
             while True:
                 began = time.monotonic()
                 # A cluster that is away for a while leaves a hole, not an end.

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock.admin.blocking import Admin
 from penstock.client.arguments import Time, timestamp_ms
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
 from penstock.runtime.durations import Duration, seconds
-from penstock.spark.pipelines.cluster import Access, Cluster
 from penstock.spark.pipelines.progress import Progress, silent
 from penstock.spark.pipelines.report import gathering
 from penstock.spark.pipelines.report.data import ReportData, Sample
@@ -46,7 +46,7 @@ def report(
     title: str = "Penstock report",
     namesrv: str | Iterable[str] | None = None,
     progress: Progress = silent,
-    **access: Unpack[Access],
+    **keywords: Unpack[AccessKeywords],
 ) -> ReportData:
     """Write one HTML page to the file ``output`` and return the numbers on it.
 
@@ -59,12 +59,12 @@ def report(
     # Before the file is made: a page that cannot be drawn leaves no empty one behind.
     require_matplotlib()
     target = _writable(output)
-    cluster = Cluster.of(namesrv, access)
+    access = ClusterAccess.of(namesrv, **keywords)
     if watch is not None:
-        samples = [*samples, *_watched(cluster, groups, seconds(watch), progress)]
+        samples = [*samples, *_watched(access, groups, seconds(watch), progress)]
     data = gather(
         spark,
-        cluster,
+        access,
         topics=topics,
         groups=groups,
         start_ms=None if start is None else timestamp_ms(start),
@@ -81,7 +81,7 @@ def report(
 
 def gather(
     spark: SparkSession,
-    cluster: Cluster,
+    access: ClusterAccess,
     *,
     topics: Iterable[str] | None = None,
     groups: Iterable[str] | None = None,
@@ -99,7 +99,7 @@ def gather(
     if from_ms >= to_ms:
         raise InvalidArgument(f"from {from_ms} to {to_ms} is no time", expected="start before end")
     notes = []
-    with cluster.admin() as admin:
+    with Admin(**access.as_keywords()) as admin:
         progress("asking brokers", 0, _STEPS)
         known = admin.topics(internal=True)
         chosen_topics = _chosen_topics(admin, topics, known)
@@ -113,7 +113,7 @@ def gather(
         progress("counting messages", 1, _STEPS)
         stored = gathering.stored(
             spark,
-            cluster,
+            access,
             chosen_topics,
             {topic: spans[topic] for topic in chosen_topics if topic in spans},
             window,
@@ -122,7 +122,7 @@ def gather(
         progress("counting failures", 2, _STEPS)
         told = gathering.failed(
             spark,
-            cluster,
+            access,
             {topic: spans[topic] for topic in failing if topic in spans},
             window,
         )
@@ -139,7 +139,7 @@ def gather(
     ]
     return ReportData(
         title=title,
-        cluster=cluster.namesrv,
+        cluster=access.addresses,
         from_ms=window.from_ms,
         to_ms=window.to_ms,
         made_ms=now,
@@ -194,11 +194,11 @@ def _first_ms(admin: Admin, spans: dict[str, list[Span]], from_ms: int) -> int:
 
 
 def _watched(
-    cluster: Cluster, groups: Iterable[str] | None, duration: float, progress: Progress
+    access: ClusterAccess, groups: Iterable[str] | None, duration: float, progress: Progress
 ) -> tuple[Sample, ...]:
     """Stand by and look for a while."""
     whole = max(1, round(duration))
-    with GroupWatch(groups, namesrv=cluster.namesrv, **cluster.access) as watch:
+    with GroupWatch(groups, **access.as_keywords()) as watch:
         began = time.monotonic()
         while (passed := time.monotonic() - began) < duration:
             progress("watching groups", int(passed), whole)
