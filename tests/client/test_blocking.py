@@ -758,10 +758,10 @@ def test_every_call_in_a_fork_says_so_and_the_parent_goes_on(cluster: ThreadedCl
             refused(producer.stop)
 
         # In the middle of a burst, and with no room left: both are the parent's affair.
-        producer._outbox._is_due = True
+        producer._send_queue._is_due = True
         next(producer._window._submitted)
         in_child(after_it)
-        producer._outbox._is_due = False
+        producer._send_queue._is_due = False
         producer._window.answered += 1
         producer.submit(message).result(10)
         producer.stop()

@@ -34,7 +34,7 @@ from penstock.client.producing.producer import STOP_SECONDS
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector
 from penstock.client.producing.send_futures import Window
-from penstock.client.producing.send_queue import Outbox
+from penstock.client.producing.send_queue import SendQueue
 from penstock.client.session.loop_thread import Host, Lease
 from penstock.client.session.namespaces import wrap
 from penstock.model import Message, MessageQueue, StoredMessage
@@ -86,7 +86,7 @@ class Producer(_Entered, ProducerFacade):
     names (customizedTraceTopic).
     """
 
-    _outbox: Outbox
+    _send_queue: SendQueue
     _window: Window
     _direct: DirectSends | None = None
 
@@ -95,7 +95,7 @@ class Producer(_Entered, ProducerFacade):
         lease = self._open()
         try:
             self._core = self._make_core(lease)
-            self._outbox = Outbox(self._core, lease.host)
+            self._send_queue = SendQueue(self._core, lease.host)
             self._direct = direct_sends(self._core)
             self._window = Window(self._settings.max_in_flight)
             lease.host.run(self._start())
@@ -197,7 +197,7 @@ class Producer(_Entered, ProducerFacade):
         # Before it is counted, and before room is waited for that nobody makes in a fork.
         host.check()
         future = self._window.expect()
-        self._outbox.put(message, host.expect(future), queue, timeout, retry_refusals)
+        self._send_queue.put((message, host.expect(future), queue, timeout, retry_refusals))
         return future
 
     def send_oneway(self, message: Message) -> None:

@@ -25,10 +25,10 @@ from penstock.client.facade import (
     seek_to,
 )
 from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
-from penstock.client.producing.async_send_futures import Inbox
+from penstock.client.producing.async_send_futures import AsyncSendFutures
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector
-from penstock.client.producing.send_queue import Outbox
+from penstock.client.producing.send_queue import SendQueue
 from penstock.client.producing.sending import SendDone
 from penstock.client.session.loop_thread import Lease
 from penstock.client.session.members import TransactionAnswer
@@ -78,8 +78,8 @@ class Producer(_Entered, ProducerFacade):
     ``check_transaction`` may be a coroutine function, which then runs on the loop of ``start``.
     """
 
-    _outbox: Outbox
-    _inbox: Inbox
+    _send_queue: SendQueue
+    _futures: AsyncSendFutures
     _awaits_checks = True
     _loop: asyncio.AbstractEventLoop
     _checks: Tasks
@@ -89,9 +89,9 @@ class Producer(_Entered, ProducerFacade):
         lease = self._open()
         try:
             self._core = self._make_core(lease)
-            self._outbox = Outbox(self._core, lease.host)
+            self._send_queue = SendQueue(self._core, lease.host)
             self._loop = asyncio.get_running_loop()
-            self._inbox = Inbox(self._loop)
+            self._futures = AsyncSendFutures(self._loop)
             self._checks = Tasks(self._what)
             await lease.host.await_(_soon(self._core.start))
         except BaseException:
@@ -151,8 +151,8 @@ class Producer(_Entered, ProducerFacade):
         """
         if queue is not None and not isinstance(queue, MessageQueue):
             queue = await self._choose(queue, message)
-        while self._inbox.unanswered >= self._settings.max_in_flight:
-            await self._inbox.room()
+        while self._futures.unanswered >= self._settings.max_in_flight:
+            await self._futures.room()
         return self._put(message, queue, None, retry=False)
 
     async def _choose(self, queue: QueueSelector, message: Message) -> MessageQueue | None:
@@ -174,10 +174,10 @@ class Producer(_Entered, ProducerFacade):
             message = self._named(message)
         limit = None if timeout is None else seconds(timeout)
         host = self._host
-        answer = self._inbox.expect()
-        done: SendDone = answer  # type: ignore[assignment]  # mypy calls no tuple
-        self._outbox.put(message, host.expect(done), queue, limit, retry)
-        return answer.future
+        send = self._futures.expect()
+        done: SendDone = send  # type: ignore[assignment]  # mypy calls no tuple
+        self._send_queue.put((message, host.expect(done), queue, limit, retry))
+        return send.future
 
     async def send_oneway(self, message: Message) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""

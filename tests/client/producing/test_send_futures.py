@@ -17,7 +17,7 @@ from concurrent.futures import (
 
 import pytest
 
-from penstock.client.producing.async_send_futures import tell
+from penstock.client.producing.async_send_futures import settle_all
 from penstock.client.producing.receipts import Receipt, SendStatus
 from penstock.client.producing.send_futures import SendFuture, Window
 from penstock.errors import PenstockError, RequestTimeout
@@ -120,7 +120,7 @@ def test_who_waits_while_a_result_comes_gets_it() -> None:
 
     def settle() -> None:
         for start in range(0, len(futures), 7):
-            tell(futures[start : start + 7], results[start : start + 7])
+            settle_all(futures[start : start + 7], results[start : start + 7])
 
     def offsets(chosen: list[SendFuture]) -> list[int]:
         return [future.result(SECONDS).queue_offset for future in chosen]
@@ -153,8 +153,8 @@ def test_a_batch_of_two_windows_tells_each_its_own() -> None:
     futures = [windows[0].expect(), windows[1].expect(), windows[0].expect()]
     told: list[Receipt | PenstockError] = []
     results = [RECEIPT._replace(msg_id=str(number)) for number in range(4)]
-    tell([*futures, told.append], results)
-    tell([], [])
+    settle_all([*futures, told.append], results)
+    settle_all([], [])
     assert [future.result().msg_id for future in futures] == ["0", "1", "2"]
     assert told == results[3:]
     assert [window.answered for window in windows] == [2, 1]

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from penstock.client.consuming.listeners import Job
+from penstock.runtime.burst import Burst, WakeUp
 
 log = logging.getLogger(__name__)
 
@@ -52,42 +53,6 @@ class Executor(Protocol):
 
 _calling: contextvars.ContextVar[object] = contextvars.ContextVar("calling", default=None)
 """Whose handler runs here. Set once for each worker, and taken over by tasks a handler starts."""
-
-
-class _Homecoming:
-    """Brings finished jobs back to the session's loop, a burst at a time."""
-
-    __slots__ = ("_done", "_finished", "_is_due", "_loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, finished: Finished) -> None:
-        self._loop = loop
-        self._finished = finished
-        self._done: deque[Job] = deque()
-        self._is_due = False
-
-    @property
-    def is_due(self) -> bool:
-        """Whether somebody is on the way."""
-        return bool(self._done)
-
-    def put(self, job: Job) -> None:
-        """Called from any thread."""
-        self._done.append(job)
-        if not self._is_due:
-            self._is_due = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                log.debug("a handler ended after its session loop job=%r", job)
-
-    def _drain(self) -> None:
-        # The flag falls first: a job put from now on calls again, one put before is taken here.
-        self._is_due = False
-        take = self._done.popleft
-        # What is there now and no more: quick handlers must not keep the loop here for good.
-        jobs = [take() for _ in range(len(self._done))]
-        if jobs:
-            self._finished(jobs)
 
 
 class _Backlog:
@@ -132,8 +97,16 @@ class _AwayBacklog(_Backlog):
         self, loop: asyncio.AbstractEventLoop, finished: Finished, task_limit: int | None
     ) -> None:
         super().__init__(task_limit)
-        self._home = _Homecoming(loop, finished)
+        self._loop = loop
+        self._home: Burst[Job] = Burst(self._wake_session, finished)
+        """Finished jobs on their way back to the session's loop."""
         self._running: dict[int, Job] = {}
+
+    def _wake_session(self, take_jobs: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(take_jobs)
+        except RuntimeError:
+            log.debug("a handler ended after the loop of its session")
 
     @property
     def running(self) -> list[Job]:
@@ -141,7 +114,7 @@ class _AwayBacklog(_Backlog):
 
     @property
     def is_settling(self) -> bool:
-        return self._home.is_due
+        return len(self._home) > 0
 
 
 class ThreadExecutor(_AwayBacklog):
@@ -271,14 +244,13 @@ class CoroutineExecutor(_AwayBacklog):
         self._name = name
         self._workers: set[asyncio.Task[None]] = set()
         self._is_worker_coming = False
-        self._is_due = False
+        self._wake_up = WakeUp(handler_loop.call_soon_threadsafe, self._call_worker)
 
     def submit(self, jobs: Sequence[Job]) -> int:
         taken = self._take(jobs)
-        if taken and not self._is_due:
-            self._is_due = True
+        if taken:
             try:
-                self._handler_loop.call_soon_threadsafe(self._spread)
+                self._wake_up.request()
             except RuntimeError:
                 log.error("the event loop of the handlers is closed name=%s", self._name)
                 self._is_closed = True
@@ -295,11 +267,6 @@ class CoroutineExecutor(_AwayBacklog):
     def _cancel(self) -> None:
         for worker in self._workers:
             worker.cancel()
-
-    def _spread(self) -> None:
-        """On the handlers' loop: there is work."""
-        self._is_due = False
-        self._call_worker()
 
     def _call_worker(self) -> None:
         if not self._is_worker_coming and len(self._workers) < self._limit:

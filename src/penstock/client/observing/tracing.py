@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from penstock.client.consuming.listeners import CONTEXT_TYPE, HookContext
 from penstock.client.producing.outgoing import Envelope
@@ -38,6 +38,7 @@ from penstock.protocol.traces import (
     TransactionEnded,
     encode_trace,
 )
+from penstock.runtime.burst import Burst
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,14 @@ _STATES = {
     TransactionDecision.UNKNOWN: "UNKNOW",  # as Java spells it
 }
 
+_Entry: TypeAlias = tuple[str, Trace, tuple[str, str]]
+"""The topic of the message, what happened, its id and keys."""
+
 
 class Tracer:
     """The traces of one producer or consumer."""
+
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
@@ -83,9 +89,7 @@ class Tracer:
             ProducerSettings(group=f"{GROUP_PREFIX}-{group}-{role}", send_timeout=SEND_TIMEOUT),
         )
         self._ids = unique_ids(session.client_id, session.chance.getrandbits(32))
-        self._waiting: deque[tuple[str, Trace, tuple[str, str]]] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_due = False
+        self._waiting: Burst[_Entry] | None = None
         self._regions: dict[str, str | None] = {}
         self.sent = 0
         self.dropped = 0
@@ -95,14 +99,15 @@ class Tracer:
     def start(self) -> None:
         """Begin to send; called on the session's loop."""
         self._loop = asyncio.get_running_loop()
+        self._waiting = Burst(self._flush_soon, self._send_all)
         self._sender.start()
 
     async def stop(self) -> None:
         """Send what waits, then leave."""
-        if self._loop is None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
             return
-        self._flush()
-        self._loop = None
+        waiting.drain()
         await self._sender.stop()
 
     # ------------------------------------------------------------------------- what happened
@@ -259,29 +264,26 @@ class Tracer:
 
     def put(self, topic: str, trace: Trace, msg_id: str, keys: str) -> None:
         """Have an entry sent soon; called from any thread."""
-        if len(self._waiting) >= MAX_WAITING:
+        waiting = self._waiting
+        if waiting is None:
+            return
+        if len(waiting) >= MAX_WAITING:
             self.dropped += 1
             if self.dropped == 1:
                 log.warning("traces are dropped, too many wait group=%s", self._group)
             return
-        self._waiting.append((topic, trace, (msg_id, keys)))
-        is_batch = len(self._waiting) % MAX_ENTRIES == 0
-        loop = self._loop
-        if loop is not None and (is_batch or not self._is_due):
-            self._is_due = True
-            # A loop that ended has nobody left who could send.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._flush if is_batch else self._flush_soon)
+        # After the end of the loop there is nothing to send with.
+        with contextlib.suppress(RuntimeError):
+            waiting.put((topic, trace, (msg_id, keys)))
+            if len(waiting) % MAX_ENTRIES == 0:
+                self._loop.call_soon_threadsafe(waiting.drain)
 
-    def _flush_soon(self) -> None:
-        self._clock.call_later(FLUSH_SECONDS, self._flush)
+    def _flush_soon(self, flush: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(self._clock.call_later, FLUSH_SECONDS, flush)
 
-    def _flush(self) -> None:
-        # The flag falls first: an entry put from now on makes a call of its own.
-        self._is_due = False
+    def _send_all(self, entries: list[_Entry]) -> None:
         by_topic: dict[str, _Batch] = {}
-        for _ in range(len(self._waiting)):
-            topic, trace, keys = self._waiting.popleft()
+        for topic, trace, keys in entries:
             batch = by_topic.setdefault(topic, _Batch())
             batch.add(encode_trace(trace), keys)
             if batch.is_full:

@@ -1,56 +1,51 @@
-"""Results on their way from a session's loop to the futures of another loop, in bursts.
-
-As in `handover`, a wake-up is paid for once a burst, and the mark falls before the queue is
-emptied.
-"""
+"""Futures of an event loop whose results come from the session's thread, in bursts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.send_futures import SendFuture
 from penstock.errors import PenstockError
+from penstock.runtime.burst import Burst
+
+_Settled: TypeAlias = tuple[Sequence[asyncio.Future[Receipt]], Sequence[Receipt | PenstockError]]
 
 
 class _Place(NamedTuple):
-    inbox: Inbox
+    futures: AsyncSendFutures
     future: asyncio.Future[Receipt]
 
 
-class Answer(_Place):
-    """What settles a future of an inbox from the session's loop."""
+class AsyncSend(_Place):
+    """The callback that settles one future from the session's loop."""
 
     __slots__ = ()
 
     def __call__(self, result: Receipt | PenstockError) -> None:
-        self.inbox.settle((self.future,), (result,))
+        self.futures.settle((self.future,), (result,))
 
 
-class Inbox:
-    """The futures of one event loop that wait for results."""
+class AsyncSendFutures:
+    """The open sends of one event loop."""
 
-    __slots__ = ("_arrived", "_create_future", "_is_due", "_loop", "_room", "unanswered")
+    __slots__ = ("_create_future", "_loop", "_room", "_settled", "unanswered")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._create_future = loop.create_future
-        self._arrived: deque[
-            tuple[Sequence[asyncio.Future[Receipt]], Sequence[Receipt | PenstockError]]
-        ] = deque()
-        self._is_due = False
+        self._settled: Burst[_Settled] = Burst(self._wake, self._set_results)
         self._room: asyncio.Future[None] | None = None
         self.unanswered = 0
         """Futures that wait for their result."""
 
-    def expect(self) -> Answer:
-        """A new future, with what settles it from another thread."""
+    def expect(self) -> AsyncSend:
+        """A new future, with the callback that settles it from another thread."""
         self.unanswered += 1
-        # What Answer(...) does, without its detour through a function: once per message.
-        return tuple.__new__(Answer, (self, self._create_future()))
+        # The same as AsyncSend(...), without the Python function a NamedTuple calls.
+        return tuple.__new__(AsyncSend, (self, self._create_future()))
 
     async def room(self) -> None:
         """Wait until some results have come."""
@@ -63,19 +58,16 @@ class Inbox:
         futures: Sequence[asyncio.Future[Receipt]],
         results: Sequence[Receipt | PenstockError],
     ) -> None:
-        """Each future has its result; called from any thread."""
-        self._arrived.append((futures, results))
-        if not self._is_due:
-            self._is_due = True
-            # A user's loop that ended has nobody left who waits.
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._drain)
+        """Give each future its result; called from any thread."""
+        self._settled.put((futures, results))
 
-    def _drain(self) -> None:
-        self._is_due = False
-        arrived = self._arrived
-        for _ in range(len(arrived)):
-            futures, results = arrived.popleft()
+    def _wake(self, set_results: Callable[[], None]) -> None:
+        # On a loop that was closed no task waits any more.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(set_results)
+
+    def _set_results(self, settled: list[_Settled]) -> None:
+        for futures, results in settled:
             self.unanswered -= len(futures)
             for future, result in zip(futures, results, strict=True):
                 if future.done():
@@ -89,16 +81,16 @@ class Inbox:
             self._room = None
 
 
-def tell(
+def settle_all(
     dones: Sequence[Callable[[Receipt | PenstockError], None]],
     results: Sequence[Receipt | PenstockError],
 ) -> None:
-    """Call each with its result; futures of one inbox or window are handed to it together."""
+    """Call each callback with its result; futures of one owner are settled together."""
     kinds = set(map(type, dones))
-    if kinds == {Answer}:
-        answers = cast(Sequence[Answer], dones)
-        if len({answer.inbox for answer in answers}) == 1:
-            answers[0].inbox.settle([answer.future for answer in answers], results)
+    if kinds == {AsyncSend}:
+        sends = cast(Sequence[AsyncSend], dones)
+        if len({send.futures for send in sends}) == 1:
+            sends[0].futures.settle([send.future for send in sends], results)
             return
     elif kinds == {SendFuture}:
         futures = cast(Sequence[SendFuture], dones)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.client.producing.async_send_futures import tell
+from penstock.client.producing.async_send_futures import settle_all
 from penstock.client.producing.outgoing import (
     REMEMBERED_TAG,
     Envelope,
@@ -190,7 +190,7 @@ class Lingering:
             # Nobody above could tell those who wait: this is called by a timer.
             producer.finished()
             failure = unforeseen(error, f"{len(dones)} messages to {lane.messages[0].topic!r}")
-            tell(dones, [failure] * len(dones))
+            settle_all(dones, [failure] * len(dones))
             return
         if alone is not None:
             [message], [done] = lane.messages, dones
@@ -202,9 +202,9 @@ class Lingering:
             # The batch counted as one send; the others end here.
             producer.finished(len(dones) - 1)
             if isinstance(result, Receipt):
-                tell(dones, receipts_of_batch(result, msg_ids))
+                settle_all(dones, receipts_of_batch(result, msg_ids))
             else:
-                tell(dones, [result] * len(dones))
+                settle_all(dones, [result] * len(dones))
 
         first = Message(lane.messages[0].topic, b"")  # The wish already says what its key meant.
         producer.send_batch_body(first, msg_ids, body, lane.wish, done_all, retry_refusals=True)
