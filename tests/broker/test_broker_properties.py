@@ -28,7 +28,7 @@ def test_region_trace_and_cluster_are_added_behind_what_was_sent(stamp: BrokerPr
         "UNIQ_KEY": "U", "TAGS": "a", "WAIT": "true", **ADDED,
     }  # fmt: skip
     assert stamped.unique_id == "U"
-    assert stamped.special is None
+    assert stamped.ruled is None
 
 
 def test_a_missing_last_separator_does_not_glue_properties_together(
@@ -65,8 +65,8 @@ def test_a_receipt_of_an_earlier_delivery_is_dropped(stamp: BrokerProperties) ->
 
 
 @pytest.mark.parametrize("key", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG"])
-def test_properties_that_ask_for_more_come_back_parsed(stamp: BrokerProperties, key: str) -> None:
+def test_properties_with_a_rule_come_back_parsed(stamp: BrokerProperties, key: str) -> None:
     stamped = stamp.stamp(f"UNIQ_KEY\x01U\x02{key}\x013\x02")
-    assert stamped.special is not None
-    assert stamped.special[key] == "3"
-    assert parse_properties(stamped.text) == stamped.special
+    assert stamped.ruled is not None
+    assert stamped.ruled[key] == "3"
+    assert parse_properties(stamped.text) == stamped.ruled

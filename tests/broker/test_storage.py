@@ -138,7 +138,7 @@ async def test_a_disk_that_is_too_slow_is_admitted(tmp_path: Path) -> None:
         assert (await start_send(wire, b"fast again")).code == OK
 
 
-async def test_who_does_not_want_to_wait_need_not(tmp_path: Path) -> None:
+async def test_a_send_with_wait_false_is_answered_before_the_disk(tmp_path: Path) -> None:
     files = SlowDisk()
     async with Stage(tmp_path) as stage:
         wire = await stage.connect(await stage.broker(files=files, store=SYNC))

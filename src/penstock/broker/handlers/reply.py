@@ -11,26 +11,22 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.broker.handlers.fast_send import SENDER_FLAGS, born_host
+from penstock.broker.handlers.send import checked_body, queue_of_send, refuse_if_slave
 from penstock.broker.state import BrokerState
-from penstock.broker.tables.topics import SEND_FORBIDDEN
 from penstock.errors import (
     IllegalMessage,
-    InvalidArgument,
-    NoPermission,
     PenstockError,
     RemotingError,
     StoreError,
-    SystemBusy,
 )
-from penstock.model.hosts import offset_message_id, parse_host
+from penstock.model.hosts import offset_message_id
 from penstock.model.names import Property
 from penstock.model.properties import format_properties, parse_properties
 from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
 from penstock.protocol.headers import decode_send_v2, encode_header, header_codec
 from penstock.protocol.headers.send import PushReply, SendMessage
-from penstock.protocol.records.sys_flags import SysFlag
-from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise
 from penstock.store import Appended, Draft
 
@@ -93,48 +89,21 @@ class Replying:
     def _draft(self, peer: Peer, command: Command, ask: SendMessage) -> Draft:
         """Check a reply as a send is checked, and make it ready for the store."""
         broker = self._broker
-        if broker.config.is_slave:
-            raise SystemBusy(f"[REJECTREQUEST]broker {broker.config.broker_name} is a slave")
-        body = command.body
-        assert type(body) is bytes, "a received body is bytes"
-        limit = broker.storage.max_message_size
-        if not 0 < len(body) <= limit:
-            raise IllegalMessage(
-                f"a reply of {len(body)} bytes", expected=f"1 to {limit} (maxMessageSize)"
-            )
+        refuse_if_slave(broker)
+        body = checked_body(broker, command)
         return Draft(
             ask.topic,
-            self._queue(ask),
+            queue_of_send(broker, ask),
             body,
             broker.broker_properties.stamp(ask.properties or "").text.encode(),
             ask.flag,
-            ask.sys_flag & ~SysFlag.TRANSACTION_MASK,
+            ask.sys_flag & SENDER_FLAGS,
             ask.born_timestamp,
-            parse_host(peer.remote),
+            born_host(peer),
             broker.store_host,
             ask.reconsume_times,
             0,
         )
-
-    def _queue(self, ask: SendMessage) -> int:
-        topics = self._broker.topics
-        if ask.topic in SEND_FORBIDDEN:
-            raise NoPermission(f"Sending message to topic[{ask.topic}] is forbidden.")
-        config = topics.get(ask.topic)
-        if config is None:
-            check_topic(ask.topic)
-            config = topics.create_for_send(
-                ask.topic, ask.default_topic, ask.default_topic_queue_nums
-            )
-        queues = max(config.read_queue_nums, config.write_queue_nums)
-        if ask.queue_id < 0:
-            return self._broker.random_below(max(1, config.write_queue_nums))
-        if ask.queue_id >= queues:
-            raise InvalidArgument(
-                f"request queueId[{ask.queue_id}] is illegal for topic {ask.topic}",
-                expected=f"0 to {queues - 1}",
-            )
-        return ask.queue_id
 
     def _push(
         self, peer: Peer, ask: SendMessage, draft: Draft, properties: dict[str, str]

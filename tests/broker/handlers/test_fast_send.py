@@ -1,7 +1,7 @@
-"""Usual sends take a shortcut past the handler; nobody can tell by what comes of it.
+"""The fast path of sends gives the same results as the plain path.
 
-A header whose first key is its code may take the shortcut. The same header with its keys in another
-order never does, so every request here is made both ways and has to end the same.
+A header whose first key is its code may take the fast path. The same header with its keys in
+another order never does, so every request here is sent both ways and must have the same outcome.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROPERTIES = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01created\x02"
 
 
 def header(**changes: object) -> dict[str, object]:
-    """A usual header; a change of None takes a field away."""
+    """A usual header; a change of None removes a field."""
     ext: dict[str, object] = dict(
         encode_send_v2(
             SendMessage(
@@ -69,7 +69,7 @@ def frame(head: dict[str, object], body: bytes) -> bytes:
 
 
 async def ask(broker: Broker, head: dict[str, object], body: bytes) -> Command | None:
-    """The answer to one request on a connection of its own; None if it was hung up on."""
+    """The answer to one request on its own connection; None if the broker closed it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     decoder = FrameDecoder()
     writer.write(frame(head, body))
@@ -82,12 +82,12 @@ async def ask(broker: Broker, head: dict[str, object], body: bytes) -> Command |
         writer.close()
 
 
-def the_long_way(head: dict[str, object]) -> dict[str, object]:
+def on_plain_path(head: dict[str, object]) -> dict[str, object]:
     return dict(reversed(head.items()))
 
 
-def told(answer: Command | None) -> object:
-    """What an answer says, but for the place of the message."""
+def said(answer: Command | None) -> object:
+    """An answer without the place of the message."""
     if answer is None:
         return None
     ext = dict(answer.ext or {})
@@ -110,15 +110,15 @@ def kept(record: Record) -> object:
     )
 
 
-async def opened(broker: Broker, wire: Wire) -> None:
-    """Send the first messages, which no shortcut may take."""
+async def enable_fast_path(broker: Broker, wire: Wire) -> None:
+    """Send the first message, which enables the fast path of its queue."""
     await put_topic(wire, "T", 4)
     assert (await wire.send("T")).code == 0
     assert orjson.dumps(header()).startswith(shortcut_key(RequestCode.SEND_MESSAGE_V2))
 
 
 @pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
-def test_java_producers_write_headers_that_may_take_the_shortcut(release: str) -> None:
+def test_java_producers_write_headers_that_may_take_the_fast_path(release: str) -> None:
     with gzip.open(VECTORS / f"frames-{release}.jsonl.gz", "rt") as lines:
         frames = [
             bytes.fromhex(one["frame_hex"]) for line in lines if _is_send(one := orjson.loads(line))
@@ -184,9 +184,16 @@ CHANGES: list[dict[str, object]] = [
     {"i": 'UNIQ_KEY\x01"\\\u00fc\x02'},
     {"i": "x" * 40_000},
     {"j": "3"},
+    {"j": "1e1"},
+    {"j": "1.0"},
     {"j": None},
+    {"l": "3"},
+    {"l": "often"},
     {"m": "true"},
     {"m": "TRUE"},
+    {"m": "1"},
+    {"m": "yes"},
+    {"k": "maybe"},
     {"m": None},
     {"opaque": 0},
     {"opaque": 2**31 - 1},
@@ -195,6 +202,8 @@ CHANGES: list[dict[str, object]] = [
     {"opaque": "7"},
     {"opaque": 1.5},
     {"version": None},
+    {"version": "new"},
+    {"remark": 5},
     {"language": "KLINGON"},
     {"extFields": None},
     {"extFields": []},
@@ -209,7 +218,7 @@ BATCH: dict[str, object] = {"code": RequestCode.SEND_BATCH_MESSAGE, "m": "true"}
 
 
 def batch(*properties: bytes) -> bytes:
-    return encode_batch([BatchItem(b"body", said) for said in properties])
+    return encode_batch([BatchItem(b"body", one) for one in properties])
 
 
 USUAL_BATCH = batch(*(b"UNIQ_KEY\x01id-%02d\x02" % number for number in range(20)))
@@ -217,25 +226,25 @@ USUAL_BATCH = batch(*(b"UNIQ_KEY\x01id-%02d\x02" % number for number in range(20
 
 @pytest.mark.parametrize("is_batch", [False, True])
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
-async def test_a_request_ends_the_same_on_either_way(
+async def test_a_request_has_the_same_outcome_on_either_path(
     broker: Broker, wire: Wire, changes: dict[str, object], is_batch: bool
 ) -> None:
-    await opened(broker, wire)
+    await enable_fast_path(broker, wire)
     head = header(**({**BATCH, **changes} if is_batch else changes))
     body = USUAL_BATCH if is_batch else b"body"
     outcomes = []
-    for way in (head, the_long_way(head)):
+    for way in (head, on_plain_path(head)):
         before = broker.state.storage.store.max_position
         answer = None
-        # A response nobody asked for is not answered: nothing to wait for.
+        # An unexpected response is not answered: nothing to wait for.
         if changes != {"flag": 1}:
             answer = await ask(broker, way, body)
-        outcomes.append((told(answer), broker.state.storage.store.max_position > before))
-    short, long = outcomes
+        outcomes.append((said(answer), broker.state.storage.store.max_position > before))
+    fast, plain = outcomes
     if "e" in changes or "i" in changes:
-        # The broker chooses a queue, or an id, and never the same.
-        short, long = _without_choices(short), _without_choices(long)
-    assert short == long
+        # The broker chooses a queue or an id, each time another one.
+        fast, plain = _without_choices(fast), _without_choices(plain)
+    assert fast == plain
 
 
 def _without_choices(outcome: tuple[object, bool]) -> tuple[object, bool]:
@@ -248,10 +257,12 @@ def _without_choices(outcome: tuple[object, bool]) -> tuple[object, bool]:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"y" * 300_000])
-async def test_a_body_ends_the_same_on_either_way(broker: Broker, wire: Wire, body: bytes) -> None:
-    await opened(broker, wire)
+async def test_a_body_has_the_same_outcome_on_either_path(
+    broker: Broker, wire: Wire, body: bytes
+) -> None:
+    await enable_fast_path(broker, wire)
     head = header()
-    assert told(await ask(broker, head, body)) == told(await ask(broker, the_long_way(head), body))
+    assert said(await ask(broker, head, body)) == said(await ask(broker, on_plain_path(head), body))
 
 
 @pytest.mark.parametrize(
@@ -267,11 +278,13 @@ async def test_a_body_ends_the_same_on_either_way(broker: Broker, wire: Wire, bo
         b"no batch at all, but a body of some length",
     ],
 )
-async def test_a_batch_ends_the_same_on_either_way(broker: Broker, wire: Wire, body: bytes) -> None:
-    await opened(broker, wire)
+async def test_a_batch_has_the_same_outcome_on_either_path(
+    broker: Broker, wire: Wire, body: bytes
+) -> None:
+    await enable_fast_path(broker, wire)
     head = header(**BATCH, e="2", f="12", j="3", g="1700000000123")
-    answers = [await ask(broker, way, body) for way in (the_long_way(head), head, head)]
-    assert told(answers[0]) == told(answers[1]) == told(answers[2])
+    answers = [await ask(broker, way, body) for way in (on_plain_path(head), head, head)]
+    assert said(answers[0]) == said(answers[1]) == said(answers[2])
     records = await all_records(wire, "T", 2)
     count = len(records) // 3
     assert [record.queue_offset for record in records] == list(range(3 * count))
@@ -286,22 +299,22 @@ async def test_a_batch_ends_the_same_on_either_way(broker: Broker, wire: Wire, b
     assert broker.state.stats.puts_of("T").count == 1 + len(records)
 
 
-async def test_a_short_receipt_names_one_message_on_either_way(broker: Broker, wire: Wire) -> None:
-    await opened(broker, wire)
+async def test_a_short_receipt_names_one_message_on_either_path(broker: Broker, wire: Wire) -> None:
+    await enable_fast_path(broker, wire)
     head = header(**BATCH)
     assert isinstance(head["extFields"], dict)
     head["extFields"][SHORT_RECEIPT] = "true"
-    for way in (the_long_way(head), head):
+    for way in (on_plain_path(head), head):
         answer = await ask(broker, way, USUAL_BATCH)
         assert answer is not None
         assert answer.code == ResponseCode.SUCCESS
         assert "," not in (answer.ext or {})["msgId"]
 
 
-async def test_the_same_record_is_stored_on_either_way(broker: Broker, wire: Wire) -> None:
-    await opened(broker, wire)
+async def test_the_same_record_is_stored_on_either_path(broker: Broker, wire: Wire) -> None:
+    await enable_fast_path(broker, wire)
     head = header(e="2", h="77", f="12", j="3", g="1700000000123")
-    for way in (the_long_way(head), head, head):
+    for way in (on_plain_path(head), head, head):
         answer = await ask(broker, way, b"body")
         assert answer is not None
         assert answer.code == ResponseCode.SUCCESS
@@ -313,7 +326,7 @@ async def test_the_same_record_is_stored_on_either_way(broker: Broker, wire: Wir
 
 
 async def test_a_oneway_send_is_stored_and_not_answered(broker: Broker, wire: Wire) -> None:
-    await opened(broker, wire)
+    await enable_fast_path(broker, wire)
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     writer.write(frame(header(flag=ONEWAY), b"quiet"))
     writer.write(frame(header(opaque=8), b"loud"))
@@ -326,8 +339,8 @@ async def test_a_oneway_send_is_stored_and_not_answered(broker: Broker, wire: Wi
     writer.close()
 
 
-async def test_a_topic_that_changes_is_looked_at_again(broker: Broker, wire: Wire) -> None:
-    await opened(broker, wire)
+async def test_a_changed_topic_is_checked_again(broker: Broker, wire: Wire) -> None:
+    await enable_fast_path(broker, wire)
     head = header(e="3")
     for _ in range(2):
         answer = await ask(broker, head, b"body")
@@ -343,15 +356,15 @@ async def test_a_topic_that_changes_is_looked_at_again(broker: Broker, wire: Wir
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_a_full_disk_is_told_on_the_short_way_too(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_on_the_fast_path_too(tmp_path: Path) -> None:
     files = FaultyFiles(SimulatedDisk())
     async with Stage(tmp_path) as stage:
         broker = await stage.broker(files=files)
-        await opened(broker, await stage.connect(broker))
+        await enable_fast_path(broker, await stage.connect(broker))
         files.disk.free_bytes = 0
-        # The write that finds the disk full comes after the answer was made, which never leaves.
+        # The write that finds the disk full comes after the answer was encoded; it is not sent.
         assert await ask(broker, header(), b"lost") is None
-        refused = [await ask(broker, way, b"x") for way in (header(), the_long_way(header()))]
-        assert told(refused[0]) == told(refused[1])
+        refused = [await ask(broker, way, b"x") for way in (header(), on_plain_path(header()))]
+        assert said(refused[0]) == said(refused[1])
         assert refused[0] is not None
         assert refused[0].code == ResponseCode.SERVICE_NOT_AVAILABLE

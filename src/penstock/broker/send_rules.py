@@ -1,0 +1,180 @@
+"""What properties mean on a send: one row for each property that has an effect.
+
+A rule for a property is a row of `RULES` and nothing else. Everything that looks for properties is
+derived from the table:
+
+* `find_ruled` tells whether any rule may apply to a property string. It is the gate of the fast
+  path: without a match the string is stored as it is and never parsed.
+* `effects_of` applies the rules to the parsed properties of a single message or of the envelope of
+  a batch; `check_batch_item` applies those for a message inside a batch.
+* `BATCH_MARKS` are what the store looks for in the properties of a whole batch before it takes the
+  fast path for batches.
+* `DROPPED` and `REPLACED` say what does not go into the record as it was sent.
+
+Keys are always searched together with their separators, so a property whose name or value merely
+contains one of these keys is a property like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from penstock.errors import IllegalMessage, NoPermission
+from penstock.model.names import Property
+
+VALUE_MARK: Final = "\x01"
+END_MARK: Final = "\x02"
+_SHOWN_CHARACTERS: Final = 100
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the properties of a send ask for besides storing it; rules write it."""
+
+    now_ms: int = 0
+    delay_levels: str = ""
+    """The levels of this broker, as errors show them."""
+    delay_level: int = 0
+    """Above 0: deliver the message after the delay of this level."""
+    waits_for_disk: bool = True
+    """Whether the answer waits for the disk where the broker flushes synchronously."""
+
+
+Apply: TypeAlias = Callable[[Effects, str, str], None]
+"""Called with the effects, the key and the value of a property; raises to refuse the send."""
+
+
+class SendRule(NamedTuple):
+    """The meaning of one property."""
+
+    key: str
+    single: Apply | None = None
+    """For a single message, and for the envelope of a batch where ``batch`` says nothing."""
+    batch: Apply | None = None
+    """For the envelope of a batch and for each message in it."""
+    value: str | None = None
+    """The rule applies to this value only."""
+    stored: Literal["as sent", "dropped", "replaced"] = "as sent"
+    """Replaced: the broker stores a value of its own."""
+
+    @property
+    def mark(self) -> str:
+        """What the property string contains where the rule may apply."""
+        value = "" if self.value is None else self.value + END_MARK
+        return self.key + VALUE_MARK + value
+
+
+# Rules
+
+
+def _refuse_transaction(effects: Effects, key: str, value: str) -> None:
+    if value.lower() == "true":
+        raise NoPermission(
+            "transactional messages are not supported by this broker yet",
+            hint="send the message after the local transaction has committed",
+        )
+
+
+def _refuse_transaction_in_batch(effects: Effects, key: str, value: str) -> None:
+    if value.lower() == "true":
+        raise transaction_in_batch()
+
+
+def transaction_in_batch() -> IllegalMessage:
+    """The error for a batch that is flagged as prepared, or has a message that is."""
+    return IllegalMessage(
+        "a batch with a transactional message", expected="no transactions in batches"
+    )
+
+
+def _delay(effects: Effects, key: str, value: str) -> None:
+    effects.delay_level = max(0, _number(key, value))
+
+
+def _refuse_delay_in_batch(effects: Effects, key: str, value: str) -> None:
+    # A batch is stored at once, so its messages would be delivered too early.
+    if key != Property.DELAY or _number(key, value) > 0:
+        raise IllegalMessage("a batch with a delayed message", expected="no delay in batches")
+
+
+def _refuse_timer(effects: Effects, key: str, value: str) -> None:
+    # A delay level takes precedence. A time that has passed asks for nothing.
+    passed = effects.now_ms if key == Property.TIMER_DELIVER_MS else 0
+    if not effects.delay_level and _number(key, value) > passed:
+        raise IllegalMessage(
+            "timer messages are not supported by this broker yet",
+            hint=f"use one of the delay levels: {effects.delay_levels}",
+        )
+
+
+def _do_not_wait(effects: Effects, key: str, value: str) -> None:
+    effects.waits_for_disk = False
+
+
+RULES: Final = (
+    SendRule(Property.TRANSACTION_PREPARED, _refuse_transaction, _refuse_transaction_in_batch),
+    SendRule(Property.DELAY, _delay, _refuse_delay_in_batch),
+    # After DELAY, which they yield to.
+    SendRule(Property.TIMER_DELAY_SECONDS, _refuse_timer, _refuse_delay_in_batch),
+    SendRule(Property.TIMER_DELAY_MS, _refuse_timer, _refuse_delay_in_batch),
+    SendRule(Property.TIMER_DELIVER_MS, _refuse_timer, _refuse_delay_in_batch),
+    SendRule(Property.WAIT, _do_not_wait, value="false"),
+    # The receipt of an earlier delivery has no meaning for the new record.
+    SendRule(Property.POP_RECEIPT, stored="dropped"),
+    SendRule(Property.REGION, stored="replaced"),
+    SendRule(Property.TRACE_ON, stored="replaced"),
+    SendRule(Property.CLUSTER, stored="replaced"),
+)
+"""Applied in this order."""
+
+
+# Derived
+
+# A pattern that begins with a literal is searched with memchr: each property costs one comparison.
+find_ruled: Final = re.compile(
+    f"{END_MARK}(?:{'|'.join(re.escape(rule.mark) for rule in RULES)})"
+).search
+"""A match if a rule may apply to a property string that is enclosed in separators."""
+
+BATCH_MARKS: Final = tuple(rule.mark.encode() for rule in RULES if rule.batch is not None)
+DROPPED: Final = tuple(rule.key for rule in RULES if rule.stored == "dropped")
+REPLACED: Final = tuple(rule.key for rule in RULES if rule.stored == "replaced")
+
+
+def effects_of(
+    properties: Mapping[str, str], *, is_batch: bool, now_ms: int, delay_levels: str
+) -> Effects:
+    """Apply the rules to a single message, or to the envelope of a batch."""
+    effects = Effects(now_ms, delay_levels)
+    for rule in RULES:
+        apply = rule.batch or rule.single if is_batch else rule.single
+        _apply(apply, rule, effects, properties)
+    return effects
+
+
+def check_batch_item(properties: Mapping[str, str]) -> None:
+    """Refuse what a message inside a batch may not have."""
+    effects = Effects()
+    for rule in RULES:
+        _apply(rule.batch, rule, effects, properties)
+
+
+def _apply(
+    apply: Apply | None, rule: SendRule, effects: Effects, properties: Mapping[str, str]
+) -> None:
+    value = properties.get(rule.key)
+    if apply is not None and value is not None and rule.value in (None, value):
+        apply(effects, rule.key, value)
+
+
+def _number(key: str, text: str) -> int:
+    """A time that cannot be read is refused, as by RocketMQ: the message would go out at once."""
+    try:
+        return int(text)
+    except ValueError:
+        raise IllegalMessage(
+            f"property {key} is {text[:_SHOWN_CHARACTERS]!r}", expected="a whole number"
+        ) from None
