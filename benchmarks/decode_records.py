@@ -18,8 +18,8 @@ from benchmarks.effort import QUICK, Effort, Figures, at_least
 from benchmarks.script import main
 
 from penstock.model.hosts import pack_host
+from penstock.model.properties import encode_properties
 from penstock.protocol.records.codec import encode_record
-from penstock.protocol.records.properties import encode_properties
 from penstock.protocol.records.pulled import messages_from_pull
 
 MESSAGES_PER_PULL = 32

@@ -20,7 +20,7 @@ from penstock import (
     StoredMessage,
     aio,
 )
-from penstock.protocol.filters.tags import java_hash
+from penstock.model.java_hash import java_hash
 from penstock.protocol.records.sys_flags import SysFlag
 
 

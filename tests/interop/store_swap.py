@@ -28,12 +28,11 @@ from tests.interop.servers import (
 from tests.interop.toolchain import BUILD, Toolchain
 
 from penstock.model.hosts import pack_host
-from penstock.model.properties import parse_properties
+from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.records.batches import BatchItem
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.protocol.records.compression import Compression, compress, decompress
 from penstock.protocol.records.message_ids import UniqueIds, offset_message_id
-from penstock.protocol.records.properties import encode_properties
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import Draft, MessageStore, StoreConfig
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.support.paths import VECTORS
 
+from penstock.model.properties import format_properties, parse_properties
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.registration import decode_registration, encode_registration
 from penstock.protocol.codes import RequestCode
@@ -28,7 +29,6 @@ from penstock.protocol.headers.nameserver import RegisterBroker
 from penstock.protocol.headers.registry import REQUESTS, RawBody, RequestType
 from penstock.protocol.records.batches import decode_batch, encode_batch
 from penstock.protocol.records.codec import Record, decode_record, decode_records, encode_record
-from penstock.protocol.records.properties import format_properties, parse_properties
 
 SERIALIZERS = {"JSON": JSON, "ROCKETMQ": BINARY}
 UNKNOWN_CODE = 9999

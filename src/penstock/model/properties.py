@@ -10,12 +10,20 @@ does not survive a reader, so writing one is refused instead of losing it silent
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.errors import IllegalMessage
 
-MAX_PROPERTIES_BYTES = 32767
-_VALUE_MARK = "\x01"
-_END_MARK = "\x02"
+MAX_PROPERTIES_BYTES: Final = 32767
+_VALUE_MARK: Final = "\x01"
+_END_MARK: Final = "\x02"
+_END: Final = 2
+
+# The keys that a store looks for in every record, with the separator behind them.
+TAGS: Final = b"TAGS\x01"
+KEYS: Final = b"KEYS\x01"
+UNIQUE_KEY: Final = b"UNIQ_KEY\x01"
+DELAY: Final = b"DELAY\x01"
 
 
 def parse_properties(text: str | bytes | bytearray | memoryview) -> dict[str, str]:
@@ -85,21 +93,34 @@ def _unwritable_pair(properties: Mapping[str, str]) -> IllegalMessage:
     raise AssertionError("a property was refused, yet every pair is fine")
 
 
-def get_property(properties: bytes, key: bytes) -> bytes | None:
-    """The value of one key in a raw property string, without parsing the others.
+# Reading single values of raw property strings, without decoding the others.
 
-    For the broker, which needs one or two properties of a record. Keys and values are the UTF-8
-    bytes; the answer is what ``parse_properties`` would give.
+
+def find_value(properties: bytes, key: bytes) -> tuple[int, int]:
+    """Start and end of the last non-empty value of ``key``; (0, 0) without one.
+
+    ``key`` includes the separator behind it: ``b"TAGS\\x01"``.
     """
-    needle = key + b"\x01"
-    # The last duplicate wins, so search from the end; an empty value does not count.
-    position = properties.rfind(needle)
-    while position >= 0:
-        if position == 0 or properties[position - 1] == 2:
-            start = position + len(needle)
-            end = properties.find(b"\x02", start)
-            value = properties[start:] if end < 0 else properties[start:end]
-            if value:
-                return value
-        position = properties.rfind(needle, 0, position + len(needle) - 1)
-    return None
+    at = properties.rfind(key)
+    while at >= 0:
+        if at == 0 or properties[at - 1] == _END:
+            start = at + len(key)
+            stop = properties.find(b"\x02", start)
+            if stop < 0:
+                stop = len(properties)
+            if stop > start:
+                return start, stop
+        at = properties.rfind(key, 0, at + len(key) - 1)
+    return 0, 0
+
+
+def value_of(properties: bytes, key: bytes) -> bytes:
+    """The last non-empty value of ``key``, as `find_value` finds it; empty without one."""
+    start, stop = find_value(properties, key)
+    return properties[start:stop]
+
+
+def get_property(properties: bytes, key: bytes) -> bytes | None:
+    """The value that ``parse_properties`` would give for one key, in UTF-8."""
+    start, stop = find_value(properties, key + b"\x01")
+    return properties[start:stop] or None

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
+from penstock.model.properties import DELAY, KEYS, TAGS, UNIQUE_KEY, value_of
 from penstock.protocol.filters.tags import tag_code
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store.bulk.batch_encoding import EncodedBatch
@@ -19,7 +20,6 @@ from penstock.store.consume_queue import ConsumeQueue, pack_unit, pack_units
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import Scanned
-from penstock.store.property_scan import DELAY, KEYS, TAGS, UNIQUE_KEY, value_of
 from penstock.store.queue_table import TAIL_BYTES, QueueTable
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,8 @@ _Visible = tuple[ConsumeQueue, int, int, int, bytes]
 
 def message_keys(properties: bytes) -> list[bytes]:
     """The keys a message is indexed by: its unique id, then the words of KEYS."""
-    marked = b"\x02%b\x02" % properties
-    unique = value_of(marked, UNIQUE_KEY)
-    words = value_of(marked, KEYS)
+    unique = value_of(properties, UNIQUE_KEY)
+    words = value_of(properties, KEYS)
     return ([unique] if unique else []) + [word for word in words.split(b" ") if word]
 
 
@@ -181,22 +180,19 @@ class IndexBuilder:
         tag_codes = self._tag_codes
         for queue, position, size, queue_offset, sys_flag, timestamp, properties in staged:
             kind = sys_flag & _TRANSACTION
-            marked = b"\x02%b\x02" % properties
             if index is not None and kind != _ROLLBACK:
                 topic_hash = queue.topic_hash or self._topic_hash_of(queue)
-                for key in self._keys(marked):
+                for key in self._keys(properties):
                     keys.append((topic_hash, key, position, timestamp))
             if kind in _UNQUEUED or queue.is_deleted:
                 continue
-            at = marked.rfind(TAGS)
-            if at < 0 and not queue.is_schedule:
-                code = 0
-            else:
-                tag = marked[at + 6 : marked.find(b"\x02", at + 6)] if at >= 0 else b""
-                known = tag_codes.get(tag) if tag else None
-                if known is None or queue.is_schedule:
-                    known = self._tags_code(queue, marked, timestamp)
-                code = known
+            code = 0
+            if queue.is_schedule:
+                code = self._tags_code(queue, properties, timestamp)
+            elif TAGS in properties:
+                tag = value_of(properties, TAGS)
+                known = tag_codes.get(tag)
+                code = self._tag_code(tag) if known is None else known
             tail = queue.tail
             if not tail:
                 queues.dirty[queue] = None
@@ -270,7 +266,7 @@ class IndexBuilder:
             if position < start or sys_flag & _TRANSACTION == _ROLLBACK:
                 continue
             topic_hash = self._topic_hash(topic)
-            for key in self._keys(b"\x02%b\x02" % properties):
+            for key in self._keys(properties):
                 keys.append((topic_hash, key, position, timestamp))
         if keys:
             self._add_keys(index, keys)
@@ -293,8 +289,8 @@ class IndexBuilder:
                 )  # fmt: skip
                 continue
             code = 0
-            if b"TAGS\x01" in properties or queue.is_schedule:
-                code = self._tags_code(queue, b"\x02%b\x02" % properties, timestamp)
+            if TAGS in properties or queue.is_schedule:
+                code = self._tags_code(queue, properties, timestamp)
             tail = queue.tail
             if tail and queue_offset == queue.max_offset and queue in replayed:
                 # What replay_entry does for a queue that goes on where it was.
@@ -319,34 +315,31 @@ class IndexBuilder:
             topic_hash = self._topic_hashes[topic] = TopicHash(topic.encode())
         return topic_hash
 
-    def _keys(self, marked: bytes) -> list[bytes]:
+    def _keys(self, properties: bytes) -> list[bytes]:
         """The keys a message is indexed by: its unique id, the words of KEYS, its tag if wanted."""
         keys: list[bytes] = []
-        at = marked.rfind(UNIQUE_KEY)
-        if at >= 0:
-            unique = marked[at + 10 : marked.find(b"\x02", at + 10)] or value_of(marked, UNIQUE_KEY)
-            if unique:
-                keys.append(unique)
-        at = marked.rfind(KEYS)
-        if at >= 0:
-            words = marked[at + 6 : marked.find(b"\x02", at + 6)] or value_of(marked, KEYS)
+        unique = value_of(properties, UNIQUE_KEY)
+        if unique:
+            keys.append(unique)
+        if KEYS in properties:
+            words = value_of(properties, KEYS)
             if b" " in words:
                 keys += [word for word in words.split(b" ") if word]
             elif words:
                 keys.append(words)
         if self._index_tags:
-            tag = value_of(marked, TAGS)
+            tag = value_of(properties, TAGS)
             if tag:
                 keys.append(b"T#" + tag)
         return keys
 
-    def _tags_code(self, queue: ConsumeQueue, marked: bytes, timestamp: int) -> int:
+    def _tags_code(self, queue: ConsumeQueue, properties: bytes, timestamp: int) -> int:
         """The number kept of a tag; for a delayed message the time of its delivery instead."""
         if queue.is_schedule:
-            delivery = self._delivery_time(value_of(marked, DELAY), timestamp)
+            delivery = self._delivery_time(value_of(properties, DELAY), timestamp)
             if delivery is not None:
                 return delivery
-        return self._tag_code(value_of(marked, TAGS))
+        return self._tag_code(value_of(properties, TAGS))
 
     def _tag_code(self, tag: bytes) -> int:
         code = self._tag_codes.get(tag)

@@ -7,12 +7,13 @@ the way of every append.
 
 from __future__ import annotations
 
-import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from operator import mul
+
+from penstock.model.java_hash import hash_units, utf16_units
 
 _MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
@@ -24,16 +25,8 @@ _LAST_FACTORS = _FACTORS[_LAST]
 _MAX_CACHED_HEADS = 4096
 
 
-def _utf16(text: bytes) -> tuple[int, ...]:
-    """What Java sees of a UTF-8 text: characters outside the basic plane are two."""
-    wide = text.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
-    return struct.unpack(f">{len(wide) // 2}H", wide)
-
-
-def _hash(units: Iterable[int], value: int = 0) -> int:
-    for unit in units:
-        value = (31 * value + unit) & _MASK
-    return value
+def _utf16(text: bytes) -> Iterable[int]:
+    return utf16_units(text.decode("utf-8", "replace"))
 
 
 class TopicHash:
@@ -46,7 +39,7 @@ class TopicHash:
     __slots__ = ("prefix_hash",)
 
     def __init__(self, topic: bytes) -> None:
-        self.prefix_hash = _hash(_utf16(topic + b"#"))
+        self.prefix_hash = hash_units(_utf16(topic + b"#"))
         """The hash of ``topic#``, which a key of n characters moves up by 31^n."""
 
     def hash(self, key: bytes) -> int:
@@ -65,7 +58,7 @@ class TopicHash:
                 )
             value &= _MASK
         else:
-            value = _hash(_utf16(key), self.prefix_hash)
+            value = hash_units(_utf16(key), self.prefix_hash)
         if value & _SIGN:
             value = (1 << 32) - value
             return 0 if value == _SIGN else value
@@ -89,7 +82,7 @@ class TopicHash:
 
 @lru_cache(_MAX_CACHED_HEADS)
 def _head_hash(head: bytes) -> int:
-    return _hash(head)
+    return hash_units(head)
 
 
 # Many keys are hashed at once, as digits of one large number. A key takes a lane, of 32 bytes say,

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import SubscriptionIllegal
 from penstock.model import Subscription
+from penstock.model.java_hash import java_hash
 from penstock.protocol.filters.tags import (
     MAX_TAG_CHARACTERS,
     compile_sql,
-    java_hash,
     parse_tags,
     subscription,
     tag_code,

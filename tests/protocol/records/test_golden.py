@@ -14,6 +14,7 @@ import pytest
 from tests.support.paths import VECTORS
 
 from penstock.model.hosts import unpack_host
+from penstock.model.properties import encode_properties, get_property, parse_properties
 from penstock.model.record_layout import BLANK_MAGIC
 from penstock.protocol.filters.tags import compile_sql
 from penstock.protocol.records.batches import decode_batch, encode_batch
@@ -24,7 +25,6 @@ from penstock.protocol.records.codec import (
     encode_record,
     peek_record,
 )
-from penstock.protocol.records.properties import encode_properties, get_property, parse_properties
 from penstock.protocol.records.pulled import message_from_record, messages_from_pull
 
 STORES = ["4.9.7", "5.5.0", "5.5.0-killed"]

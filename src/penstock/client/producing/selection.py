@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from penstock.errors import InvalidArgument
 from penstock.model import Message, MessageQueue
-from penstock.protocol.filters.tags import java_hash
+from penstock.model.java_hash import java_hash
 
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """A user's choice: it gets the topic's queues in order, and the message."""

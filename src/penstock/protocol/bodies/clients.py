@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from penstock.model import MessageQueue
+from penstock.model.java_hash import java_hash
 from penstock.protocol.bodies.codec import encode_body, wire
 from penstock.protocol.bodies.common import (
     ConsumeFromWhere,
@@ -13,7 +14,6 @@ from penstock.protocol.bodies.common import (
     MessageModel,
     SubscriptionData,
 )
-from penstock.protocol.filters.tags import java_hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import struct
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import SubscriptionIllegal
+from penstock.model.java_hash import java_hash
 from penstock.model.subscription import EVERYTHING, SQL92, TAG, Subscription
 
 if TYPE_CHECKING:
@@ -20,21 +19,6 @@ _CACHED_TAGS = 4096
 _CACHED_TAG_CHARACTERS = 128
 _CACHED_EXPRESSIONS = 100
 _TAG_SEPARATOR = "||"
-
-
-def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java: signed 32 bits over the UTF-16 code units."""
-    units: Iterable[int]
-    if text.isascii():
-        units = text.encode()
-    else:
-        # A character outside the basic plane counts as its two surrogates.
-        data = text.encode("utf-16-le", "surrogatepass")
-        units = struct.unpack(f"<{len(data) // 2}H", data)
-    value = 0
-    for unit in units:
-        value = (31 * value + unit) & 0xFFFF_FFFF
-    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
 _cached_hash = functools.lru_cache(maxsize=_CACHED_TAGS)(java_hash)

@@ -21,9 +21,9 @@ from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
+from penstock.model.properties import KEYS, TAGS, UNIQUE_KEY, find_value
 from penstock.store.bulk.batch_encoding import EncodedBatch
 from penstock.store.key_hashes import TopicHash
-from penstock.store.property_scan import KEYS, TAGS, UNIQUE_KEY, find_value
 
 _MARKS: Final = b"\x01\x02"
 _END_BYTES: Final = 8

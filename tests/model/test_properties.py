@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import IllegalMessage
-from penstock.protocol.records.properties import (
+from penstock.model.properties import (
     MAX_PROPERTIES_BYTES,
     encode_properties,
     format_properties,
