@@ -31,7 +31,7 @@ from penstock import (
 )
 from penstock.client.consuming.assignment import Average, MachineRoomNearby
 from penstock.client.consuming.outcomes import RetryLater
-from penstock.client.session import loop_thread
+from penstock.client.session import session_registry
 from penstock.errors import (
     ConfigError,
     IllegalName,
@@ -199,7 +199,9 @@ def test_a_client_that_would_share_a_session_of_other_settings_is_refused(
         secret_key="s3cret",
     ) as producer:
         stranger = Producer(group="stall", namesrv=cluster.namesrv, instance="one", **options)
-        with pytest.raises(ConfigError, match=f"{keyword} is not what other clients") as refused:
+        with pytest.raises(
+            ConfigError, match=f"{keyword} differs from that of other clients"
+        ) as refused:
             stranger.start()
         assert "instance=" in str(refused.value)
         assert "s3cret" not in str(refused.value)
@@ -207,7 +209,7 @@ def test_a_client_that_would_share_a_session_of_other_settings_is_refused(
         producer.send(Message("T", b"x"))
         own = Producer(group="stall", namesrv=cluster.namesrv, instance="two", **options)
         assert own.client_id != producer.client_id
-    assert not loop_thread._sessions._entries
+    assert len(session_registry._registry) == 0
 
 
 def test_broadcasting_consumers_share_a_session_of_equal_settings(
@@ -226,7 +228,7 @@ def test_broadcasting_consumers_share_a_session_of_equal_settings(
 
     with make("billing") as first, make("printing", threads=3) as second:
         assert first.client_id == second.client_id
-        with pytest.raises(ConfigError, match="tls is not what other clients"):
+        with pytest.raises(ConfigError, match="tls differs from that of other clients"):
             make("shipping", tls=True).start()
 
 

@@ -14,7 +14,7 @@ from penstock.client.consuming.flow_control import Stop
 from penstock.client.consuming.outcomes import ReturnType
 from penstock.client.observing.statistics import ConsumerStatistics
 from penstock.client.producing.receipts import Receipt, SendStatus
-from penstock.client.session import loop_thread
+from penstock.client.session import session_registry
 from penstock.client.session.loop_thread import LoopThread
 from penstock.client.session.tasks import Tasks
 from penstock.client.settings import SessionSettings
@@ -150,10 +150,10 @@ def test_a_session_is_shared_by_name_server_and_client_id() -> None:
     def settings(client_id: str, nameserver: str = "127.0.0.1:1") -> SessionSettings:
         return SessionSettings(access=ClusterAccess.of(nameserver), client_id=client_id)
 
-    one, two = loop_thread.lease(settings("a")), loop_thread.lease(settings("a"))
+    one, two = session_registry.lease(settings("a")), session_registry.lease(settings("a"))
     other, elsewhere = (
-        loop_thread.lease(settings("b")),
-        loop_thread.lease(settings("a", "127.0.0.1:2")),
+        session_registry.lease(settings("b")),
+        session_registry.lease(settings("a", "127.0.0.1:2")),
     )
     assert one.session is two.session
     assert len({id(lease.session) for lease in (one, other, elsewhere)}) == 3
@@ -162,7 +162,7 @@ def test_a_session_is_shared_by_name_server_and_client_id() -> None:
     assert not two.host.loop.is_closed()
     two.release()
     assert two.host.loop.is_closed()
-    again = loop_thread.lease(settings("a"))
+    again = session_registry.lease(settings("a"))
     assert again.session is not one.session
     for lease in (again, other, elsewhere):
         lease.release()

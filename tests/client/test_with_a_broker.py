@@ -13,6 +13,7 @@ from tests.support.loop_clients import loop_consumer, loop_producer, loop_sessio
 
 from penstock.client.consuming.outcomes import DeadLetter, RetryLater
 from penstock.client.consuming.push_consumer import PushConsumerCore
+from penstock.client.producing import request_reply
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.session.client_session import ClientSession
 from penstock.client.settings import StartFrom
@@ -267,12 +268,12 @@ async def test_a_request_is_answered_by_whoever_consumes_it(town: Town) -> None:
     answering = town.producer()
 
     async def handler(message: StoredMessage) -> None:
-        await answering.reply(message, message.body.upper())
+        await request_reply.reply(answering, message, message.body.upper())
 
     await town.consumer(handler, start_from=StartFrom("last"))
     asking = loop_producer(town.session("asker"), "askers")
     await asyncio.sleep(2)
-    reply = await asking.request(Message("orders", b"hello"), 10.0)
+    reply = await request_reply.request(asking, Message("orders", b"hello"), 10.0)
     assert reply.body == b"HELLO"
 
 

@@ -26,7 +26,7 @@ from tests.support.stage import Stage, in_virtual_time
 
 from penstock import Message, aio, doctor
 from penstock.broker import Broker
-from penstock.client.session import loop_thread
+from penstock.client.session import session_registry
 from penstock.doctor import Severity
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.offsets import UpdateConsumerOffset
@@ -60,11 +60,11 @@ async def small_store(tmp_path: Path) -> AsyncIterator[tuple[Stage, Broker, aio.
         server = await stage.name_server()
         broker = await stage.broker(store={"file_reserved_hours": 0})
         loop = cast(VirtualLoop, asyncio.get_running_loop())
-        loop_thread.use_host(server.address, LocalHost(loop, "shop"))
+        session_registry.use_host(server.address, LocalHost(loop, "shop"))
         async with aio.Admin(namesrv=server.address) as admin:
             await admin.create_topic(TOPIC, 1)
             yield stage, broker, admin
-        loop_thread.retire_host(server.address)
+        session_registry.retire_host(server.address)
 
 
 @in_virtual_time

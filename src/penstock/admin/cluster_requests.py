@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from penstock.client.arguments import AccessOptions, session_settings, split
-from penstock.client.session import loop_thread
+from penstock.client.session import session_registry
 from penstock.client.session.client_session import ClientSession
-from penstock.client.session.loop_thread import Host, Lease
+from penstock.client.session.host import Host
 from penstock.client.session.namespaces import SEPARATOR
+from penstock.client.session.session_registry import Lease
 from penstock.errors import (
     ConfigError,
     LifecycleError,
@@ -85,7 +86,7 @@ class ClusterRequests:
                     f"this Admin of {self._nameservers_text} was closed", hint="make a new one"
                 )
             if self._lease is None:
-                self._lease = loop_thread.lease(self._settings)
+                self._lease = session_registry.lease(self._settings)
             return self._lease.host
 
     def give_up(self) -> Lease | None:

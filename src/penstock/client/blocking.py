@@ -23,20 +23,26 @@ from penstock.client.facade import (
     ProducerFacade,
     PullConsumerFacade,
     PushConsumerFacade,
-    decision_of,
     maybe_queue_set,
-    refuse_coroutine_function,
     seek_to,
 )
 from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
-from penstock.client.producing.blocking_send import DirectSends, direct_sends
+from penstock.client.producing import request_reply
+from penstock.client.producing.blocking_send import BlockingSends, blocking_sends
 from penstock.client.producing.producer import STOP_SECONDS
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector
 from penstock.client.producing.send_futures import Window
 from penstock.client.producing.send_queue import SendQueue
-from penstock.client.session.loop_thread import Host, Lease
+from penstock.client.producing.transactions import (
+    decision_of,
+    end_transaction,
+    refuse_coroutine_function,
+    send_half,
+)
+from penstock.client.session.host import Host
 from penstock.client.session.namespaces import wrap
+from penstock.client.session.session_registry import Lease
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
 
@@ -88,7 +94,7 @@ class Producer(_Entered, ProducerFacade):
 
     _send_queue: SendQueue
     _window: Window
-    _direct: DirectSends | None = None
+    _blocking_sends: BlockingSends | None = None
 
     def start(self) -> None:
         """Join the cluster; the first send finds the brokers."""
@@ -96,7 +102,7 @@ class Producer(_Entered, ProducerFacade):
         try:
             self._core = self._make_core(lease)
             self._send_queue = SendQueue(self._core, lease.host)
-            self._direct = direct_sends(self._core)
+            self._blocking_sends = blocking_sends(self._core)
             self._window = Window(self._settings.max_in_flight)
             lease.host.run(self._start())
         except BaseException:
@@ -116,7 +122,7 @@ class Producer(_Entered, ProducerFacade):
         if lease is None:
             return
         try:
-            direct = self._direct
+            direct = self._blocking_sends
             if direct is not None:
                 direct.close(STOP_SECONDS)
             lease.host.run(self._core.stop())
@@ -141,8 +147,8 @@ class Producer(_Entered, ProducerFacade):
         message, wish = self._addressed(message, queue)
         limit = None if timeout is None else seconds(timeout)
         # Another thread may end direct sends at any moment (`_keep_to_one_connection`).
-        direct = self._direct
-        if direct is not None and host.may_ask_directly():
+        direct = self._blocking_sends
+        if direct is not None and host.may_send_directly():
             result = direct.send(message, wish, limit)
             if isinstance(result, Receipt):
                 return result
@@ -159,7 +165,7 @@ class Producer(_Entered, ProducerFacade):
 
         Blocks while ``max_in_flight`` sends wait for their answers.
         """
-        if self._direct is not None:
+        if self._blocking_sends is not None:
             self._keep_to_one_connection()
         if queue is None and not self._namespace:
             return self._put(message, None, None, retry_refusals=False)
@@ -179,10 +185,10 @@ class Producer(_Entered, ProducerFacade):
 
     def _keep_to_one_connection(self) -> None:
         """From now on a send is not waited for, and those after it must not overtake it."""
-        direct = self._direct
+        direct = self._blocking_sends
         if direct is not None:
             self._host.check()
-            self._direct = None
+            self._blocking_sends = None
             direct.retire()
 
     def _put(
@@ -212,11 +218,13 @@ class Producer(_Entered, ProducerFacade):
 
     def request(self, message: Message, timeout: Duration) -> StoredMessage:
         """Send a message and wait for the reply of whoever consumes it."""
-        return self._host.run(self._core.request(self._named(message), seconds(timeout)))
+        return self._host.run(
+            request_reply.request(self._core, self._named(message), seconds(timeout))
+        )
 
     def reply(self, request: StoredMessage, body: bytes) -> Receipt:
         """Answer a message that was sent with `request`."""
-        return self._host.run(self._core.reply(request, body))
+        return self._host.run(request_reply.reply(self._core, request, body))
 
     def send_in_transaction(
         self, message: Message, execute: Callable[[Message], bool | None]
@@ -228,14 +236,14 @@ class Producer(_Entered, ProducerFacade):
         """
         refuse_coroutine_function(execute, "execute")
         host = self._host
-        half = host.run(self._core.prepare(self._named(message)))
+        half = host.run(send_half(self._core, self._named(message)))
         msg_id = half.receipt.msg_id
         decision: bool | None = None
         try:
             decision = execute(message)
         except Exception:
             log.exception("local transaction failed msg_id=%s", msg_id)
-        host.run(self._core.end_transaction(half, decision_of(decision, msg_id)))
+        host.run(end_transaction(self._core, half, decision_of(decision, msg_id)))
         return half.receipt
 
     def queues(self, topic: str) -> list[MessageQueue]:

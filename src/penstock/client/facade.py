@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import inspect
 import logging
 import os
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, Unpack
 
@@ -40,7 +39,6 @@ from penstock.client.consuming.listeners import (
     Caller,
     ConsumeHook,
     HandlerFunction,
-    is_coroutine_function,
 )
 from penstock.client.consuming.pull_consumer import BATCH_SIZE, PullConsumerCore
 from penstock.client.consuming.pulling import FilterHook
@@ -49,11 +47,17 @@ from penstock.client.consuming.subscriptions import Subscriptions
 from penstock.client.observing.tracing import Tracer
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.producing.selection import QueueSelector, chosen
-from penstock.client.session import loop_thread
+from penstock.client.producing.transactions import (
+    CheckTransaction,
+    decision_of,
+    refuse_coroutine_function,
+)
+from penstock.client.session import session_registry
 from penstock.client.session.client_ids import renamed
-from penstock.client.session.loop_thread import Host, Lease
+from penstock.client.session.host import Host
 from penstock.client.session.members import TransactionAnswer
 from penstock.client.session.namespaces import wrap
+from penstock.client.session.session_registry import Lease
 from penstock.client.settings import (
     ConsumerSettings,
     Model,
@@ -71,44 +75,10 @@ from penstock.runtime.durations import Duration
 
 log = logging.getLogger(__name__)
 
-CheckTransaction = Callable[[StoredMessage], bool | Awaitable[bool | None] | None]
-"""Tells what became of a transaction: True committed, False rolled back, None still unknown.
-
-A coroutine function in `penstock.aio` only."""
-
 QueueListener = Callable[[str, frozenset[MessageQueue]], None]
 """Told when the queues of a topic change: the topic and what is held of it now."""
 
 _Function = TypeVar("_Function", bound=HandlerFunction)
-
-
-def decision_of(answer: object, msg_id: str) -> int:
-    """What END_TRANSACTION is told."""
-    if answer is True:
-        return TransactionDecision.COMMIT
-    if answer is False:
-        return TransactionDecision.ROLLBACK
-    if answer is not None:
-        # Many things are true that nobody meant as a yes, and a commit cannot be taken back.
-        log.error(
-            "no decision about a transaction, it stays open msg_id=%s answer=%.100r"
-            " expected=True, False or None",
-            msg_id,
-            answer,
-        )
-        if inspect.iscoroutine(answer):
-            answer.close()
-    return TransactionDecision.UNKNOWN
-
-
-def refuse_coroutine_function(function: Callable[..., object] | None, what: str) -> None:
-    """Refuse what a blocking client has no loop for."""
-    if function is not None and is_coroutine_function(function):
-        raise InvalidArgument(
-            f"{what} is a coroutine function",
-            expected="a plain function that returns True, False or None",
-            hint="penstock.aio.Producer awaits it",
-        )
 
 
 class Facade:
@@ -155,7 +125,7 @@ class Facade:
             by_process = session.profile.instance_by_process
             new_id = renamed(session.client_id, by_process=by_process)
             self._session_settings = replace(session, client_id=new_id)
-        self._lease = loop_thread.lease(self._session_settings)
+        self._lease = session_registry.lease(self._session_settings)
         return self._lease
 
     def _close(self) -> Lease | None:

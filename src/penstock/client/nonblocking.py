@@ -20,19 +20,20 @@ from penstock.client.facade import (
     ProducerFacade,
     PullConsumerFacade,
     PushConsumerFacade,
-    decision_of,
     maybe_queue_set,
     seek_to,
 )
 from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
+from penstock.client.producing import request_reply
 from penstock.client.producing.async_send_futures import AsyncSendFutures
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector
 from penstock.client.producing.send_queue import SendQueue
 from penstock.client.producing.sending import SendDone
-from penstock.client.session.loop_thread import Lease
+from penstock.client.producing.transactions import decision_of, end_transaction, send_half
 from penstock.client.session.members import TransactionAnswer
 from penstock.client.session.namespaces import wrap
+from penstock.client.session.session_registry import Lease
 from penstock.client.session.tasks import Tasks
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.protocol.headers.transactions import TransactionDecision
@@ -190,25 +191,27 @@ class Producer(_Entered, ProducerFacade):
 
     async def request(self, message: Message, timeout: Duration) -> StoredMessage:  # noqa: ASYNC109
         """Send a message and wait for the reply of whoever consumes it."""
-        return await self._host.await_(self._core.request(self._named(message), seconds(timeout)))
+        return await self._host.await_(
+            request_reply.request(self._core, self._named(message), seconds(timeout))
+        )
 
     async def reply(self, request: StoredMessage, body: bytes) -> Receipt:
         """Answer a message that was sent with `request`."""
-        return await self._host.await_(self._core.reply(request, body))
+        return await self._host.await_(request_reply.reply(self._core, request, body))
 
     async def send_in_transaction(
         self, message: Message, execute: Callable[[Message], Awaitable[bool | None]]
     ) -> Receipt:
         """Send a message that becomes visible only if ``execute`` says so."""
         host = self._host
-        half = await host.await_(self._core.prepare(self._named(message)))
+        half = await host.await_(send_half(self._core, self._named(message)))
         msg_id = half.receipt.msg_id
         decision: bool | None = None
         try:
             decision = await execute(message)
         except Exception:
             log.exception("local transaction failed msg_id=%s", msg_id)
-        await host.await_(self._core.end_transaction(half, decision_of(decision, msg_id)))
+        await host.await_(end_transaction(self._core, half, decision_of(decision, msg_id)))
         return half.receipt
 
     async def queues(self, topic: str) -> list[MessageQueue]:

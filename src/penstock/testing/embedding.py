@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.client.session import loop_thread
-from penstock.client.session.loop_thread import Host, LoopThread
+from penstock.client.session import session_registry
+from penstock.client.session.host import Host
+from penstock.client.session.loop_thread import LoopThread
 from penstock.errors import InvalidArgument, LifecycleError
 from penstock.testing.clock import VirtualClock
 from penstock.testing.cluster import EmbeddedCluster, check_brokers
@@ -195,7 +196,7 @@ class Embedding:
             domain = f"embedded-{self._number}.penstock.invalid"
             loop.network.add_name(domain, ip)
             self._namesrv = f"{domain}:{port}"
-            loop_thread.use_host(self._namesrv, self._host)
+            session_registry.use_host(self._namesrv, self._host)
         self.state = "running"
         log.info("embedded cluster started namesrv=%s data=%s", self._namesrv, self._data)
 
@@ -204,7 +205,7 @@ class Embedding:
         if self.state != "running":
             return None, _nothing()
         self.state = "stopped"
-        left = loop_thread.retire_host(self._namesrv)
+        left = session_registry.retire_host(self._namesrv)
         if left:
             log.warning(
                 "clients still run, and end with their cluster cluster=%s clients=%s",

@@ -1,4 +1,4 @@
-"""Where clients run whose program's own loop is the virtual one: right there, without a thread."""
+"""The host of clients in a program that itself runs on the virtual loop: no thread of its own."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, TypeVarTuple
 
-from penstock.client.consuming.executors import (
-    CoroutineExecutor,
-    Executor,
-    Finished,
-    InlineExecutor,
-)
+from penstock.client.consuming.executors import Executor, Finished, InlineExecutor
 from penstock.client.consuming.listeners import Caller
-from penstock.client.session.loop_thread import Host
+from penstock.client.session.host import Host
 from penstock.errors import LifecycleError
-from penstock.runtime.clock import Clock
 from penstock.testing.virtual import VirtualLoop
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class LocalHost:
+class LocalHost(Host):
     """The virtual loop as seen by code that runs on it."""
+
+    loop: VirtualLoop
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.loop = loop
         self.name = name
+        self.clock = loop.clock
 
     @property
-    def clock(self) -> Clock:
-        return self.loop.clock
-
-    @property
-    def chance(self) -> random.Random | None:
-        """A generator of its own for each session, all of the loop's seed."""
+    def chance(self) -> random.Random:
+        """A generator of its own for each session, all from the seed of the loop."""
         return random.Random(self.loop.random.getrandbits(64))
+
+    def check(self) -> None:
+        """Code that runs on the loop may use it."""
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         try:
@@ -56,13 +52,10 @@ class LocalHost:
     def wait(self, future: concurrent.futures.Future[_T]) -> _T:
         return self.loop.drive(asyncio.wrap_future(future, loop=self.loop))
 
-    def expect(self, done: Callable[[_T], None]) -> Callable[[_T], None]:
-        return done
+    def cancel(self, future: concurrent.futures.Future[Any]) -> None:
+        """Nothing: a driven wait is not interrupted."""
 
-    def check(self) -> None:
-        """Whoever is on the loop may use it."""
-
-    def may_ask_directly(self) -> bool:
+    def may_send_directly(self) -> bool:
         return False  # The network is virtual, too.
 
     async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -71,35 +64,18 @@ class LocalHost:
     def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
         self.loop.call_soon(callback, *args)
 
-    def executor(
-        self,
-        caller: Caller,
-        finished: Finished,
-        *,
-        handler_loop: asyncio.AbstractEventLoop | None,
-        limit: int,
-        name: str,
-        task_limit: int | None,
+    def _plain_executor(
+        self, caller: Caller, finished: Finished, threads: int, name: str, task_limit: int | None
     ) -> Executor:
-        if handler_loop is None:
-            return InlineExecutor(
-                self.loop, caller.call, finished, threads=limit, task_limit=task_limit
-            )
-        return CoroutineExecutor(
-            self.loop,
-            handler_loop,
-            caller.call_async,
-            finished,
-            limit=limit,
-            name=name,
-            task_limit=task_limit,
+        return InlineExecutor(
+            self.loop, caller.call, finished, threads=threads, task_limit=task_limit
         )
 
     def handler_host(self, name: str) -> Host:
         return self
 
     def close(self) -> None:
-        """A session has left; the loop goes on with its cluster."""
+        """Nothing: the loop goes on with its cluster."""
 
     def _begin(
         self, work: Coroutine[Any, Any, _T], future: concurrent.futures.Future[_T]

@@ -27,6 +27,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from penstock.client.consuming.executors import CoroutineExecutor, Executor, Finished
 from penstock.client.consuming.listeners import Caller, Job
+from penstock.client.session.host import Host
 from penstock.errors import LifecycleError
 from penstock.testing.local_host import LocalHost, settle
 from penstock.testing.virtual import VirtualDeadlock, VirtualLoop
@@ -65,14 +66,7 @@ class VirtualHost(LocalHost):
 
     # ------------------------------------------------------------------- called from elsewhere
 
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        future = self.start(work)
-        try:
-            return self.wait(future)
-        except BaseException:
-            # Ctrl-C while waiting: whoever is gone needs no answer.
-            self._cancel(future)
-            raise
+    run = Host.run
 
     def start(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
@@ -110,12 +104,10 @@ class VirtualHost(LocalHost):
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            self._cancel(future)
+            self.cancel(future)
             raise
 
-    def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
-        self.check()
-        self.loop.call_soon_threadsafe(callback, *args)
+    call_soon = Host.call_soon
 
     def executor(
         self,
@@ -193,7 +185,7 @@ class VirtualHost(LocalHost):
                 f"{self.name} has ended", hint="stop its clients before leaving its block"
             )
 
-    def _cancel(self, future: concurrent.futures.Future[Any]) -> None:
+    def cancel(self, future: concurrent.futures.Future[Any]) -> None:
         task = self._tasks.get(future)
         if task is not None and not future.done() and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(task.cancel)

@@ -222,7 +222,7 @@ def test_a_coroutine_handler_that_never_ends_does_not_hold_up_a_stop(
     assert cluster.broker.asked(RequestCode.UNREGISTER_CLIENT, consumerGroup="billing")
     assert ("billing", "T", 0) not in cluster.broker.offsets
     assert "handler still runs, its messages will come again" in caplog.text
-    assert "left behind thread=consumer 'billing' coroutines" in caplog.text
+    assert "not ended in time thread=consumer 'billing' coroutines" in caplog.text
 
 
 def test_a_second_interrupt_gets_past_a_coroutine_handler_that_blocks(

@@ -11,7 +11,7 @@ from tests.support.scripted import ThreadedCluster
 
 from penstock import Message, MessageQueue, PenstockError, Producer
 from penstock.client.producing.blocking_send import MAX_LINES
-from penstock.client.session import loop_thread
+from penstock.client.session import session_registry
 from penstock.client.session.loop_thread import LoopThread
 from penstock.errors import RequestTimeout
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -86,17 +86,17 @@ class MeetingHost(LoopThread):
 
     meanwhile: Callable[[], object] | None = None
 
-    def may_ask_directly(self) -> bool:
+    def may_send_directly(self) -> bool:
         if self.meanwhile is not None:
             self.meanwhile()
-        return super().may_ask_directly()
+        return super().may_send_directly()
 
 
 def test_a_send_goes_on_when_another_thread_submits_at_that_moment(
     cluster: ThreadedCluster,
 ) -> None:
     host = MeetingHost("penstock meeting")
-    loop_thread.use_host(cluster.namesrv, host)
+    session_registry.use_host(cluster.namesrv, host)
     try:
         with (
             Producer(group="shop", namesrv=cluster.namesrv) as producer,
@@ -106,7 +106,7 @@ def test_a_send_goes_on_when_another_thread_submits_at_that_moment(
             host.meanwhile = lambda: threads.submit(producer.submit, Message("T", b"x")).result(10)
             assert producer.send(Message("T", b"sent")).msg_id
     finally:
-        loop_thread.retire_host(cluster.namesrv)
+        session_registry.retire_host(cluster.namesrv)
     assert {body for _, body in cluster.broker.sent} == {b"first", b"x", b"sent"}
 
 

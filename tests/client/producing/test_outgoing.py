@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.producing.outgoing import check_batch, enclose, enclose_again, stamped
+from penstock.client.producing.outgoing import (
+    check_batch,
+    make_outgoing,
+    make_outgoing_copy,
+    sent_properties,
+)
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt, receipts_of_batch
 from penstock.client.settings import ProducerSettings
 from penstock.errors import IllegalMessage, IllegalName, InvalidArgument, ProtocolError
@@ -53,7 +58,7 @@ def test_properties_survive_the_way_to_the_wire(
         sharding_key=sharding_key,
         delay=delay,
     )
-    sent = parse_properties(enclose(message, "ID", SETTINGS).properties)
+    sent = parse_properties(make_outgoing(message, "ID", SETTINGS).properties)
     expected = dict(properties)
     if tag:
         expected["TAGS"] = tag
@@ -68,43 +73,45 @@ def test_properties_survive_the_way_to_the_wire(
 
 @given(body=st.binary(min_size=1, max_size=200), limit=st.integers(1, 200))
 def test_a_body_is_compressed_from_the_limit_on_and_reads_back(body: bytes, limit: int) -> None:
-    envelope = enclose(Message("T", body), "ID", ProducerSettings(group="p", compress_over=limit))
-    assert bool(envelope.sys_flag) is (len(body) >= limit)
-    assert decompress(envelope.body, envelope.sys_flag) == body
-    assert envelope.may_batch is (envelope.sys_flag == 0)
+    outgoing = make_outgoing(
+        Message("T", body), "ID", ProducerSettings(group="p", compress_over=limit)
+    )
+    assert bool(outgoing.sys_flag) is (len(body) >= limit)
+    assert decompress(outgoing.body, outgoing.sys_flag) == body
+    assert outgoing.may_batch is (outgoing.sys_flag == 0)
 
 
 def test_compression_can_be_turned_off() -> None:
     off = ProducerSettings(group="p", compress_over=0)
-    assert enclose(Message("T", b"x" * 100_000), "ID", off).sys_flag == 0
+    assert make_outgoing(Message("T", b"x" * 100_000), "ID", off).sys_flag == 0
 
 
 def test_a_single_key_may_be_a_text_and_a_body_any_bytes() -> None:
-    assert stamped(Message("T", b"x", keys="o-1"), "ID")["KEYS"] == "o-1"
-    envelope = enclose(Message("T", bytearray(b"x")), "ID", SETTINGS)  # type: ignore[arg-type]
-    assert envelope.body == b"x"
-    assert enclose(Message("T", memoryview(b"y")), "ID", SETTINGS).body == b"y"  # type: ignore[arg-type]
+    assert sent_properties(Message("T", b"x", keys="o-1"), "ID")["KEYS"] == "o-1"
+    outgoing = make_outgoing(Message("T", bytearray(b"x")), "ID", SETTINGS)  # type: ignore[arg-type]
+    assert outgoing.body == b"x"
+    assert make_outgoing(Message("T", memoryview(b"y")), "ID", SETTINGS).body == b"y"  # type: ignore[arg-type]
 
 
 def test_a_delay_of_level_zero_is_no_delay() -> None:
-    assert "DELAY" not in stamped(Message("T", b"x", delay=0), "ID")
+    assert "DELAY" not in sent_properties(Message("T", b"x", delay=0), "ID")
 
 
 def test_delayed_messages_and_those_with_extra_properties_do_not_batch() -> None:
-    assert enclose(Message("T", b"x"), "ID", SETTINGS).may_batch
-    assert not enclose(Message("T", b"x", delay=3), "ID", SETTINGS).may_batch
-    assert not enclose(Message("T", b"x"), "ID", SETTINGS, {"TTL": "1"}).may_batch
+    assert make_outgoing(Message("T", b"x"), "ID", SETTINGS).may_batch
+    assert not make_outgoing(Message("T", b"x", delay=3), "ID", SETTINGS).may_batch
+    assert not make_outgoing(Message("T", b"x"), "ID", SETTINGS, {"TTL": "1"}).may_batch
 
 
 def test_a_namespace_is_told() -> None:
     settings = ProducerSettings(group="p", namespace="eu")
-    sent = parse_properties(enclose(Message("eu%T", b"x"), "ID", settings).properties)
+    sent = parse_properties(make_outgoing(Message("eu%T", b"x"), "ID", settings).properties)
     assert sent["INSTANCE_ID"] == "eu"
 
 
 def test_a_message_sent_again_keeps_its_id_and_says_how_often_it_failed() -> None:
     stored = StoredMessage("T", b"z" * 5000, {"UNIQ_KEY": "FIRST"}, QUEUE, 7, flag=9)
-    envelope = enclose_again(
+    outgoing = make_outgoing_copy(
         "%RETRY%g",
         stored,
         {"UNIQ_KEY": "FIRST", "DELAY": "3"},
@@ -112,10 +119,10 @@ def test_a_message_sent_again_keeps_its_id_and_says_how_often_it_failed() -> Non
         reconsume_times=2,
         max_reconsume_times=16,
     )
-    assert (envelope.topic, envelope.flag, envelope.msg_id) == ("%RETRY%g", 9, "FIRST")
-    assert (envelope.reconsume_times, envelope.max_reconsume_times) == (2, 16)
-    assert decompress(envelope.body, envelope.sys_flag) == b"z" * 5000
-    assert parse_properties(envelope.properties)["UNIQ_KEY"] == "FIRST"
+    assert (outgoing.topic, outgoing.flag, outgoing.msg_id) == ("%RETRY%g", 9, "FIRST")
+    assert (outgoing.reconsume_times, outgoing.max_reconsume_times) == (2, 16)
+    assert decompress(outgoing.body, outgoing.sys_flag) == b"z" * 5000
+    assert parse_properties(outgoing.properties)["UNIQ_KEY"] == "FIRST"
 
 
 def test_a_batch_has_one_topic_and_nothing_delayed() -> None:
@@ -171,8 +178,8 @@ def test_each_message_of_a_batch_gets_its_receipt() -> None:
 
 @given(tag=st.none() | text | st.just("t" * 400))
 def test_a_message_with_nothing_but_a_tag_carries_the_same_as_any_other(tag: str | None) -> None:
-    plain = enclose(Message("T", b"x", tag=tag), "ID", SETTINGS)
-    assert parse_properties(plain.properties) == stamped(Message("T", b"x", tag=tag), "ID")
+    plain = make_outgoing(Message("T", b"x", tag=tag), "ID", SETTINGS)
+    assert parse_properties(plain.properties) == sent_properties(Message("T", b"x", tag=tag), "ID")
     assert plain.may_batch
     assert (plain.reconsume_times, plain.max_reconsume_times) == (0, None)
 
@@ -181,7 +188,7 @@ def test_a_message_with_nothing_but_a_tag_carries_the_same_as_any_other(tag: str
 def test_a_tag_that_cannot_be_written_is_refused_each_time(tag: str) -> None:
     for _ in range(2):
         with pytest.raises(IllegalMessage):
-            enclose(Message("T", b"x", tag=tag), "ID", SETTINGS)
+            make_outgoing(Message("T", b"x", tag=tag), "ID", SETTINGS)
 
 
 def test_receipts_of_a_batch_are_ordinary_receipts() -> None:
@@ -211,7 +218,7 @@ def test_what_is_no_text_is_refused_and_not_guessed(
     fields: dict[str, Any], said: str, hint: str | None
 ) -> None:
     with pytest.raises(IllegalMessage) as refused:
-        enclose(Message("T", b"x", **fields), "ID", SETTINGS)
+        make_outgoing(Message("T", b"x", **fields), "ID", SETTINGS)
     assert said in refused.value.what
     assert refused.value.expected
     assert hint is None or hint in str(refused.value.hint)
@@ -220,4 +227,4 @@ def test_what_is_no_text_is_refused_and_not_guessed(
 @pytest.mark.parametrize("delay", [2.5, 3.0, True, -1, 19, "7s"])
 def test_a_delay_is_one_of_the_levels(delay: Any) -> None:
     with pytest.raises(InvalidArgument, match="delay levels"):
-        enclose(Message("T", b"x", delay=delay), "ID", SETTINGS)
+        make_outgoing(Message("T", b"x", delay=delay), "ID", SETTINGS)

@@ -10,8 +10,10 @@ import pytest
 from tests.support.loop_clients import Bench, on_bench
 from tests.support.scripted import Answer, Script
 
-from penstock.client.producing.outgoing import enclose
+from penstock.client.producing import request_reply
+from penstock.client.producing.outgoing import make_outgoing
 from penstock.client.producing.receipts import Receipt, SendStatus
+from penstock.client.producing.transactions import end_transaction, send_half
 from penstock.errors import (
     ConnectionLost,
     IllegalMessage,
@@ -359,7 +361,7 @@ async def test_a_batch_is_one_request_with_an_id_for_each(bench: Bench) -> None:
     ((header, body),) = bench.broker.sent
     assert header.batch
     assert header.sys_flag == 0
-    # 4.9 brokers write an id of the envelope over those of the messages.
+    # 4.9 brokers write an id of the outgoing over those of the messages.
     assert parse_properties(header.properties or "") == {"WAIT": "true"}
     first, second = decode_batch(body)
     assert (first.body, second.body, second.flag) == (b"1", b"2" * 5000, 3)
@@ -584,8 +586,8 @@ async def test_a_batch_that_cannot_be_encoded_fails_each_of_its_messages(bench: 
     results: list[Receipt | PenstockError] = []
     message = Message("T", b"x")
     producer.send(message, results.append)
-    envelope = enclose(message, producer.new_id(), producer.settings)
-    lanes.add(message, envelope._replace(flag=2**31), None, results.append)
+    outgoing = make_outgoing(message, producer.new_id(), producer.settings)
+    lanes.add(message, outgoing._replace(flag=2**31), None, results.append)
     await asyncio.sleep(1)
     assert [type(result) for result in results] == [IllegalMessage] * 2
     assert producer.in_flight == 0
@@ -644,7 +646,7 @@ async def test_a_send_on_a_stopped_session_gets_an_error_and_not_silence(bench: 
 @on_bench()
 async def test_a_request_gets_the_reply_that_carries_its_number(bench: Bench) -> None:
     producer = bench.producer()
-    asking = asyncio.ensure_future(producer.request(Message("T", b"2+2?"), 5.0))
+    asking = asyncio.ensure_future(request_reply.request(producer, Message("T", b"2+2?"), 5.0))
     await asyncio.sleep(0.5)
     properties = properties_of(bench)
     assert properties["REPLY_TO_CLIENT"] == "127.0.0.1@p1"
@@ -681,7 +683,7 @@ async def test_a_request_without_a_reply_times_out_and_leaves_nothing_behind(ben
     producer = bench.producer()
     begun = bench.loop.time()
     with pytest.raises(RequestTimeout, match="no reply to a request to topic 'T' within 2 s"):
-        await producer.request(Message("T", b"?"), 2.0)
+        await request_reply.request(producer, Message("T", b"?"), 2.0)
     assert bench.loop.time() - begun == pytest.approx(2.0, abs=0.1)
     assert bench.session("p1").replies == {}
 
@@ -696,14 +698,14 @@ async def test_a_reply_goes_to_the_reply_topic_of_the_cluster(bench: Bench) -> N
         MessageQueue("T", "broker-a", 0),
         0,
     )
-    await producer.reply(asked, b"!")
+    await request_reply.reply(producer, asked, b"!")
     (request,) = bench.broker.asked(RequestCode.SEND_REPLY_MESSAGE_V2)
     properties = parse_properties(request.ext["i"])
     assert request.ext["b"] == "C_REPLY_TOPIC"
     assert (properties["MSG_TYPE"], properties["CORRELATION_ID"]) == ("reply", "42")
     assert (properties["REPLY_TO_CLIENT"], properties["TTL"]) == ("c", "9")
     with pytest.raises(InvalidArgument, match="no CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER"):
-        await producer.reply(StoredMessage("T", b"?", b"", asked.queue, 0), b"!")
+        await request_reply.reply(producer, StoredMessage("T", b"?", b"", asked.queue, 0), b"!")
 
 
 @pytest.mark.parametrize("decision", [TransactionDecision.COMMIT, TransactionDecision.ROLLBACK])
@@ -712,12 +714,12 @@ async def test_a_transaction_is_prepared_and_then_ended_as_decided(
     bench: Bench, decision: int
 ) -> None:
     producer = bench.producer()
-    half = await producer.prepare(Message("T", b"x"))
+    half = await send_half(producer, Message("T", b"x"))
     ((header, _),) = bench.broker.sent
     assert header.sys_flag & 0xC == 0x4
     assert properties_of(bench)["TRAN_MSG"] == "true"
     assert properties_of(bench)["PGROUP"] == "shop"
-    await producer.end_transaction(half, decision)
+    await end_transaction(producer, half, decision)
     await asyncio.sleep(0.1)
     (request,) = bench.broker.asked(RequestCode.END_TRANSACTION)
     end = decode_header(EndTransaction, request.ext)
@@ -730,11 +732,11 @@ async def test_a_transaction_is_prepared_and_then_ended_as_decided(
 @on_bench()
 async def test_a_half_message_not_safely_stored_is_rolled_back(bench: Bench) -> None:
     producer = bench.producer()
-    half = await producer.prepare(Message("T", b"x"))
+    half = await send_half(producer, Message("T", b"x"))
     unsafe = half._replace(receipt=half.receipt._replace(status=SendStatus.FLUSH_DISK_TIMEOUT))
-    await producer.end_transaction(unsafe, TransactionDecision.COMMIT)
+    await end_transaction(producer, unsafe, TransactionDecision.COMMIT)
     await asyncio.sleep(0.1)
     (request,) = bench.broker.asked(RequestCode.END_TRANSACTION)
     assert request.ext["commitOrRollback"] == str(TransactionDecision.ROLLBACK)
     with pytest.raises(InvalidArgument, match="delayed"):
-        await producer.prepare(Message("T", b"x", delay=1))
+        await send_half(producer, Message("T", b"x", delay=1))

@@ -10,7 +10,7 @@ import pytest
 from tests.support.scripted import ThreadedCluster
 
 from penstock import Message, Producer, StoredMessage, aio
-from penstock.client.facade import decision_of
+from penstock.client.producing.transactions import decision_of
 from penstock.errors import InvalidArgument
 from penstock.model.hosts import pack_host
 from penstock.model.properties import encode_properties

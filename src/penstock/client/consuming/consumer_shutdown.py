@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from penstock.client.consuming.push_consumer import PushConsumerCore
-from penstock.client.session.loop_thread import Lease
+from penstock.client.session.session_registry import Lease
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from penstock.client.consuming.listeners import CONTEXT_TYPE, HookContext
-from penstock.client.producing.outgoing import Envelope
+from penstock.client.producing.outgoing import OutgoingMessage
 from penstock.client.producing.producer import ProducerCore, unique_ids
 from penstock.client.producing.receipts import Receipt, SendStatus, receipts_of_batch
 from penstock.client.producing.sending import SendDone
@@ -120,22 +120,22 @@ class Tracer:
             (said.get(Property.REGION) or DEFAULT_REGION) if wanted else None
         )
 
-    def watch(self, message: Message, envelope: Envelope, done: SendDone) -> SendDone:
+    def watch(self, message: Message, outgoing: OutgoingMessage, done: SendDone) -> SendDone:
         """Trace a send when it has its receipt; what is returned takes its result."""
-        return self.watch_batch([message], [envelope], done)
+        return self.watch_batch([message], [outgoing], done)
 
     def watch_batch(
-        self, messages: Sequence[Message], envelopes: Sequence[Envelope], done: SendDone
+        self, messages: Sequence[Message], prepared: Sequence[OutgoingMessage], done: SendDone
     ) -> SendDone:
         """The same for messages that share a request."""
         return functools.partial(
-            self._sent, messages, envelopes, self._clock.time_ms(), self._clock.monotonic(), done
+            self._sent, messages, prepared, self._clock.time_ms(), self._clock.monotonic(), done
         )
 
     def _sent(
         self,
         messages: Sequence[Message],
-        envelopes: Sequence[Envelope],
+        prepared: Sequence[OutgoingMessage],
         begun_ms: int,
         begun: float,
         done: SendDone,
@@ -143,21 +143,26 @@ class Tracer:
     ) -> None:
         if isinstance(result, Receipt):
             cost = round((self._clock.monotonic() - begun) * 1000)
-            ids = [envelope.msg_id for envelope in envelopes]
+            ids = [outgoing.msg_id for outgoing in prepared]
             receipts = [result] if len(ids) == 1 else receipts_of_batch(result, ids)
-            for message, envelope, receipt in zip(messages, envelopes, receipts, strict=True):
-                self._published(message, envelope, receipt, begun_ms, cost)
+            for message, outgoing, receipt in zip(messages, prepared, receipts, strict=True):
+                self._published(message, outgoing, receipt, begun_ms, cost)
         done(result)
 
     def _published(
-        self, message: Message, envelope: Envelope, receipt: Receipt, begun_ms: int, cost_ms: int
+        self,
+        message: Message,
+        outgoing: OutgoingMessage,
+        receipt: Receipt,
+        begun_ms: int,
+        cost_ms: int,
     ) -> None:
         broker = receipt.queue.broker_name
         region = self._regions.get(broker, DEFAULT_REGION)
         if region is None:
             return
         kind = TracedType.NORMAL
-        if envelope.sys_flag & SysFlag.TRANSACTION_PREPARED:
+        if outgoing.sys_flag & SysFlag.TRANSACTION_PREPARED:
             kind = TracedType.HALF
         elif message.delay is not None:
             kind = TracedType.DELAY

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from penstock.client.producing.outgoing import enclose
+from penstock.client.producing.outgoing import make_outgoing
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt
 from penstock.client.producing.selection import chosen, select
@@ -37,7 +37,7 @@ IDLE_SECONDS: Final = 60.0
 """Idle ones are closed after so long, before brokers close them."""
 
 
-def direct_sends(core: ProducerCore) -> DirectSends | None:
+def blocking_sends(core: ProducerCore) -> BlockingSends | None:
     """Those of a producer, if it is of the usual kind."""
     # TLS leaves bytes of its own in idle connections, which then look as if they had ended.
     is_usual = (
@@ -45,10 +45,10 @@ def direct_sends(core: ProducerCore) -> DirectSends | None:
         and core.tracer is None
         and core.session.settings.access.tls is None
     )
-    return DirectSends(core) if is_usual else None
+    return BlockingSends(core) if is_usual else None
 
 
-class DirectSends:
+class BlockingSends:
     """The lines of one producer; `send` is called from any thread."""
 
     def __init__(self, core: ProducerCore) -> None:
@@ -71,7 +71,7 @@ class DirectSends:
         queues = session.routes.publish_queues(message.topic)
         if not queues or not core.is_in_use(message.topic):
             return None
-        envelope = enclose(message, core.new_id(), core.settings)
+        outgoing = make_outgoing(message, core.new_id(), core.settings)
         queue = chosen(wish, queues, message)
         if queue is None:
             queue = select(core.turns(message.topic), queues, faults=core.faults, now=begun)
@@ -80,7 +80,7 @@ class DirectSends:
             return None
         seconds = core.settings.send_timeout if timeout is None else timeout
         born_ms = core.clock.time_ms()
-        command = core.command(RequestCode.SEND_MESSAGE_V2, envelope, born_ms, queue)
+        command = core.command(RequestCode.SEND_MESSAGE_V2, outgoing, born_ms, queue)
         answer: Command | RemotingError
         line = None
         try:
@@ -97,12 +97,12 @@ class DirectSends:
             now = core.clock.monotonic()
             self._give_back(line, now)
         if isinstance(answer, Command):
-            stored = receipt(answer, envelope.msg_id, queue)
+            stored = receipt(answer, outgoing.msg_id, queue)
             if stored is not None and stored.status is SendStatus.OK:
                 if core.faults is not None:
                     core.faults.sent(queue.broker_name, now - begun, now)
                 return stored
-        return Attempt(envelope, queue, born_ms, begun, seconds - (now - begun), answer)
+        return Attempt(outgoing, queue, born_ms, begun, seconds - (now - begun), answer)
 
     def retire(self) -> None:
         """Take no more sends; those under way end as they will."""

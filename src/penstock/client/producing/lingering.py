@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 from penstock.client.producing.async_send_futures import settle_all
 from penstock.client.producing.outgoing import (
     REMEMBERED_TAG,
-    Envelope,
+    OutgoingMessage,
     before_id,
     checked_topic,
-    enclose,
+    make_outgoing,
 )
 from penstock.client.producing.receipts import Receipt, receipts_of_batch
 from penstock.client.producing.sending import unforeseen
@@ -50,13 +50,13 @@ class _Kind:
 
 
 class _Lane:
-    __slots__ = ("dones", "envelopes", "kind", "messages", "size", "timer", "wish")
+    __slots__ = ("dones", "kind", "messages", "prepared", "size", "timer", "wish")
 
     def __init__(self, wish: MessageQueue | None, timer: TimerHandle) -> None:
         self.wish = wish
         self.timer = timer
         self.messages: list[Message] = []
-        self.envelopes: list[Envelope | _Kind] = []
+        self.prepared: list[OutgoingMessage | _Kind] = []
         self.kind: _Kind | None = None
         """Of the last message."""
         self.dones: list[SendDone] = []
@@ -122,7 +122,7 @@ class Lingering:
             lane = self._open(topic, None)
         lane.kind = kind
         lane.messages.append(message)
-        lane.envelopes.append(kind)
+        lane.prepared.append(kind)
         lane.dones.append(done)
         lane.size += size
         self.pending_bytes += size
@@ -141,16 +141,16 @@ class Lingering:
         return kind
 
     def add(
-        self, message: Message, envelope: Envelope, wish: MessageQueue | None, done: SendDone
+        self, message: Message, outgoing: OutgoingMessage, wish: MessageQueue | None, done: SendDone
     ) -> None:
         """Let a message that was checked wait for others to the same queue."""
-        key: str | MessageQueue = wish or envelope.topic
-        size = MIN_ITEM_BYTES + len(envelope.body) + len(envelope.properties.encode())
+        key: str | MessageQueue = wish or outgoing.topic
+        size = MIN_ITEM_BYTES + len(outgoing.body) + len(outgoing.properties.encode())
         lane = self._lanes.get(key)
         if lane is None or lane.size + size > self._max_bytes:
             lane = self._open(key, wish)
         lane.messages.append(message)
-        lane.envelopes.append(envelope)
+        lane.prepared.append(outgoing)
         lane.dones.append(done)
         lane.size += size
         self.pending_bytes += size
@@ -194,7 +194,7 @@ class Lingering:
             return
         if alone is not None:
             [message], [done] = lane.messages, dones
-            producer.send_envelope(message, alone, lane.wish, done, retry_refusals=True)
+            producer.send_outgoing(message, alone, lane.wish, done, retry_refusals=True)
             return
         producer.begin(len(dones) - 1)
 
@@ -209,12 +209,12 @@ class Lingering:
         first = Message(lane.messages[0].topic, b"")  # The wish already says what its key meant.
         producer.send_batch_body(first, msg_ids, body, lane.wish, done_all, retry_refusals=True)
 
-    def _single(self, lane: _Lane, msg_id: str) -> Envelope:
+    def _single(self, lane: _Lane, msg_id: str) -> OutgoingMessage:
         """The only message of a lane as an ordinary send."""
-        [message], [envelope] = lane.messages, lane.envelopes
-        if isinstance(envelope, Envelope):
-            return envelope
-        return enclose(message, msg_id, self._producer.settings)
+        [message], [outgoing] = lane.messages, lane.prepared
+        if isinstance(outgoing, OutgoingMessage):
+            return outgoing
+        return make_outgoing(message, msg_id, self._producer.settings)
 
 
 def _encoded(lane: _Lane, msg_ids: list[str]) -> bytes:
@@ -222,8 +222,8 @@ def _encoded(lane: _Lane, msg_ids: list[str]) -> bytes:
     parts: list[bytes] = []
     shape: tuple[_Kind, int, int] | None = None
     head = middle = b""
-    for number, (message, kind) in enumerate(zip(lane.messages, lane.envelopes, strict=True)):
-        if isinstance(kind, Envelope):
+    for number, (message, kind) in enumerate(zip(lane.messages, lane.prepared, strict=True)):
+        if isinstance(kind, OutgoingMessage):
             msg_ids[number] = kind.msg_id
             parts.append(encode_batch([(kind.body, kind.properties.encode(), kind.flag)]))
             continue

@@ -1,4 +1,4 @@
-"""From a user's message to what a send request carries: checked, stamped, compressed.
+"""From a user's message to what a send request carries: checked, sent_properties, compressed.
 
 Pure. Everything that can be wrong with a message is found here, before a broker is asked.
 """
@@ -27,7 +27,7 @@ REMEMBERED_TAG = 255
 """Longer tags are checked each time they come."""
 
 
-class Envelope(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message ready to be sent."""
 
     topic: str
@@ -48,7 +48,7 @@ def checked_topic(topic: str) -> str:
     return check_sendable(check_topic(topic))
 
 
-def stamped(message: Message, msg_id: str) -> dict[str, str]:
+def sent_properties(message: Message, msg_id: str) -> dict[str, str]:
     """The properties a message is sent with."""
     properties: dict[str, str] = {}
     if message.properties:
@@ -143,7 +143,7 @@ def _property_text(
     ):
         # Nearly every message; only its id differs from that of the one before.
         return f"{before_id(tag)}{msg_id}\x02"
-    properties = stamped(message, msg_id)
+    properties = sent_properties(message, msg_id)
     if namespace:
         properties[Property.INSTANCE_ID] = namespace
     if extra:
@@ -159,12 +159,12 @@ def _check_flag(flag: int) -> None:
         )
 
 
-def enclose(
+def make_outgoing(
     message: Message,
     msg_id: str,
     settings: ProducerSettings,
     extra: dict[str, str] | None = None,
-) -> Envelope:
+) -> OutgoingMessage:
     """Check a message and make it ready; ``extra`` are properties that users may not set."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"a message of type {type(message).__name__}", expected="Message")
@@ -185,14 +185,14 @@ def enclose(
     if flag or type(flag) is not int:
         _check_flag(flag)
     may_batch = not sys_flag and message.delay is None and not extra
-    # What Envelope(...) does, without its detour through a function: once per message.
+    # What OutgoingMessage(...) does, without its detour through a function: once per message.
     return tuple.__new__(
-        Envelope,
+        OutgoingMessage,
         (topic, body, properties, sys_flag, flag, msg_id, may_batch, 0, None),
     )
 
 
-def enclose_again(
+def make_outgoing_copy(
     topic: str,
     message: StoredMessage,
     properties: dict[str, str],
@@ -200,7 +200,7 @@ def enclose_again(
     *,
     reconsume_times: int,
     max_reconsume_times: int,
-) -> Envelope:
+) -> OutgoingMessage:
     """A message that was stored before, ready for another topic.
 
     It keeps its unique id, so that all copies can be found by it.
@@ -213,7 +213,7 @@ def enclose_again(
     properties = {**properties, Property.WAIT: "true"}
     if message.msg_id:
         properties.setdefault(Property.UNIQUE_KEY, message.msg_id)
-    return Envelope(
+    return OutgoingMessage(
         check_topic(topic),
         body,
         format_properties(properties),

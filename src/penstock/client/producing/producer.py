@@ -14,11 +14,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.producing import request_reply
 from penstock.client.producing.lingering import Lingering
-from penstock.client.producing.outgoing import Envelope, check_batch, enclose, enclose_again
+from penstock.client.producing.outgoing import (
+    OutgoingMessage,
+    check_batch,
+    make_outgoing,
+    make_outgoing_copy,
+)
 from penstock.client.producing.receipts import Receipt
-from penstock.client.producing.request_reply import HalfMessage
 from penstock.client.producing.selection import FaultLatency, RoundRobin, chosen, select
 from penstock.client.producing.sending import Attempt, Send, SendDone
 from penstock.client.session.client_session import GREETED, ClientSession
@@ -214,35 +217,35 @@ class ProducerCore:
             return
         lingering = self._lingering
         try:
-            envelope = enclose(message, self.new_id(), self.settings, extra)
+            outgoing = make_outgoing(message, self.new_id(), self.settings, extra)
         except PenstockError as error:
             done(error)
             return
         if self.tracer is not None:
-            done = self.tracer.watch(message, envelope, done)
-        if lingering is not None and envelope.may_batch and timeout is None:
+            done = self.tracer.watch(message, outgoing, done)
+        if lingering is not None and outgoing.may_batch and timeout is None:
             if queue is None and message.sharding_key is None:
-                lingering.add(message, envelope, None, done)
+                lingering.add(message, outgoing, None, done)
                 return
             # Which queue a key means is only known once the route is; until then it goes alone.
-            queues = self.session.routes.publish_queues(envelope.topic)
+            queues = self.session.routes.publish_queues(outgoing.topic)
             if queues or message.sharding_key is None:
                 try:
                     wish = chosen(queue, queues, message)
                 except PenstockError as error:
                     done(error)
                     return
-                lingering.add(message, envelope, wish, done)
+                lingering.add(message, outgoing, wish, done)
                 return
         self.begin()
-        self.send_envelope(
-            message, envelope, queue, done, timeout=timeout, retry_refusals=retry_refusals
+        self.send_outgoing(
+            message, outgoing, queue, done, timeout=timeout, retry_refusals=retry_refusals
         )
 
-    def send_envelope(
+    def send_outgoing(
         self,
         message: Message,
-        envelope: Envelope,
+        outgoing: OutgoingMessage,
         queue: MessageQueue | None,
         done: SendDone,
         *,
@@ -254,8 +257,8 @@ class ProducerCore:
         Send(
             self,
             message,
-            envelope.msg_id,
-            functools.partial(self.command, code, envelope, self.clock.time_ms()),
+            outgoing.msg_id,
+            functools.partial(self.command, code, outgoing, self.clock.time_ms()),
             done,
             wish=queue,
             timeout=self.settings.send_timeout if timeout is None else timeout,
@@ -270,9 +273,9 @@ class ProducerCore:
         Send(
             self,
             message,
-            attempt.envelope.msg_id,
+            attempt.outgoing.msg_id,
             functools.partial(
-                self.command, RequestCode.SEND_MESSAGE_V2, attempt.envelope, attempt.born_ms
+                self.command, RequestCode.SEND_MESSAGE_V2, attempt.outgoing, attempt.born_ms
             ),
             done,
             wish=wish,
@@ -293,22 +296,22 @@ class ProducerCore:
         self.send(message, done, queue=queue, timeout=timeout, extra=extra)
         return await future
 
-    async def deliver_envelope(
-        self, message: Message, envelope: Envelope, code: int = RequestCode.SEND_MESSAGE_V2
+    async def deliver_outgoing(
+        self, message: Message, outgoing: OutgoingMessage, code: int = RequestCode.SEND_MESSAGE_V2
     ) -> Receipt:
         """Send a message that was checked, and return its receipt."""
         future, done = _awaited()
         if self.tracer is not None:
-            done = self.tracer.watch(message, envelope, done)
+            done = self.tracer.watch(message, outgoing, done)
         self.begin()
-        self.send_envelope(message, envelope, None, done, retry_refusals=True, code=code)
+        self.send_outgoing(message, outgoing, None, done, retry_refusals=True, code=code)
         return await future
 
     async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""
         if not self._is_running:
             raise self._not_running()
-        envelope = enclose(message, self.new_id(), self.settings)
+        outgoing = make_outgoing(message, self.new_id(), self.settings)
         queues = await self.queues(message.topic)
         queue = chosen(queue, queues, message)
         if queue is None:
@@ -316,7 +319,7 @@ class ProducerCore:
         address = (await self.session.find_broker(queue, only_this=True)).address
         peer = await self.session.connect(address)
         peer.oneway(
-            self.command(RequestCode.SEND_MESSAGE_V2, envelope, self.clock.time_ms(), queue)
+            self.command(RequestCode.SEND_MESSAGE_V2, outgoing, self.clock.time_ms(), queue)
         )
 
     async def send_batch(
@@ -331,9 +334,9 @@ class ProducerCore:
             raise self._not_running()
         check_batch(messages)
         uncompressed = replace(self.settings, compress_over=0)
-        plain = [enclose(message, self.new_id(), uncompressed) for message in messages]
+        plain = [make_outgoing(message, self.new_id(), uncompressed) for message in messages]
         body = encode_batch(
-            [(envelope.body, envelope.properties.encode(), envelope.flag) for envelope in plain]
+            [(outgoing.body, outgoing.properties.encode(), outgoing.flag) for outgoing in plain]
         )
         if len(body) > self.settings.max_message_bytes:
             raise InvalidArgument(
@@ -350,7 +353,7 @@ class ProducerCore:
         self.begin()
         self.send_batch_body(
             first,
-            [envelope.msg_id for envelope in plain],
+            [outgoing.msg_id for outgoing in plain],
             body,
             queue,
             done,
@@ -374,10 +377,10 @@ class ProducerCore:
         # No unique id of its own, which 5.x clients give it: 4.9 brokers write that over the
         # ids of the messages inside, and 5.x brokers have no use for it in ordinary topics.
         properties = format_properties({Property.WAIT: "true"})
-        envelope = Envelope(first.topic, body, properties, 0, 0, ",".join(msg_ids), False)
-        self.send_envelope(
+        outgoing = OutgoingMessage(first.topic, body, properties, 0, 0, ",".join(msg_ids), False)
+        self.send_outgoing(
             first,
-            envelope,
+            outgoing,
             queue,
             done,
             timeout=timeout,
@@ -401,7 +404,7 @@ class ProducerCore:
         max_reconsume_times: int,
     ) -> Receipt:
         """Send a stored message on, with its properties: for what is retried or given up."""
-        envelope = enclose_again(
+        outgoing = make_outgoing_copy(
             topic,
             message,
             properties,
@@ -409,25 +412,7 @@ class ProducerCore:
             reconsume_times=reconsume_times,
             max_reconsume_times=max_reconsume_times,
         )
-        return await self.deliver_envelope(Message(topic, b""), envelope)
-
-    # ------------------------------------------------------------------------ conversations
-
-    async def request(self, message: Message, timeout: float) -> StoredMessage:  # noqa: ASYNC109
-        """Send a message and wait for the reply of whoever consumes it."""
-        return await request_reply.request(self, message, timeout)
-
-    async def reply(self, request: StoredMessage, body: bytes) -> Receipt:
-        """Answer a message that was sent with `request`."""
-        return await request_reply.reply(self, request, body)
-
-    async def prepare(self, message: Message) -> HalfMessage:
-        """Send the first half of a transaction: stored, and invisible until it is committed."""
-        return await request_reply.prepare(self, message)
-
-    async def end_transaction(self, half: HalfMessage, decision: int) -> None:
-        """Commit or roll back; a half message not safely stored is rolled back in any case."""
-        await request_reply.end_transaction(self, half, decision)
+        return await self.deliver_outgoing(Message(topic, b""), outgoing)
 
     # -------------------------------------------------------------------- for its own sends
 
@@ -467,24 +452,26 @@ class ProducerCore:
             self._idle.clear()
         self.in_flight += count
 
-    def command(self, code: int, envelope: Envelope, born_ms: int, queue: MessageQueue) -> Command:
+    def command(
+        self, code: int, outgoing: OutgoingMessage, born_ms: int, queue: MessageQueue
+    ) -> Command:
         """The request that sends a checked message to a queue."""
         header = SendMessage(
             self.settings.group,
-            envelope.topic,
+            outgoing.topic,
             DEFAULT_TOPIC,
             self.settings.default_topic_queues,
             queue.queue_id,
-            envelope.sys_flag,
+            outgoing.sys_flag,
             born_ms,
-            envelope.flag,
-            envelope.properties,
-            envelope.reconsume_times,
-            max_reconsume_times=envelope.max_reconsume_times,
+            outgoing.flag,
+            outgoing.properties,
+            outgoing.reconsume_times,
+            max_reconsume_times=outgoing.max_reconsume_times,
             batch=code == RequestCode.SEND_BATCH_MESSAGE,
             broker_name=queue.broker_name,
         )
-        return self.session.calls.send_command(code, header, envelope.body)
+        return self.session.calls.send_command(code, header, outgoing.body)
 
     def _not_running(self) -> LifecycleError:
         return LifecycleError(

@@ -1,8 +1,6 @@
-"""Sends that are not over with their receipt: requests with replies, and transactions.
+"""Requests with replies: a message carries a correlation id and the client id it is answered to.
 
-request   the message carries a number and our client id; the reply comes back through a broker
-prepare   stored and invisible ─▶ local transaction ─▶ commit or roll back; a broker that hears
-          nothing asks
+The consumer sends the reply to a broker, which pushes it to that client.
 """
 
 from __future__ import annotations
@@ -10,35 +8,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from penstock.client.producing.outgoing import enclose
-from penstock.client.producing.receipts import Receipt, SendStatus
+from penstock.client.producing.outgoing import make_outgoing
+from penstock.client.producing.receipts import Receipt
 from penstock.errors import InvalidArgument, RequestTimeout
 from penstock.model import Message, StoredMessage
 from penstock.model.names import Property, reply_topic
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.headers.transactions import EndTransaction, TransactionDecision
-from penstock.protocol.records.message_ids import parse_offset_message_id
-from penstock.protocol.records.sys_flags import SysFlag
 
 if TYPE_CHECKING:
     from penstock.client.producing.producer import ProducerCore
 
 
-class HalfMessage(NamedTuple):
-    """A prepared message whose transaction is still open."""
-
-    receipt: Receipt
-    message: Message
-
-
 async def request(producer: ProducerCore, message: Message, seconds: float) -> StoredMessage:
-    """Send a message and wait for the reply of whoever consumes it."""
+    """Send a message and wait for the reply of its consumer."""
     session, clock = producer.session, producer.clock
     correlation = str(uuid.UUID(int=session.chance.getrandbits(128), version=4))
     if message.topic not in producer.topics:
-        # A reply comes through any broker of the cluster; all must know us by then.
+        # Any broker of the cluster may push the reply, so all must know this client by then.
         await producer.queues(message.topic)
         await session.heartbeat_all()
     replied: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
@@ -69,67 +57,24 @@ async def request(producer: ProducerCore, message: Message, seconds: float) -> S
 
 async def reply(producer: ProducerCore, asked: StoredMessage, body: bytes) -> Receipt:
     """Answer a message that was sent with `request`."""
-    said = asked.properties
+    properties = asked.properties
     wanted = (Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.CLUSTER)
-    missing = [key for key in wanted if key not in said]
+    missing = [key for key in wanted if key not in properties]
     if missing:
         raise InvalidArgument(
             f"message {asked.msg_id} cannot be replied to: no {', '.join(missing)}",
             expected="a message that was sent with Producer.request",
         )
-    answer = Message(reply_topic(said[Property.CLUSTER]), body)
+    answer = Message(reply_topic(properties[Property.CLUSTER]), body)
     extra = {
         Property.MESSAGE_TYPE: "reply",
-        Property.CORRELATION_ID: said[Property.CORRELATION_ID],
-        Property.REPLY_TO_CLIENT: said[Property.REPLY_TO_CLIENT],
+        Property.CORRELATION_ID: properties[Property.CORRELATION_ID],
+        Property.REPLY_TO_CLIENT: properties[Property.REPLY_TO_CLIENT],
     }
-    if Property.TTL in said:
-        extra[Property.TTL] = said[Property.TTL]
-    envelope = enclose(answer, producer.new_id(), producer.settings, extra)
-    return await producer.deliver_envelope(answer, envelope, RequestCode.SEND_REPLY_MESSAGE_V2)
-
-
-async def prepare(producer: ProducerCore, message: Message) -> HalfMessage:
-    """Send the first half of a transaction."""
-    if message.delay is not None:
-        raise InvalidArgument(
-            f"a delayed message to topic {message.topic!r} in a transaction", expected="no delay"
-        )
-    envelope = enclose(
-        message,
-        producer.new_id(),
-        producer.settings,
-        {Property.TRANSACTION_PREPARED: "true", Property.PRODUCER_GROUP: producer.group},
-    )
-    envelope = envelope._replace(sys_flag=envelope.sys_flag | SysFlag.TRANSACTION_PREPARED)
-    return HalfMessage(await producer.deliver_envelope(message, envelope), message)
-
-
-async def end_transaction(producer: ProducerCore, half: HalfMessage, decision: int) -> None:
-    """Tell the broker what became of a transaction."""
-    stored = half.receipt
-    if stored.status is not SendStatus.OK:
-        decision = TransactionDecision.ROLLBACK
-    end = EndTransaction(
-        producer_group=producer.group,
-        tran_state_table_offset=stored.queue_offset,
-        commit_log_offset=parse_offset_message_id(stored.offset_msg_id).log_position,
-        commit_or_rollback=decision,
-        msg_id=stored.msg_id,
-        transaction_id=stored.transaction_id,
-        topic=half.message.topic,
-    )
-    replica = await producer.session.find_broker(stored.queue, only_this=True)
-    await producer.session.calls.tell(replica.address, RequestCode.END_TRANSACTION, end)
-    if producer.tracer is not None:
-        producer.tracer.transaction_ended(
-            half.message,
-            stored.msg_id,
-            stored.transaction_id,
-            decision,
-            stored.queue.broker_name,
-            from_check=False,
-        )
+    if Property.TTL in properties:
+        extra[Property.TTL] = properties[Property.TTL]
+    outgoing = make_outgoing(answer, producer.new_id(), producer.settings, extra)
+    return await producer.deliver_outgoing(answer, outgoing, RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 def _settle(future: asyncio.Future[StoredMessage], message: StoredMessage) -> None:

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.producing.sending import SendDone, unforeseen
-from penstock.client.session.loop_thread import Host
+from penstock.client.session.host import Host
 from penstock.model import Message, MessageQueue
 from penstock.runtime.burst import Burst
 

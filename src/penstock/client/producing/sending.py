@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from penstock.client.producing.outgoing import Envelope
+from penstock.client.producing.outgoing import OutgoingMessage
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt
 from penstock.client.producing.selection import chosen, select
 from penstock.client.session.calls import refusal
@@ -67,7 +67,7 @@ def unforeseen(error: Exception, what: str) -> PenstockError:
 class Attempt(NamedTuple):
     """A first attempt that came to no receipt: what was sent, where, and what came of it."""
 
-    envelope: Envelope
+    outgoing: OutgoingMessage
     queue: MessageQueue
     born_ms: int
     begun: float

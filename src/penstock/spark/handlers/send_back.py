@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from penstock.client.cluster_access import ClusterAccess
 from penstock.client.consuming.outcomes import DEAD_LETTER_LEVEL, Outcome
 from penstock.client.consuming.retry_rules import is_last, reason_of, retry_copy, send_back_header
-from penstock.client.producing.outgoing import enclose_again
+from penstock.client.producing.outgoing import make_outgoing_copy
 from penstock.client.settings import ProducerSettings
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue, StoredMessage
@@ -178,7 +178,7 @@ class SendBack:
                 reason = reason_of(message, one.outcome, self._host)
                 level = DEAD_LETTER_LEVEL if self.is_last(one) else one.level
                 copy = retry_copy(message, level, reason, self._max_retries)
-                envelope = enclose_again(
+                outgoing = make_outgoing_copy(
                     self._retry_topic,
                     message,
                     copy.properties,
@@ -190,11 +190,11 @@ class SendBack:
                     Post(
                         self._retry_topic,
                         None,
-                        envelope.body,
-                        envelope.properties,
+                        outgoing.body,
+                        outgoing.properties,
                         reconsume_times=copy.reconsume_times,
                         max_reconsume_times=copy.max_reconsume_times,
-                        sys_flag=envelope.sys_flag,
-                        flag=envelope.flag,
+                        sys_flag=outgoing.sys_flag,
+                        flag=outgoing.flag,
                     )
                 )
