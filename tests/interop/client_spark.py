@@ -12,10 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.interop.client_lab import Lab, check, same, wait_for
 
 from penstock import Message
-from penstock.spark.source.data_source import TopicReader
-from penstock.spark.source.micro_batches import read_offsets
 from penstock.spark.source.options import parse_read
-from penstock.spark.source.topic_stream import TopicStream
+from penstock.spark.source.readers import BatchReader, StreamReader
+from penstock.spark.source.stream_driver import read_offsets
 
 Row = tuple[object, ...]
 PLACE = ("topic", "broker", "queue_id", "offset")
@@ -26,7 +25,7 @@ def _options(lab: Lab, **options: str) -> dict[str, str]:
 
 
 def _batch(lab: Lab, columns: tuple[str, ...], **options: str) -> list[Row]:
-    reader = TopicReader(parse_read(_options(lab, **options)), columns, 2)
+    reader = BatchReader(parse_read(_options(lab, **options)), columns, 2)
     return [
         row
         for partition in reader.partitions()
@@ -35,7 +34,7 @@ def _batch(lab: Lab, columns: tuple[str, ...], **options: str) -> list[Row]:
     ]
 
 
-def _bodies(reader: TopicStream, start: dict[str, object], end: dict[str, object]) -> list[str]:
+def _bodies(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[str]:
     return sorted(
         body.decode()
         for partition in reader.partitions(start, end)
@@ -76,7 +75,7 @@ def spark_stream(lab: Lab) -> str:
     topic, group, producer = lab.topic(queues=2), lab.name("group"), lab.producer()
     lab.send(topic, ["before"], producer)
     options = _options(lab, topic=topic, group=group, pollTimeoutMs="10000")
-    reader = TopicStream(parse_read(options), ("body",), 2)
+    reader = StreamReader(parse_read(options), ("body",), 2)
     lab.on_close(reader.stop)
     # An Apache broker shows a message in its queue a moment after it has taken it.
     wait_for(
@@ -105,7 +104,7 @@ def spark_stream(lab: Lab) -> str:
         place = end
     same(53, len(set(seen)), "messages")
     # The group is moved when the next batch is asked for; that one finds nothing.
-    idle = TopicStream(parse_read({**options, "pollTimeoutMs": "0"}), ("body",), 2)
+    idle = StreamReader(parse_read({**options, "pollTimeoutMs": "0"}), ("body",), 2)
     lab.on_close(idle.stop)
     idle.latestOffset(place, ReadAllAvailable())
     wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")

@@ -8,6 +8,7 @@ import pytest
 
 from penstock import Message, MessageQueue, Producer
 from penstock.errors import InvalidArgument
+from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.group_starts import starts
 from penstock.spark.source.options import parse_read
 from penstock.spark.source.positions import Positions
@@ -36,7 +37,7 @@ def placed(mq: Embedded) -> Embedded:
             queue = MessageQueue("orders", "broker-a", number % 2)
             producer.send(Message("orders", b"x"), queue=queue)
     parsed = parse_read({"namesrv": mq.namesrv, "topic": "orders", "group": "billing"})
-    Positions(parsed).cluster.commit({MessageQueue("orders", "broker-a", 0): 4})
+    Cluster(parsed.access, parsed.puller).commit({MessageQueue("orders", "broker-a", 0): 4})
     return mq
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from penstock import Admin, Message, MessageQueue, Producer
 from penstock.runtime.child_process import ChildProcess
-from penstock.spark.source.data_source import TopicReader
 from penstock.spark.source.options import parse_read
+from penstock.spark.source.readers import BatchReader
 from penstock.store import MessageStore, StoreConfig
 
 SEGMENT = 65_536
@@ -102,7 +102,7 @@ def read(
 ) -> list[tuple[object, ...]]:
     """What a batch read gives, through the reader itself and without Spark."""
     given = {"namesrv": namesrv, **options}
-    reader = TopicReader(parse_read(given), tuple(columns), cores)
+    reader = BatchReader(parse_read(given), tuple(columns), cores)
     return [
         row
         for partition in reader.partitions()

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.columnar.schema import ALL
 from penstock.spark.source.options import parse_read
-from penstock.spark.source.store_path import path_partitions, read_path
+from penstock.spark.source.readers import BatchReader
 from penstock.store import Draft, MessageStore, StoreConfig
 
 Row = dict[str, Any]
@@ -54,10 +54,11 @@ def scan(
 ) -> list[Row]:
     """What the path source reads, with the same planning and reading as inside of Spark."""
     parsed = parse_read({"path": str(path), **options})
+    reader = BatchReader(parsed, columns, cores)
     rows = [
         row
-        for task in path_partitions(parsed, cores)
-        for batch in read_path(task, parsed, columns)
+        for task in reader.partitions()
+        for batch in reader.read(task)
         for row in batch.to_pylist()
     ]
     for row in rows:

@@ -13,7 +13,7 @@ from tests.spark.source.stores import Row, Writer
 from penstock.errors import InvalidArgument, StoreDamaged
 from penstock.spark.source.fetch import DataLost
 from penstock.spark.source.options import parse_read
-from penstock.spark.source.store_path import path_partitions, read_path
+from penstock.spark.source.readers import BatchReader
 from penstock.testing.embedded import Embedded
 
 Read = Callable[..., list[Row]]
@@ -197,14 +197,15 @@ def test_messages_that_go_between_planning_and_reading_are_a_loss_or_skipped(
     live.send("orders", 0, 100)
     live.store.flush(thorough=True)
     options = parse_read({"path": str(live.root)})
-    (task,) = path_partitions(options, 1)
+    reader = BatchReader(options, ("offset",), 1)
+    (task,) = reader.partitions()
     sorted((live.root / "commitlog").iterdir())[0].unlink()
     with pytest.raises(DataLost, match=r"messages 0 to \d+ of .*orders.* are gone"):
-        list(read_path(task, options, ("offset",)))
+        list(reader.read(task))
     lenient = parse_read({"path": str(live.root), "failOnDataLoss": "false"})
     offsets = [
         row["offset"]
-        for batch in read_path(task, lenient, ("offset",))
+        for batch in BatchReader(lenient, ("offset",), 1).read(task)
         for row in batch.to_pylist()
     ]
     assert offsets == list(range(offsets[0], 100))
@@ -218,7 +219,8 @@ def test_an_entry_that_points_to_another_message_is_damage_not_data(
     live.send("orders", 0, 8)
     live.store.flush(thorough=True)
     options = parse_read({"path": str(live.root)})
-    (task,) = path_partitions(options, 1)
+    reader = BatchReader(options, ("offset",), 1)
+    (task,) = reader.partitions()
     (file,) = (live.root / "consumequeue" / "orders" / "0").iterdir()
     entries = bytearray(file.read_bytes())
     entries[20:40] = entries[40:60]
@@ -226,4 +228,4 @@ def test_an_entry_that_points_to_another_message_is_damage_not_data(
     with pytest.raises(
         StoreDamaged, match=r"queue offset 2; expected the one with 1.*penstock store verify"
     ):
-        list(read_path(task, options, ("offset",)))
+        list(reader.read(task))

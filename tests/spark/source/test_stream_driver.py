@@ -25,20 +25,20 @@ from tests.spark.source.brokers import (
 from penstock import MessageQueue
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.source.fetch import DataLost
-from penstock.spark.source.micro_batches import read_offsets
 from penstock.spark.source.options import parse_read
-from penstock.spark.source.topic_stream import TopicStream
+from penstock.spark.source.readers import StreamReader
+from penstock.spark.source.stream_driver import read_offsets
 from penstock.testing.embedded import Embedded
 
 ALL = ReadAllAvailable()
 
 
-def stream(namesrv: str, **options: str) -> TopicStream:
+def stream(namesrv: str, **options: str) -> StreamReader:
     given = {"namesrv": namesrv, "topic": "orders", "pollTimeoutMs": "0", **options}
-    return TopicStream(parse_read(given), ("body",), 2)
+    return StreamReader(parse_read(given), ("body",), 2)
 
 
-def content(reader: TopicStream, start: dict[str, object], end: dict[str, object]) -> list[int]:
+def content(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[int]:
     """The numbers of a micro-batch."""
     return numbers(
         (body,)
@@ -168,7 +168,7 @@ def test_a_queue_that_is_added_without_its_first_messages_is_data_loss(
 def test_a_pattern_may_match_nothing_yet(mq: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.spark.source.cluster.ROUTE_SECONDS", 0.0)
     options = {"namesrv": mq.namesrv, "subscribePattern": "shop-.*", "pollTimeoutMs": "0"}
-    reader = TopicStream(parse_read(options), ("body",), 2)
+    reader = StreamReader(parse_read(options), ("body",), 2)
     start = reader.initialOffset()
     create(mq.namesrv, "shop-a", 1)
     produce(mq.namesrv, numbered("shop-a", [1, 2]))
@@ -246,7 +246,7 @@ def test_topics_with_a_route_go_on_without_one_that_has_none(
     assigned = json.dumps({"orders": {"broker-a": [0]}, "gone": {"broker-a": [0]}})
     readers = [
         stream(mq.namesrv, topic="gone,orders"),
-        TopicStream(parse_read({"namesrv": mq.namesrv, "assign": assigned}), ("body",), 2),
+        StreamReader(parse_read({"namesrv": mq.namesrv, "assign": assigned}), ("body",), 2),
     ]
     starts = [reader.initialOffset() for reader in readers]
     mq.admin.delete_topic("gone")
@@ -374,7 +374,7 @@ def test_a_topic_that_the_stream_no_longer_names_is_not_left_in_silence(
         {"assign": '{"orders": {"broker-a": [0]}}'},
     ):
         given = {"namesrv": mq.namesrv, "pollTimeoutMs": "0", **subject}
-        reader = TopicStream(parse_read(given), ("body",), 2)
+        reader = StreamReader(parse_read(given), ("body",), 2)
         with pytest.raises(DataLost, match=r"has refunds@broker-a:0, .*name it again"):
             reader.latestOffset(before, ALL)
     produce(mq.namesrv, numbered("orders", range(3)))

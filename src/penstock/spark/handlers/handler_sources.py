@@ -38,10 +38,11 @@ from penstock.spark.handlers.handler_task import DISPOSITION_NAMES, HandlerJob, 
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.group_starts import starts
-from penstock.spark.source.micro_batches import Offsets
 from penstock.spark.source.options import ReadOptions, parse_read
 from penstock.spark.source.planning import Range, TaskRanges
-from penstock.spark.source.topic_stream import TopicDriver, TopicStream
+from penstock.spark.source.readers import StreamReader
+from penstock.spark.source.stream_driver import Offsets, StreamDriver
+from penstock.spark.source.topic_driver import TopicDriver
 from penstock.spark.wire import body_bytes
 
 log = logging.getLogger(__name__)
@@ -91,15 +92,15 @@ class HandlerSource(DataSource):
         return HandlerStream(parse_read(dict(self.options)), self.job, self.cores)
 
 
-class HandlerStream(TopicStream):
+class HandlerStream(StreamReader):
     """A stream from topics whose tasks handle what they fetch."""
 
     def __init__(self, options: ReadOptions, job: HandlerJob, cores: int | None) -> None:
         super().__init__(options, (), cores)
         self._job = job
 
-    def _new_driver(self) -> TopicDriver:
-        return _GroupDriver(self._options)
+    def _open(self) -> StreamDriver:
+        return _GroupDriver(self._options, self._cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TaskRanges):

@@ -87,10 +87,10 @@ class GroupProgress:
         return RETRY_SECONDS
 
 
-def written(
+def offset_json(
     access: ClusterAccess, group: str | None, offsets: Mapping[MessageQueue, int]
 ) -> dict[str, object]:
-    """An offset as Spark keeps it: with a group, the listener knows whom to move and where."""
+    """An offset as Spark keeps it; a group in it tells the listener what to commit."""
     offset: dict[str, object] = {"offsets": nested_offsets(offsets)}
     namesrv = access.addresses
     # What the listener cannot do, it must not try: it has the environment, not the options.

@@ -20,7 +20,7 @@ def starts(
     named begin at their first message. Failed messages are never passed over: so does the retry
     topic.
     """
-    cluster = positions.cluster
+    cluster = positions.offsets_source
     if wished is not None and wished.where is Where.OFFSETS:
         told = dict(wished.offsets)
         named = [queue for queue in queues if queue in told]

@@ -1,8 +1,9 @@
-"""From what a user says about beginnings and ends to offsets of queues."""
+"""From a position that a user gives (earliest, a time, ...) to an offset in each queue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
@@ -18,13 +19,36 @@ from penstock.spark.source.options import (
 )
 from penstock.spark.source.planning import Range
 
+Offsets = dict[MessageQueue, int]
+
+
+class OffsetsSource(Protocol):
+    """Answers where queues begin and end: a `Cluster`, or a `StoreCatalog`."""
+
+    def queues(self, options: ReadOptions) -> list[MessageQueue]: ...
+
+    def earliest(self, queues: Iterable[MessageQueue]) -> Offsets: ...
+
+    def latest(self, queues: Iterable[MessageQueue]) -> Offsets: ...
+
+    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> Offsets: ...
+
+    def committed(self, queues: Iterable[MessageQueue], *, guessed: bool = True) -> Offsets: ...
+
 
 class Positions:
-    """Finds the offsets of positions, by asking the cluster."""
+    """Finds the offsets of positions."""
 
-    def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        offsets_source: OffsetsSource | None = None,
+        *,
+        needs_queue: bool = True,
+    ) -> None:
         self._options = options
-        self.cluster = cluster or Cluster(options.access, options.puller)
+        self._needs_queue = needs_queue
+        self.offsets_source = offsets_source or Cluster(options.access, options.puller)
 
     def batch_ranges(self) -> list[Range]:
         """What a batch reads of every queue."""
@@ -44,8 +68,8 @@ class Positions:
     def _is_backwards(self) -> bool:
         """Whether an end before the beginning is the user's mistake.
 
-        An end that the cluster gave (the latest message, a time) may well be before a group's
-        place or a time in the future: then there is nothing to read.
+        An end that the cluster gave (the latest message, a time) may be before a group's position
+        or a time in the future: then there is nothing to read.
         """
         starting, ending = self._options.starting, self._options.ending
         return (starting is not None and starting.where is Where.OFFSETS) and (
@@ -53,9 +77,9 @@ class Positions:
         )
 
     def queues(self) -> list[MessageQueue]:
-        """The queues to read; none at all is an error."""
-        queues = self.cluster.queues(self._options)
-        if not queues:
+        """The queues to read; none at all is an error where topics are read."""
+        queues = self.offsets_source.queues(self._options)
+        if not queues and self._needs_queue:
             raise InvalidArgument(
                 f"{self._options.subject} at {', '.join(self._options.access.namesrv)} has no "
                 f"queue to read",
@@ -64,28 +88,26 @@ class Positions:
             )
         return queues
 
-    def offsets(
-        self, queues: Iterable[MessageQueue], position: Position, option: str
-    ) -> dict[MessageQueue, int]:
+    def offsets(self, queues: Iterable[MessageQueue], position: Position, option: str) -> Offsets:
         """The offset of a position in each of the queues."""
         queues = list(queues)
-        cluster = self.cluster
+        source = self.offsets_source
         match position.where:
             case Where.EARLIEST:
-                return cluster.earliest(queues)
+                return source.earliest(queues)
             case Where.LATEST:
-                return cluster.latest(queues)
+                return source.latest(queues)
             case Where.TIME:
-                return cluster.at_time(queues, position.timestamp_ms)
+                return source.at_time(queues, position.timestamp_ms)
             case Where.GROUP:
-                # Where the group never was, it has everything before it.
-                return {**cluster.earliest(queues), **cluster.committed(queues)}
+                # A queue in which the group never committed is unread from its first message on.
+                return {**source.earliest(queues), **source.committed(queues)}
             case Where.OFFSETS:
                 return self._named(queues, dict(position.offsets), option)
 
     def _named(
-        self, queues: list[MessageQueue], named: dict[MessageQueue, int], option: str
-    ) -> dict[MessageQueue, int]:
+        self, queues: list[MessageQueue], named: Mapping[MessageQueue, int], option: str
+    ) -> Offsets:
         for what, found in (
             ("does not name", sorted(set(queues) - set(named))),
             ("names the unknown", sorted(set(named) - set(queues))),
@@ -97,8 +119,8 @@ class Positions:
                     "latest",
                 )
         ends = {
-            EARLIEST_OFFSET: self.cluster.earliest,
-            LATEST_OFFSET: self.cluster.latest,
+            EARLIEST_OFFSET: self.offsets_source.earliest,
+            LATEST_OFFSET: self.offsets_source.latest,
         }
         offsets = dict(named)
         for mark, ask in ends.items():

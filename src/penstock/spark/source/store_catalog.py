@@ -185,8 +185,10 @@ class StoreCatalog:
             for queue in queues
         }
 
-    def committed(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where the group stands by the broker's last note; the broker writes it every 5 s."""
+    def committed(
+        self, queues: Iterable[MessageQueue], *, guessed: bool = True
+    ) -> dict[MessageQueue, int]:
+        """The group's offsets as the broker last wrote them, which it does every 5 s."""
         found: dict[MessageQueue, int] = {}
         for queue in queues:
             table = _committed(self._store(queue).root)

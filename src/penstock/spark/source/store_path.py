@@ -10,23 +10,20 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from penstock.columnar.decode import Wanted, to_batches
 from penstock.errors import ProtocolError, StoreDamaged
-from penstock.model import MessageQueue
 from penstock.model.names import SCHEDULE_TOPIC
 from penstock.protocol.filters.tags import parse_tags
-from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.fetch import lost
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.planning import Range, tasks
-from penstock.spark.source.positions import Positions
 from penstock.spark.source.store_catalog import StoreCatalog, StoreFiles, Tail
 from penstock.store import layout
 from penstock.store.consume_queue import FILLER, UNIT, UNIT_BYTES
@@ -63,25 +60,7 @@ class PathTask(InputPartition):
         return f"PathTask({shown})"
 
 
-class StorePositions(Positions):
-    """Positions in a store: an empty one has no queue, which is no mistake."""
-
-    def __init__(self, options: ReadOptions, catalog: StoreCatalog) -> None:
-        # The catalog answers what a cluster would.
-        super().__init__(options, cast(Cluster, catalog))
-        self._catalog = catalog
-
-    def queues(self) -> list[MessageQueue]:
-        return self._catalog.queues(self._options)
-
-
-def path_partitions(options: ReadOptions, cores: int | None = None) -> list[PathTask]:
-    """The tasks of a batch read: what the store has now, between the given ends."""
-    with StoreCatalog(options) as catalog:
-        return planned(options, catalog, StorePositions(options, catalog).batch_ranges(), cores)
-
-
-def planned(
+def plan_path(
     options: ReadOptions, catalog: StoreCatalog, ranges: Sequence[Range], cores: int | None
 ) -> list[PathTask]:
     """Tasks for ranges of a catalog's queues."""
@@ -112,39 +91,6 @@ def read_path(
     for part, tail in task.ranges:
         files = task.files[part.queue.broker_name]
         yield from _QueueReader(files, part, options, maps).read(tail, wanted)
-
-
-def path_reader(
-    options: ReadOptions, columns: tuple[str, ...], cores: int | None
-) -> DataSourceReader:
-    """The reader for a batch of ``option("path")``."""
-    return PathReader(options, columns, cores)
-
-
-def path_stream(
-    options: ReadOptions, columns: tuple[str, ...], cores: int | None
-) -> DataSourceStreamReader:
-    """The reader for a stream of ``option("path")``."""
-    from penstock.spark.source.path_stream import PathStream
-
-    return PathStream(options, columns, cores)
-
-
-class PathReader(DataSourceReader):
-    """One batch read of store directories; what "latest" means is decided when Spark plans it."""
-
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...], cores: int | None) -> None:
-        self._options = options
-        self._columns = columns
-        self._cores = cores
-
-    def partitions(self) -> list[InputPartition]:
-        return list(path_partitions(self._options, self._cores))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Without any partition Spark reads one that is not ours.
-        if isinstance(partition, PathTask):
-            yield from read_path(partition, self._options, self._columns)
 
 
 class _QueueReader:

@@ -14,22 +14,22 @@ from tests.spark.source.stores import Writer
 
 from penstock import Message, Producer
 from penstock.errors import InvalidArgument
-from penstock.spark.source import path_stream, truncated_queues
+from penstock.spark.source import path_driver, truncated_queues
 from penstock.spark.source.fetch import DataLost
 from penstock.spark.source.options import parse_read
-from penstock.spark.source.path_stream import PathStream
+from penstock.spark.source.readers import StreamReader
 from penstock.testing.embedded import Embedded
 
 Offset = dict[str, Any]
 Place = tuple[str, int, int, bytes]
 
 
-def stream(path: Path, **options: str) -> PathStream:
+def stream(path: Path, **options: str) -> StreamReader:
     settings = {"path": str(path), "startingOffsets": "earliest", "pollTimeoutMs": "0", **options}
-    return PathStream(parse_read(settings), ("topic", "queue_id", "offset", "body"), 2)
+    return StreamReader(parse_read(settings), ("topic", "queue_id", "offset", "body"), 2)
 
 
-def batch(reader: PathStream, start: Offset, end: Offset) -> list[Place]:
+def batch(reader: StreamReader, start: Offset, end: Offset) -> list[Place]:
     return sorted(
         (row["topic"], row["queue_id"], row["offset"], row["body"])
         for task in reader.partitions(start, end)
@@ -103,7 +103,7 @@ def test_available_now_ends_at_what_was_there(writer: Callable[..., Writer]) -> 
 def test_a_store_read_for_long_is_opened_anew_before_its_entries_fill_the_memory(
     writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path_stream, "MAX_TAIL_BYTES", 400)
+    monkeypatch.setattr(path_driver, "MAX_TAIL_BYTES", 400)
     live = writer()
     live.send("orders", 0, 1)
     reader = stream(live.root)
@@ -115,8 +115,9 @@ def test_a_store_read_for_long_is_opened_anew_before_its_entries_fill_the_memory
         live.store.flush(thorough=True)
         end = reader.latestOffset(start, ReadAllAvailable())
         seen += batch(reader, start, end)
-        assert reader._driver is not None
-        opened.add(id(reader._driver.catalog))
+        driver = reader._driver
+        assert isinstance(driver, path_driver.PathDriver)
+        opened.add(id(driver.catalog))
         start = end
     assert seen == live.sent
     assert len(opened) > 1
