@@ -19,7 +19,6 @@ from typing import Final
 from penstock.client.producing.outgoing import make_outgoing
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt
-from penstock.client.producing.selection import chosen, select
 from penstock.client.producing.sending import Attempt
 from penstock.errors import RemotingError
 from penstock.model import Message, MessageQueue
@@ -64,18 +63,16 @@ class BlockingSends:
     ) -> Receipt | Attempt | None:
         """Make the first attempt; None when it has to go through the session."""
         core = self._core
-        session = core.session
         begun = core.clock.monotonic()
         if self._is_crowded(begun):
             return None
-        queues = session.routes.publish_queues(message.topic)
-        if not queues or not core.is_in_use(message.topic):
+        if not core.is_in_use(message.topic):
             return None
         outgoing = make_outgoing(message, core.new_id(), core.settings)
-        queue = chosen(wish, queues, message)
-        if queue is None:
-            queue = select(core.turns(message.topic), queues, faults=core.faults, now=begun)
-        address = session.routes.master(queue.broker_name)
+        target = core.target(message, wish, begun)
+        if target is None:
+            return None
+        queue, address = target
         if address is None or core.ready_peer(address) is None:
             return None
         seconds = core.settings.send_timeout if timeout is None else timeout

@@ -416,6 +416,24 @@ class ProducerCore:
 
     # -------------------------------------------------------------------- for its own sends
 
+    def target(
+        self, message: Message, wish: MessageQueue | None, now: float, avoid: str | None = None
+    ) -> tuple[MessageQueue, str | None] | None:
+        """The queue of an attempt and the address of its master; None while no route is known.
+
+        ``avoid`` is the broker of the attempt before. With `settings.avoid_slow_brokers` slow and
+        unreachable brokers are avoided, too.
+        """
+        routes = self.session.routes
+        queues = routes.publish_queues(message.topic)
+        if not queues:
+            return None
+        queue = chosen(wish, queues, message)
+        if queue is None:
+            turns = self.turns(message.topic)
+            queue = select(turns, queues, avoid=avoid, faults=self.faults, now=now)
+        return queue, routes.master(queue.broker_name)
+
     def turns(self, topic: str) -> RoundRobin:
         """The round of queues of a topic."""
         turns = self._turns.get(topic)

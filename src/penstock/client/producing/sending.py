@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.client.producing.outgoing import OutgoingMessage
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt
-from penstock.client.producing.selection import chosen, select
 from penstock.client.session.calls import refusal
 from penstock.errors import (
     PenstockError,
@@ -121,7 +120,9 @@ class Send:
         self._wish = wish
         self._deadline = producer.clock.monotonic() + timeout
         self._retry_refusals = retry_refusals
-        self._retries = producer.settings.retries
+        # A retry goes to another queue, which a message bound to one queue does not have.
+        is_bound = wish is not None or message.sharding_key is not None
+        self._retries = 0 if is_bound else producer.settings.retries
         self._attempts = 0
         self._avoid: str | None = None
         self._queue: MessageQueue | None = None
@@ -133,28 +134,19 @@ class Send:
     def go(self) -> None:
         """Make the next attempt."""
         producer = self._producer
-        session = producer.session
-        topic = self._message.topic
-        queues = session.routes.publish_queues(topic)
-        if not queues:
-            producer.spawn(self._find_route(), self)
-            return
         now = producer.clock.monotonic()
         try:
-            queue = chosen(self._wish, queues, self._message)
+            target = producer.target(self._message, self._wish, now, self._avoid)
         except PenstockError as error:
             self._finish(error)
             return
-        if queue is not None:
-            self._retries = 0  # It was this queue or none.
-        else:
-            queue = select(
-                producer.turns(topic), queues, avoid=self._avoid, faults=producer.faults, now=now
-            )
+        if target is None:
+            producer.spawn(self._find_route(), self)
+            return
+        queue, address = target
         self._queue = queue
         self._begun = now
         self._attempts += 1
-        address = session.routes.master(queue.broker_name)
         if address is None:
             self._failed(
                 ServiceNotAvailable(
@@ -174,8 +166,6 @@ class Send:
         self._queue = queue
         self._begun = begun
         self._attempts = 1
-        if self._wish is not None or self._message.sharding_key is not None:
-            self._retries = 0  # It was this queue or none.
         self._answered(answer)
 
     async def _find_route(self) -> None:
