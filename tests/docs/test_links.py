@@ -1,4 +1,4 @@
-"""Pages link to pages that exist, and name files and commands that exist."""
+"""Pages link to pages that exist, and name files and make targets that exist."""
 
 from __future__ import annotations
 
@@ -43,15 +43,38 @@ def test_what_a_page_points_to_exists(page: Path) -> None:
     assert missing == []
 
 
-def test_the_map_of_the_code_has_every_package() -> None:
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "src/penstock"
+
+
+def section(title: str) -> str:
+    return ARCHITECTURE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_map_of_the_code_has_every_package_and_names_files_that_exist() -> None:
+    rows = dict(re.findall(r"^\| `([\w/]+)` \|.*\| (`[^|]+`) \|$", section("The rooms"), re.M))
     packages = {
-        path.parent.name
-        for path in (ROOT / "src/penstock").glob("*/__init__.py")
-        if len(list(path.parent.glob("*.py"))) > 1
+        path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")
     }
-    assert packages <= rows
-    for package, files in re.findall(r"^\| `(\w+)` \|.*\| (`[^|]+`) \|$", text, re.MULTILINE):
+    assert set(rows) == packages
+    for package, files in rows.items():
         for file in re.findall(r"`([\w.]+)`", files):
-            assert (ROOT / "src/penstock" / package / file).exists(), f"{package}/{file}"
+            assert (PACKAGE / package / file).is_file(), f"{package}/{file}"
+
+
+def test_each_typical_change_names_a_place_that_exists() -> None:
+    rows = re.findall(
+        r"^\| (an? .+?) \| (.+?) \| (.+?) \|$", section("Twelve typical changes"), re.M
+    )
+    assert len(rows) == 12
+    for change, place, also in rows:
+        named = re.findall(r"`([\w./-]+(?:/|\.py|\.md|\.yml))`", f"{place} {also}")
+        assert named, change
+        for path in named:
+            assert (ROOT / path).exists() or (PACKAGE / path).exists(), f"{change}: {path}"
+
+
+def test_the_glossary_defines_each_term_once() -> None:
+    terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", section("Glossary"), re.M)[1:]
+    words = [word.strip() for term in terms for word in term.split(",")]
+    assert len(words) == len(set(words)) > 50

@@ -16,15 +16,14 @@ PAGE = PROJECT / "docs" / "compatibility.md"
 WORDS = {PASS: "yes", FAIL: "**no**", LIMIT: "refused", NOT_APPLICABLE: "n/a"}
 INTRO = """# Compatibility
 
-Every cell below is a real run of `make interop`: Apache RocketMQ's own Java and Go clients, two
-clients for Node and the command-line tool mqadmin against `penstock up`, Penstock's client against
-Apache's brokers and in groups with theirs, brokers and name servers of both kinds under each other,
-and store directories swapped with Apache's broker. What each row shows is told in
-`tests/interop/README.md`. "refused" means that Penstock answers with an error and a reason,
-because the feature is not there yet; "n/a" means that this version of the client or the tool has no
-such thing.
+Every cell below is the result of a real run of `make interop`: Apache RocketMQ's own Java and Go
+clients, two Node clients and the command-line tool mqadmin with `penstock up`; Penstock's client
+with Apache's brokers and in groups with Apache's clients; brokers and name servers of both kinds
+with each other; and store directories exchanged with Apache's broker. `tests/interop/README.md`
+explains the rows. "refused" means that Penstock answers with an error and a reason because the
+feature is not supported yet; "n/a" means that this version of the client or the tool lacks it.
 
-This page is written by `python -m tests.interop.page` from the results; do not edit it.
+`python -m tests.interop.page` writes this page from the results; do not edit it.
 """
 
 
@@ -35,7 +34,7 @@ def page(cells: Sequence[Cell]) -> str:
         parts.append(_table([cell for cell in cells if cell.section == section]))
     refused = {cell.row: cell.evidence for cell in cells if cell.status == LIMIT}
     if refused:
-        parts.append("## Not there yet\n")
+        parts.append("## Not supported yet\n")
         parts += [f"- `{row}`: {_reason(evidence)}" for row, evidence in refused.items()]
         parts.append("")
     return "\n".join(parts)
