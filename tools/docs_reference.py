@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-import typer
+from click.testing import CliRunner
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from typer.testing import CliRunner
 
 from penstock.broker.config import BrokerConfig
 from penstock.cli.main import app
@@ -37,7 +36,7 @@ def cli_page() -> str:
         "machines, errors included; commands that destroy something ask, or take `--yes`.",
     ]
     runner = CliRunner()
-    for path in _paths(typer.main.get_command(app), ()):
+    for path in _paths(app, ()):
         printed = runner.invoke(app, [*path, "--help"], prog_name="penstock", terminal_width=80)
         title = " ".join(("penstock", *path))
         lines += ["", f"## {title}", "", "```text", printed.stdout.rstrip(), "```"]

@@ -141,7 +141,7 @@ def test_a_file_of_something_else_is_one_sentence(content: str, home: Path) -> N
     file.write_text(content, encoding="latin1")
     said = fail("context", "list")
     assert str(file) in said
-    assert context_file.complete_names("") == []
+    assert context_file.complete_names(None, None, "") == []
 
 
 def test_a_current_context_that_is_gone_is_none(home: Path) -> None:
@@ -194,5 +194,5 @@ def test_a_command_goes_to_the_cluster_of_a_context(running_cluster: Embedded) -
 
 def test_the_shell_completes_names_of_contexts() -> None:
     keep(None, staging=Context(namesrv="one:1"), live=Context(namesrv="two:1"))
-    assert context_file.complete_names("sta") == ["staging"]
-    assert context_file.complete_names("") == ["live", "staging"]
+    assert context_file.complete_names(None, None, "sta") == ["staging"]
+    assert context_file.complete_names(None, None, "") == ["live", "staging"]

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 from tests.cli.running import PENSTOCK, run, succeed
-from typer.core import TyperCommand, TyperGroup
 
+from penstock.cli.commands import Argument, Command, Group, summary
 from penstock.cli.main import VERBS
-from penstock.cli.verbs import load
 from penstock.testing.embedded import Embedded
 
 
 def leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """A command, or all those below it."""
-    if isinstance(command, TyperGroup):
+    if isinstance(command, Group):
         for name, part in command.commands.items():
             yield from leaves((*path, name), part)
     else:
@@ -29,23 +28,22 @@ def leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_command_ends_its_help_with_an_example_and_speaks_json(verb: str) -> None:
-    command = load(verb, VERBS[verb])
+    command = VERBS[verb].load()
     for path, leaf in leaves((verb,), command):
         shown = succeed(*path, "--help").out.rstrip()
         example = shown[shown.rindex("\n\n") :].strip()
         assert example.startswith("Example: "), path
         assert f"penstock {' '.join(path)}" in example, path
-        assert isinstance(leaf, TyperCommand)
+        assert isinstance(leaf, Command)
         options = {option for parameter in leaf.params for option in parameter.opts}
         assert "--json" in options, path
-    if isinstance(command, TyperGroup):
+    if isinstance(command, Group):
         assert "\n  Example: penstock " in succeed(verb, "--help").out
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_list_of_commands_says_what_each_says_itself(verb: str) -> None:
-    first = str(load(verb, VERBS[verb]).help).split("\n\n")[0]
-    assert " ".join(first.split()) == VERBS[verb].help
+    assert summary(VERBS[verb].load()) == VERBS[verb].help
 
 
 def test_help_lists_every_verb() -> None:
@@ -75,7 +73,7 @@ def complete(words: str, **more: str) -> list[str]:
     environment = {
         **os.environ,
         **more,
-        "_PENSTOCK_COMPLETE": "complete_bash",
+        "_PENSTOCK_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
@@ -83,7 +81,7 @@ def complete(words: str, **more: str) -> list[str]:
         PENSTOCK, env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
 def test_the_shell_completes_verbs_and_options() -> None:
@@ -108,7 +106,7 @@ def test_a_cluster_that_does_not_answer_completes_nothing() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_can_be_shown(shell: str) -> None:
-    environment = {**os.environ, "_PENSTOCK_COMPLETE": f"source_{shell}"}
+    environment = {**os.environ, "_PENSTOCK_COMPLETE": f"{shell}_source"}
     done = subprocess.run(
         PENSTOCK, env=environment, capture_output=True, text=True, timeout=60, check=True
     )
@@ -126,13 +124,13 @@ def test_help_loads_nothing_that_takes_long() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     loaded = set(done.stderr.split())
-    assert "penstock.cli.verbs" in loaded
+    assert "penstock.cli.commands" in loaded
     heavy = {"rich", "asyncio", "orjson", "uvloop", "pyspark", "pyarrow", "numpy", "ssl"}
     assert heavy & loaded == set()
     assert {name for name in loaded if name.startswith("penstock.")} <= {
         "penstock.cli",
         "penstock.cli.main",
-        "penstock.cli.verbs",
+        "penstock.cli.commands",
         "penstock.cli.error_reports",
         "penstock.errors",
     }
@@ -150,7 +148,6 @@ def test_help_loads_nothing_that_takes_long() -> None:
     ids=" ".join,
 )
 def test_everyday_commands_load_no_validators(arguments: list[str], cluster: Embedded) -> None:
-    # typer validates with pydantic, which takes longer to load than all the rest of a command.
     code = (
         f"import sys; sys.argv = ['penstock', *{arguments!r}]\n"
         "from penstock.cli.main import main\n"
@@ -225,15 +222,15 @@ def test_help_starts_at_once() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_names_what_to_type_and_no_types(verb: str) -> None:
-    for path, leaf in leaves((verb,), load(verb, VERBS[verb])):
+    for path, leaf in leaves((verb,), VERBS[verb].load()):
         shown = succeed(*path, "--help").out
         usage = shown.splitlines()[0]
         for word in ("<str", "<int", "<float", "<path", "<list", "range>", "x>=", "default: ("):
             assert word not in shown, path
         assert not set("{}<>") & set(usage), usage
         for parameter in leaf.params:
-            if parameter.param_type_name == "argument":
-                name = str(parameter.metavar or parameter.name).upper()
+            if isinstance(parameter, Argument):
+                name = parameter.human_readable_name
                 many = "..." if parameter.nargs == -1 else ""
                 expected = f" {name}{many}" if parameter.required else f" [{name}]{many}"
                 assert expected in usage

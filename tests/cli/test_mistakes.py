@@ -196,12 +196,14 @@ def test_a_demo_that_could_not_end_does_not_begin(
 
 @pytest.mark.parametrize("flag", [["--queues", "many"], ["--queues=many"], ["-q", "many"]])
 def test_a_refused_value_is_named(flag: list[str]) -> None:
-    assert "Invalid value 'many' for '--queues'" in fail("topic", "create", "a", *flag, code=2)
+    assert "Invalid value for '--queues' / '-q': 'many'" in fail(
+        "topic", "create", "a", *flag, code=2
+    )
 
 
 def test_a_refusal_says_nothing_of_parsers() -> None:
     said = fail("topic", "create", "a", "--queues", "many", code=2)
-    assert "for '--queues' / '-q': a whole number is expected; try:" in said
+    assert "for '--queues' / '-q': 'many' is not a whole number; try:" in said
     said = fail("up", "--flush", "sometimes", code=2)
     assert "for '--flush': 'sometimes' is not one of 'sync', 'async'" in said
 
@@ -254,7 +256,7 @@ def test_ctrl_c_before_anything_was_loaded_is_no_traceback() -> None:
         "import sys\n"
         "class Pressed:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Pressed())\n"
         "from penstock.__main__ import main\n"
         "main()\n"
@@ -405,7 +407,7 @@ def test_an_address_that_nobody_typed_is_told_with_where_it_is_from(
 
 
 def test_a_body_that_begins_with_a_dash_is_told_where_it_goes() -> None:
-    assert "-5 (a value that begins with - goes after --)" in fail("send", "orders", "-5", code=2)
+    assert "'-5' (a value that begins with - goes after --)" in fail("send", "orders", "-5", code=2)
 
 
 @pytest.mark.parametrize(
@@ -420,4 +422,3 @@ def test_a_body_that_begins_with_a_dash_is_told_where_it_goes() -> None:
 def test_a_number_out_of_range_is_told_with_the_range(arguments: list[str], expected: str) -> None:
     said = fail(*arguments, code=2)
     assert expected in said
-    assert "Input should" not in said

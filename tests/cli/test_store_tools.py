@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.support.paths import VECTORS
-from typer.testing import CliRunner
 
 from penstock.cli import store_reports
 from penstock.cli.main import app

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from penstock import errors
 from penstock.cli.main import app
@@ -76,7 +75,7 @@ def test_every_kind_of_error_is_in_the_catalogue() -> None:
 
 @pytest.mark.parametrize("text", sorted(set(COMMAND.findall(PAGE))))
 def test_commands_in_the_catalogue_can_be_typed(text: str) -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = app
     _, *words = shlex.split(text)
     with command.make_context("penstock", list(words)) as context:
         while hasattr(command, "get_command") and words:

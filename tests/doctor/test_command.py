@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from tests.cli.running import run, succeed, wait_for
 
 import penstock.doctor.checks
@@ -152,7 +151,7 @@ def test_there_are_commands_to_check() -> None:
 
 @pytest.mark.parametrize("advice", advised_commands())
 def test_what_is_advised_is_a_command_with_these_options(advice: str) -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = app
     _, *words = shlex.split(advice)
     with command.make_context("penstock", words) as context:
         while hasattr(command, "get_command"):

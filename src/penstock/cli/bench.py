@@ -8,12 +8,13 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from penstock.cli import output
-from penstock.cli.output import Column, JsonFlag, Table
+from penstock.cli.commands import Number, command, option
+from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import PenstockError
 
@@ -44,26 +45,31 @@ COLUMNS = (
 )
 
 
-@functools.partial(on_cluster, otherwise="a broker of its own")
+@command
+@functools.partial(on_cluster, default="a broker of its own")
+@option("--messages", "-m", type=Number(at_least=1), default=10_000, help="Messages of each test.")
+@option("--size", type=Number(at_least=8), default=128, help="Bytes of each body.")
+@option("--queues", type=Number(at_least=1), default=8, help="Queues of the topic on each broker.")
+@option(
+    "--in-flight", type=Number(at_least=1), default=256, help="Sends that wait for answers at once."
+)
+@option(
+    "--rate",
+    type=Number(float, at_least=0.1),
+    default=500,
+    help="Messages a second of the end-to-end test.",
+)
+@json_flag
 def bench(
     target: Target,
-    ctx: typer.Context,
-    messages: Annotated[
-        int, typer.Option("--messages", "-m", min=1, help="Messages of each test.")
-    ] = 10_000,
-    size: Annotated[int, typer.Option("--size", min=8, help="Bytes of each body.")] = 128,
-    queues: Annotated[
-        int, typer.Option("--queues", min=1, help="Queues of the topic on each broker.")
-    ] = 8,
-    in_flight: Annotated[
-        int, typer.Option("--in-flight", min=1, help="Sends that wait for answers at once.")
-    ] = 256,
-    rate: Annotated[
-        float, typer.Option("--rate", min=0.1, help="Messages a second of the end-to-end test.")
-    ] = 500,
-    as_json: JsonFlag = False,
+    messages: int,
+    size: int,
+    queues: int,
+    in_flight: int,
+    rate: float,
+    as_json: bool,
 ) -> None:
-    """Measure sending, receiving and the time between, with this client.
+    """Measure sends, receives and the latency between, with this client.
 
     Against the cluster of --namesrv, --context or NAMESRV_ADDR; without one, a broker is started in
     a process of its own on a temporary directory. A topic is made for it and deleted afterwards.
@@ -80,7 +86,7 @@ def bench(
         in_flight=in_flight,
         rate=rate,
     )
-    is_given = bool(ctx.params.get("namesrv") or target.origin)
+    is_given = bool(click.get_current_context().params.get("namesrv") or target.origin)
     with contextlib.ExitStack() as stack:
         where = target.namesrv
         if not is_given:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from penstock.cli import output
-from penstock.cli.output import Column, JsonFlag, Table
+from penstock.cli.commands import Group
+from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import PenstockError
 
@@ -16,21 +17,12 @@ if TYPE_CHECKING:
     from penstock import Admin
     from penstock.admin.reports import BrokerAddress
 
-app = typer.Typer(
-    help="The brokers of a cluster and how they do.\n\nExample: penstock cluster overview",
-    no_args_is_help=True,
+app = Group(
+    help="The brokers of a cluster: addresses, rates, disk.\n\nExample: penstock cluster overview",
 )
 
 _NEARLY_FULL = 0.85
 _MASTER = "master"
-
-
-@app.callback()
-def cluster() -> None:
-    """The brokers of a cluster and how they do.
-
-    Example: penstock cluster overview
-    """
 
 
 def _percent(ratio: object) -> str:
@@ -60,7 +52,11 @@ _COLUMNS = (
 
 @app.command("overview")
 @on_cluster
-def overview(target: Target, as_json: JsonFlag = False) -> None:
+@json_flag
+def overview(
+    target: Target,
+    as_json: bool,
+) -> None:
     """Every broker: its address, version, rates, totals of today and disk.
 
     Ends with code 1 if a broker is registered but does not answer.
@@ -85,7 +81,7 @@ def overview(target: Target, as_json: JsonFlag = False) -> None:
         as_json=as_json,
     )
     if not rows or any(row["problem"] for row in rows):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _row(admin: Admin, broker: BrokerAddress) -> dict[str, object]:

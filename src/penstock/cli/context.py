@@ -5,40 +5,38 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from typing import Annotated
-
-import typer
+from pathlib import Path
 
 from penstock.cli import context_file, output
+from penstock.cli.commands import Group, argument, option
 from penstock.cli.context_file import Context, Contexts
-from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import (
     DEFAULT_NAMESRV,
-    AccessKeyOption,
-    NamespaceOption,
-    SecretKeyOption,
-    SecurityTokenOption,
-    TlsCaOption,
-    TlsOption,
+    access_key_option,
+    namespace_option,
+    secret_key_option,
+    security_token_option,
+    tls_ca_option,
+    tls_option,
 )
 from penstock.errors import InvalidArgument
 
-app = typer.Typer(
+app = Group(
     help="Clusters by name: list, use, add, remove.\n\n"
     "Example: penstock context add staging --namesrv 10.0.0.5:9876 --use",
-    no_args_is_help=True,
 )
 
-NameArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME", help="Name of a context.", autocompletion=context_file.complete_names
-    ),
-]
+name_argument = argument(
+    "name", help="Name of a context.", shell_complete=context_file.complete_names
+)
 
 
 @app.command("list")
-def list_contexts(as_json: JsonFlag = False) -> None:
+@json_flag
+def list_contexts(
+    as_json: bool,
+) -> None:
     """All contexts; secrets are not shown.
 
     Example: penstock context list
@@ -74,7 +72,12 @@ def _row(name: str, context: Context, known: Contexts) -> dict[str, object]:
 
 
 @app.command("use")
-def use_context(name: NameArgument, as_json: JsonFlag = False) -> None:
+@name_argument
+@json_flag
+def use_context(
+    name: str,
+    as_json: bool,
+) -> None:
     """Speak to this cluster from now on, unless told otherwise.
 
     Example: penstock context use staging
@@ -85,22 +88,29 @@ def use_context(name: NameArgument, as_json: JsonFlag = False) -> None:
 
 
 @app.command("add")
+@argument("name", help="Name of the context.")
+@option(
+    "--namesrv", "-n", required=True, metavar="HOST:PORT", help="Name servers, host:port;host:port."
+)
+@access_key_option
+@secret_key_option
+@security_token_option
+@tls_option
+@tls_ca_option
+@namespace_option
+@option("--use", is_flag=True, help="Use it from now on.")
+@json_flag
 def add_context(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")],
-    namesrv: Annotated[
-        str,
-        typer.Option(
-            "--namesrv", "-n", metavar="HOST:PORT", help="Name servers, host:port;host:port."
-        ),
-    ],
-    access_key: AccessKeyOption = None,
-    secret_key: SecretKeyOption = None,
-    security_token: SecurityTokenOption = None,
-    tls: TlsOption = None,
-    tls_ca: TlsCaOption = None,
-    namespace: NamespaceOption = None,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
-    as_json: JsonFlag = False,
+    name: str,
+    namesrv: str,
+    access_key: str | None,
+    secret_key: str | None,
+    security_token: str | None,
+    tls: bool | None,
+    tls_ca: Path | None,
+    namespace: str | None,
+    use: bool,
+    as_json: bool,
 ) -> None:
     """Keep a cluster under a name, or change it; commands go there when told to.
 
@@ -139,7 +149,14 @@ def add_context(
 
 
 @app.command("remove")
-def remove_context(name: NameArgument, yes: YesFlag = False, as_json: JsonFlag = False) -> None:
+@name_argument
+@yes_flag
+@json_flag
+def remove_context(
+    name: str,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Forget a context; the cluster itself is left alone.
 
     Example: penstock context remove staging --yes

@@ -130,7 +130,7 @@ def save(contexts: Contexts) -> Path:
     return where
 
 
-def complete_names(incomplete: str) -> list[str]:
+def complete_names(ctx: object, param: object, incomplete: str) -> list[str]:
     """For the shell: the names that begin like that; a broken file completes nothing."""
     try:
         return [name for name in sorted(load().named) if name.startswith(incomplete)]

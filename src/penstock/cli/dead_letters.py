@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli import messages, output
+from penstock.cli.commands import Group, Number, argument, option
 from penstock.cli.dead_letter_rows import LETTER_COLUMNS, NOT_RECORDED, Choice, row
-from penstock.cli.messages import KeyOption, TagOption, WhereOption
-from penstock.cli.name_completion import GroupArgument, complete_groups, nearest
-from penstock.cli.output import Column, JsonFlag, Table, YesFlag
-from penstock.cli.send import RateOption
+from penstock.cli.messages import key_option, tag_option, where_option
+from penstock.cli.name_completion import complete_groups, group_argument, nearest
+from penstock.cli.output import Column, Table, json_flag, yes_flag
+from penstock.cli.send import rate_option
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import GroupNotFound, InvalidArgument, NoPermission, NotFound
 
@@ -29,23 +28,21 @@ if TYPE_CHECKING:
     from penstock.cli.redrive_task import RedriveTask
     from penstock.model import MessageQueue
 
-app = typer.Typer(
+app = Group(
     help="Dead letters: list, show, redrive, purge.\n\nExample: penstock dlq list",
-    no_args_is_help=True,
 )
 
 LIMIT = 100
 
-ReasonOption = Annotated[
-    str | None,
-    typer.Option("--reason", metavar="TEXT", help="Only where the reason or its type has this."),
-]
-IdOption = Annotated[
-    list[str] | None, typer.Option("--id", help="Only the letter with this id; may be repeated.")
-]
-AllFlag = Annotated[
-    bool, typer.Option("--all", help="Also those that were redriven or purged already.")
-]
+reason_option = option(
+    "--reason", metavar="TEXT", help="Only where the reason or its type has this."
+)
+id_option = option(
+    "--id", "ids", multiple=True, help="Only the letter with this id; may be repeated."
+)
+all_flag = option(
+    "--all", "settled", is_flag=True, help="Also those that were redriven or purged already."
+)
 
 
 @contextlib.contextmanager
@@ -87,25 +84,29 @@ _GROUP_COLUMNS = (
 
 @app.command("list")
 @on_cluster
+@argument(
+    "group",
+    required=False,
+    help="Consumer group; without one, all groups that have any.",
+    shell_complete=complete_groups,
+)
+@tag_option
+@key_option
+@where_option
+@reason_option
+@option("--limit", type=Number(at_least=1), default=LIMIT, help="At most so many of the newest.")
+@all_flag
+@json_flag
 def list_letters(
     target: Target,
-    group: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="GROUP",
-            help="Consumer group; without one, all groups that have any.",
-            autocompletion=complete_groups,
-        ),
-    ] = None,
-    tag: TagOption = None,
-    keys: KeyOption = None,
-    where: WhereOption = None,
-    reason: ReasonOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="At most so many of the newest.")
-    ] = LIMIT,
-    settled: AllFlag = False,
-    as_json: JsonFlag = False,
+    group: str | None,
+    tag: str | None,
+    keys: tuple[str, ...],
+    where: str | None,
+    reason: str | None,
+    limit: int,
+    settled: bool,
+    as_json: bool,
 ) -> None:
     """The groups with dead letters, or the dead letters of one group with the reason.
 
@@ -176,11 +177,14 @@ def _groups(admin: Admin) -> Table:
 
 @app.command("show")
 @on_cluster
+@group_argument
+@argument("msg_id", metavar="ID", help="Its id, as dlq list prints it.")
+@json_flag
 def show_letter(
     target: Target,
-    group: GroupArgument,
-    msg_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, as dlq list prints it.")],
-    as_json: JsonFlag = False,
+    group: str,
+    msg_id: str,
+    as_json: bool,
 ) -> None:
     """One dead letter: why it died, where it came from, its properties and its body.
 
@@ -232,32 +236,39 @@ def show_letter(
 
 @app.command("redrive")
 @on_cluster
+@group_argument
+@id_option
+@tag_option
+@key_option
+@where_option
+@reason_option
+@option(
+    "--to-topic",
+    "to",
+    metavar="TOPIC",
+    help="Send to this topic, where all its groups see them, and not to the group alone.",
+)
+@option("--limit", type=Number(at_least=1), help="At most so many.")
+@rate_option
+@option("--again", is_flag=True, help="Also what was redriven or purged already.")
+@option("--dry-run", is_flag=True, help="Show what would be redriven, and change nothing.")
+@yes_flag
+@json_flag
 def redrive_letters(
     target: Target,
-    group: GroupArgument,
-    ids: IdOption = None,
-    tag: TagOption = None,
-    keys: KeyOption = None,
-    where: WhereOption = None,
-    reason: ReasonOption = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to-topic",
-            metavar="TOPIC",
-            help="Send to this topic, where all its groups see them, and not to the group alone.",
-        ),
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
-    rate: RateOption = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Also what was redriven or purged already.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be redriven, and change nothing.")
-    ] = False,
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    group: str,
+    ids: tuple[str, ...],
+    tag: str | None,
+    keys: tuple[str, ...],
+    where: str | None,
+    reason: str | None,
+    to: str | None,
+    limit: int | None,
+    rate: float | None,
+    again: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Give dead letters to their group again, as if they had never been tried.
 
@@ -314,24 +325,24 @@ def _show_plan(plan: RedriveTask) -> None:
 
 @app.command("purge")
 @on_cluster
+@group_argument
+@option("--before", metavar="TIME", help="Only what died before: 2026-11-16, 7d.")
+@option(
+    "--delete-topic",
+    is_flag=True,
+    help="Delete the dead-letter topic itself: nobody can look again.",
+)
+@option("--dry-run", is_flag=True, help="Tell how many, and change nothing.")
+@yes_flag
+@json_flag
 def purge_letters(
     target: Target,
-    group: GroupArgument,
-    before: Annotated[
-        str | None,
-        typer.Option("--before", metavar="TIME", help="Only what died before: 2026-11-16, 7d."),
-    ] = None,
-    delete_topic: Annotated[
-        bool,
-        typer.Option(
-            "--delete-topic", help="Delete the dead-letter topic itself: nobody can look again."
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell how many, and change nothing.")
-    ] = False,
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    group: str,
+    before: str | None,
+    delete_topic: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Put dead letters aside: they are not listed, counted or redriven any more.
 

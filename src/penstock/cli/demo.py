@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from penstock.cli.output import JsonFlag
+from penstock.cli.commands import PATH, Number, command, option
+from penstock.cli.output import json_flag
 
 
+@command
+@option("--orders", type=Number(at_least=100), default=500, help="How many orders to place.")
+@option(
+    "--report",
+    type=PATH,
+    default=Path("demo-report.html"),
+    help="Where the page with plots is written.",
+)
+@json_flag
 def demo(
-    orders: Annotated[
-        int, typer.Option("--orders", min=100, help="How many orders to place.")
-    ] = 500,
-    report: Annotated[
-        Path, typer.Option("--report", help="Where the page with plots is written.")
-    ] = Path("demo-report.html"),
-    as_json: JsonFlag = False,
+    orders: int,
+    report: Path,
+    as_json: bool,
 ) -> None:
-    """A day in a shop: orders are billed, shipped, checked and archived with Spark, repaired.
+    """Run a demo shop: send, bill, ship, check and archive with Spark, repair.
 
     Runs on a broker and a Spark of its own in this process, in a minute or so.
 
@@ -29,4 +34,4 @@ def demo(
     from penstock.cli.demo_day import run_day
 
     if not run_day(orders, report, as_json=as_json):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

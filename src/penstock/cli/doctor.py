@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from penstock.cli import output
+from penstock.cli.commands import argument, command, option
 from penstock.cli.name_completion import complete_groups
-from penstock.cli.output import Column, JsonFlag, Table
+from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
 
 if TYPE_CHECKING:
@@ -34,28 +35,28 @@ _GROUP_COLUMNS = (
 )
 
 
+@command
 @on_cluster
+@argument(
+    "group",
+    required=False,
+    help="A consumer group; without it the servers and every group in a line.",
+    shell_complete=complete_groups,
+)
+@option(
+    "--stuck-after",
+    default="60s",
+    metavar="DURATION",
+    help="From when on a handler counts as stuck.",
+)
+@json_flag
 def doctor(
     target: Target,
-    ctx: typer.Context,
-    group: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="GROUP",
-            help="A consumer group; without it the servers and every group in a line.",
-            autocompletion=complete_groups,
-            show_default=False,
-        ),
-    ] = None,
-    stuck_after: Annotated[
-        str,
-        typer.Option(
-            "--stuck-after", metavar="DURATION", help="From when on a handler counts as stuck."
-        ),
-    ] = "60s",
-    as_json: JsonFlag = False,
+    group: str | None,
+    stuck_after: str,
+    as_json: bool,
 ) -> None:
-    """Why does a group not receive anything?
+    """Find out why a consumer group receives nothing.
 
     Looks at routes, members, subscriptions, offsets, filters, locks, handlers and clocks, and
     says what is wrong, how that can be seen, and what to do. Ends with 0 when all is well, with 1
@@ -67,7 +68,7 @@ def doctor(
     from penstock.runtime.durations import seconds
 
     limits = Thresholds(stuck_ms=round(seconds(stuck_after) * 1000))
-    flags = _given(ctx)
+    flags = _given(click.get_current_context())
     if group is None:
         cluster = asyncio.run(_examine_cluster(target, limits, quiet=as_json))
         is_healthy = cluster.is_healthy
@@ -83,7 +84,7 @@ def doctor(
         else:
             _print_group(report, flags)
     if not is_healthy:
-        raise typer.Exit(FINDINGS)
+        raise click.exceptions.Exit(FINDINGS)
 
 
 async def _examine_group(target: Target, group: str, limits: Thresholds) -> GroupReport:
@@ -105,7 +106,7 @@ async def _examine_cluster(target: Target, limits: Thresholds, *, quiet: bool) -
             )
 
 
-def _given(ctx: typer.Context) -> str:
+def _given(ctx: click.Context) -> str:
     """The flags that led here: the commands that are advised need the same."""
     parts = [
         f"{flag} {shlex.quote(str(ctx.params[name]))}"

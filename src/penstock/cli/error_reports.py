@@ -26,9 +26,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import typer
+import click
 
 from penstock.errors import NameserverUnavailable, PenstockError
 
@@ -41,7 +41,7 @@ _ASKED_A_BROKER = re.compile(
     r"GET_ALL_TOPIC_LIST_FROM_NAMESERVER) .*REQUEST_CODE_NOT_SUPPORTED"
 )
 _ASKED_A_WEB_SERVER = re.compile(r"connection to (\S+) ended .*its first bytes b'HTTP/")
-_ELSEWHERE = {
+_OTHER_NAMES = {
     "--since": ("--from",),
     "--after": ("--from",),
     "--begin": ("--from",),
@@ -63,21 +63,15 @@ _AFTER_THE_COMMAND = {
     "--context": "--context NAME",
     "--namespace": "--namespace NAME",
 }
-_KINDS = {"integer": "a whole number is expected", "number": "a number is expected"}
-_BOUNDS = {"greater": "expected at least", "less": "expected at most"}
 _IS_IT_TLS = "does that port speak TLS?"
 _HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
-# typer carries its own copy of click or uses the installed one, depending on its version; this
-# class is public either way, and those above it are what a command line is refused with.
-_UsageError, _ClickException = typer.BadParameter.__mro__[1:3]
-_REFUSALS: tuple[type[BaseException], ...] = (_ClickException, typer.Abort)
 EXPECTED: tuple[type[BaseException], ...] = (
     PenstockError,
     OSError,
     KeyboardInterrupt,
-    SystemExit,
-    *_REFUSALS,
+    click.ClickException,
+    click.Abort,
 )
 """What `report` knows the end of. Anything else is a mistake of ours: it shows its traceback."""
 
@@ -106,13 +100,8 @@ def sigterm_as_ctrl_c() -> Iterator[threading.Event]:
 
 def report(error: BaseException) -> int:
     """Say on stderr what went wrong; return the exit code."""
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    if isinstance(error, KeyboardInterrupt | click.Abort):
         return INTERRUPTED
-    if isinstance(error, SystemExit):
-        # typer leaves by itself when it cannot write, and takes that for a failure.
-        if not isinstance(error.__context__, BrokenPipeError):
-            raise error
-        error = error.__context__
     if isinstance(error, BrokenPipeError):
         _leave_the_pipe()
         return 0
@@ -123,81 +112,57 @@ def report(error: BaseException) -> int:
         _say(of_the_system(error), error, FAILED)
         _leave_the_pipe()  # it may have been the disk under stdout that is full
         return FAILED
+    assert isinstance(error, click.ClickException), error
     return _report_usage(error)
 
 
-def _report_usage(error: Any) -> int:
-    if type(error).__name__ == "NoArgsIsHelpError":
+def _report_usage(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
     else:
-        _say(_too_early(error) or _not_understood(error), error, int(error.exit_code))
-    return int(error.exit_code)
+        _say(_misplaced_option(error) or _usage_text(error), error, error.exit_code)
+    return error.exit_code
 
 
-def _too_early(error: Any) -> str | None:
-    """An option that every command has, given before the command."""
-    name = getattr(error, "option_name", None)
-    is_group = hasattr(getattr(getattr(error, "ctx", None), "command", None), "commands")
-    if not is_group or name not in _AFTER_THE_COMMAND:
+def _misplaced_option(error: click.ClickException) -> str | None:
+    """The sentence for an option of every command that was given before the command."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return None
+    name = error.option_name
+    if not isinstance(error.ctx.command, click.Group) or name not in _AFTER_THE_COMMAND:
         return None
     return f"{name} goes after the command; try: penstock topic list {_AFTER_THE_COMMAND[name]}"
 
 
-def _not_understood(error: Any) -> str:
-    text = _naming_value(error, _plainly(error.format_message().strip().rstrip(".")))
-    text = _suggested(error, text)
+def _usage_text(error: click.ClickException) -> str:
+    text = error.format_message().strip().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        text = _with_suggestion(error)
     join = " Try:" if text.endswith("?") else "; try:"
     return f"{text}{join} {_command(error)} --help"
 
 
-def _plainly(message: str) -> str:
-    """A refusal of typer's validators without what they say about themselves."""
-    message = message.replace("Value error, ", "")
-    for kind, name in _KINDS.items():
-        message = re.sub(f"Input should be a valid {kind}, unable to parse .*", name, message)
-    for bound, name in _BOUNDS.items():
-        message = message.replace(f"Input should be {bound} than or equal to", name)
-    return message
-
-
-def _command(error: Any) -> str:
+def _command(error: click.ClickException) -> str:
     """The command that was not understood."""
-    context = getattr(error, "ctx", None)
-    if context is not None:
-        return str(context.command_path)
-    # Some refusals do not know; asked for help, arguments in between do no harm.
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return error.ctx.command_path
+    # Some errors do not know their command. Extra arguments before --help do no harm.
     words = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])
     return shlex.join(["penstock", *words])
 
 
-def _naming_value(error: Any, message: str) -> str:
-    """A refused value said, where the refusal tells only what it should have been."""
-    flags = getattr(getattr(error, "param", None), "opts", ())
-    words = sys.argv[1:]
-    for flag in flags:
-        given = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
-        given += [after for word, after in itertools.pairwise(words) if word == flag]
-        # Said once already, or which of several it was is not known.
-        if flag.startswith("-") and len(given) == 1 and repr(given[0]) not in message:
-            return message.replace("Invalid value for", f"Invalid value {given[0]!r} for", 1)
-    return message
-
-
-def _suggested(error: Any, message: str) -> str:
-    """An unknown option with the one that was meant, if that can be guessed."""
-    near = getattr(error, "possibilities", None)
-    name = getattr(error, "option_name", None)
-    if name in _ELSEWHERE:
-        # What other tools call it comes before what is spelled alike.
-        context = getattr(error, "ctx", None)
-        known = [] if context is None else [flag for p in context.command.params for flag in p.opts]
-        near = [flag for flag in _ELSEWHERE[name] if flag in known] or near
-    if not near and name is not None and name[1:2].isdigit():
-        return f"{message} (a value that begins with - goes after --)"
-    if not near:
-        return message
-    nearest = difflib.get_close_matches(error.option_name, near, n=1, cutoff=0)
-    return f"{error.message.rstrip('.')}. Did you mean {nearest[0]}?"
+def _with_suggestion(error: click.NoSuchOption) -> str:
+    """An unknown option with the option that was probably meant."""
+    name, near = error.option_name, error.possibilities
+    if name in _OTHER_NAMES and error.ctx is not None:
+        # The name that other tools use comes before a similar spelling.
+        known = [flag for parameter in error.ctx.command.params for flag in parameter.opts]
+        near = [flag for flag in _OTHER_NAMES[name] if flag in known] or near
+    text = error.message.rstrip(".")
+    if near:
+        nearest = difflib.get_close_matches(name, near, n=1, cutoff=0)
+        return f"{text}. Did you mean {nearest[0]}?"
+    return f"{text} (a value that begins with - goes after --)" if name[1:2].isdigit() else text
 
 
 def _with_way_out(error: PenstockError) -> str:
@@ -240,7 +205,7 @@ def of_the_system(error: OSError) -> str:
 
 def _say(sentence: str, error: BaseException, code: int) -> None:
     try:
-        typer.echo(_for_programs(sentence, error, code) or f"penstock: {sentence}", err=True)
+        click.echo(_for_programs(sentence, error, code) or f"penstock: {sentence}", err=True)
     except BrokenPipeError:
         _leave_the_pipe()
 

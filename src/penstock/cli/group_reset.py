@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli import output
+from penstock.cli.commands import command, option
 from penstock.cli.name_completion import (
-    GroupArgument,
     complete_topics,
+    group_argument,
     guessing_group,
     guessing_topic,
 )
-from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument
 
@@ -77,41 +76,39 @@ def parse_goal(text: str) -> int | str | datetime:
         ) from None
 
 
+@command
 @on_cluster
+@group_argument
+@option(
+    "--to",
+    required=True,
+    metavar="WHERE",
+    help="earliest, latest, a time (2026-11-16T01:40), how long ago (2h), or an offset.",
+)
+@option(
+    "--topic",
+    help="In this topic.",
+    show_default="the only one it consumes",
+    shell_complete=complete_topics,
+)
+@option(
+    "--queue",
+    metavar="BROKER:ID",
+    help="In this queue alone, such as broker-a:3; an offset needs one.",
+    show_default="all",
+)
+@option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@yes_flag
+@json_flag
 def reset_group(
     target: Target,
-    group: GroupArgument,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="WHERE",
-            help="earliest, latest, a time (2026-11-16T01:40), how long ago (2h), or an offset.",
-        ),
-    ],
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic",
-            help="In this topic.",
-            show_default="the only one it consumes",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(
-            "--queue",
-            metavar="BROKER:ID",
-            help="In this queue alone, such as broker-a:3; an offset needs one.",
-            show_default="all",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
-    ] = False,
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    group: str,
+    to: str,
+    topic: str | None,
+    queue: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Move a group to another place; connected consumers are told.
 

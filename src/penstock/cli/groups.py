@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli import output
+from penstock.cli.commands import Group, Number, argument, option
 from penstock.cli.group_reset import reset_group
-from penstock.cli.name_completion import GroupArgument, complete_topics, guessing_group
-from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.name_completion import complete_topics, group_argument, guessing_group
+from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import PenstockError
 
@@ -17,10 +16,9 @@ if TYPE_CHECKING:
     from penstock import Admin
     from penstock.admin.reports import QueueLag
 
-app = typer.Typer(
+app = Group(
     help="Consumer groups: list, create, describe, lag, reset, delete.\n\n"
     "Example: penstock group lag billing",
-    no_args_is_help=True,
 )
 
 _LIST_COLUMNS = (
@@ -33,15 +31,14 @@ _LIST_COLUMNS = (
 
 @app.command("list")
 @on_cluster
+@option("--internal", is_flag=True, help="Also the groups of RocketMQ itself.")
+@option("--names", is_flag=True, help="Names alone, one a line: faster.")
+@json_flag
 def list_groups(
     target: Target,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also the groups of RocketMQ itself.")
-    ] = False,
-    names: Annotated[
-        bool, typer.Option("--names", help="Names alone, one a line: faster.")
-    ] = False,
-    as_json: JsonFlag = False,
+    internal: bool,
+    names: bool,
+    as_json: bool,
 ) -> None:
     """All consumer groups: who is connected, and how far they are behind.
 
@@ -91,19 +88,21 @@ def _summary(admin: Admin, group: str) -> dict[str, object]:
 
 @app.command("create")
 @on_cluster
+@argument("group", help="Name of the group.")
+@option(
+    "--max-retries",
+    type=Number(at_least=-1),
+    default=16,
+    help="Failures before a message is a dead letter; -1: never.",
+)
+@option("--orderly", is_flag=True, help="Its consumers take each queue in order.")
+@json_flag
 def create_group(
     target: Target,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
-    max_retries: Annotated[
-        int,
-        typer.Option(
-            "--max-retries", min=-1, help="Failures before a message is a dead letter; -1: never."
-        ),
-    ] = 16,
-    orderly: Annotated[
-        bool, typer.Option("--orderly", help="Its consumers take each queue in order.")
-    ] = False,
-    as_json: JsonFlag = False,
+    group: str,
+    max_retries: int,
+    orderly: bool,
+    as_json: bool,
 ) -> None:
     """Make a consumer group on every broker, or change it.
 
@@ -158,7 +157,13 @@ _SETTING_COLUMNS = (
 
 @app.command("describe")
 @on_cluster
-def describe_group(target: Target, group: GroupArgument, as_json: JsonFlag = False) -> None:
+@group_argument
+@json_flag
+def describe_group(
+    target: Target,
+    group: str,
+    as_json: bool,
+) -> None:
     """One group: settings, connected members, what they want, and how far they are.
 
     Example: penstock group describe billing
@@ -237,14 +242,14 @@ _LAG_COLUMNS = (
 
 @app.command("lag")
 @on_cluster
+@group_argument
+@option("--topic", help="Only this topic.", shell_complete=complete_topics)
+@json_flag
 def show_lag(
     target: Target,
-    group: GroupArgument,
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", help="Only this topic.", autocompletion=complete_topics),
-    ] = None,
-    as_json: JsonFlag = False,
+    group: str,
+    topic: str | None,
+    as_json: bool,
 ) -> None:
     """How far a group is behind, queue by queue, its retries included.
 
@@ -277,19 +282,21 @@ def show_lag(
     )
 
 
-app.command("reset")(reset_group)
+app.add_command(reset_group, "reset")
 
 
 @app.command("delete")
 @on_cluster
+@group_argument
+@option("--keep-offsets", is_flag=True, help="Should it come back, it goes on where it was.")
+@yes_flag
+@json_flag
 def delete_group(
     target: Target,
-    group: GroupArgument,
-    keep_offsets: Annotated[
-        bool, typer.Option("--keep-offsets", help="Should it come back, it goes on where it was.")
-    ] = False,
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    group: str,
+    keep_offsets: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Forget a group on every broker, with its retries and dead letters.
 

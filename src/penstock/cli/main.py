@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
-from typing import Annotated
 
-import typer
+import click
 
 from penstock import __version__
 from penstock.cli import error_reports
-from penstock.cli.verbs import LazyVerbs, Verb
+from penstock.cli.commands import LazyGroup, Verb
 
-_HERE = "penstock.cli"
+_COMPLETE = "_PENSTOCK_COMPLETE"
 
 # Each line is the first of the command's own help.
 VERBS = {
-    "up": Verb(
-        f"{_HERE}.serve:up",
-        "Run a name server and a broker: all a client needs, in one command.",
-    ),
-    "nameserver": Verb(f"{_HERE}.serve:nameserver", "Run a name server alone."),
-    "broker": Verb(
-        f"{_HERE}.serve:broker", "Run one broker under a name server that runs elsewhere."
-    ),
-    "topic": Verb(f"{_HERE}.topics:app", "Topics: list, create, describe, delete."),
-    "group": Verb(
-        f"{_HERE}.groups:app", "Consumer groups: list, create, describe, lag, reset, delete."
-    ),
-    "cluster": Verb(f"{_HERE}.cluster:app", "The brokers of a cluster and how they do."),
-    "context": Verb(f"{_HERE}.context:app", "Clusters by name: list, use, add, remove."),
-    "send": Verb(
-        f"{_HERE}.send:send",
-        "Send messages: an argument each, or the lines of stdin or of a file.",
-    ),
-    "tail": Verb(
-        f"{_HERE}.tail:tail",
-        "Print messages of a topic: the newest, or from some point on, and those to come.",
-    ),
-    "query": Verb(
-        f"{_HERE}.query:query", "Find messages by id, by key, or by the time they were stored."
-    ),
-    "dlq": Verb(f"{_HERE}.dead_letters:app", "Dead letters: list, show, redrive, purge."),
-    "doctor": Verb(f"{_HERE}.doctor:doctor", "Why does a group not receive anything?"),
-    "bench": Verb(
-        f"{_HERE}.bench:bench",
-        "Measure sending, receiving and the time between, with this client.",
-    ),
-    "spark": Verb(f"{_HERE}.spark_jobs:app", "Spark jobs: archive, replay, dlq, report."),
-    "store": Verb(
-        f"{_HERE}.store_tools:app",
-        "Look at the files of a store: what is there, whether it is whole, all of it as JSON.",
-    ),
-    "demo": Verb(
-        f"{_HERE}.demo:demo",
-        "A day in a shop: orders are billed, shipped, checked and archived with Spark, repaired.",
-    ),
+    name: Verb(f"penstock.cli.{home}", help)
+    for name, home, help in (
+        ("up", "serve:up", "Run a name server and a broker: all a client needs, in one command."),
+        ("nameserver", "serve:nameserver", "Run a name server alone."),
+        ("broker", "serve:broker", "Run one broker under a name server that runs elsewhere."),
+        ("topic", "topics:app", "Topics: list, create, describe, delete."),
+        ("group", "groups:app", "Consumer groups: list, create, describe, lag, reset, delete."),
+        ("cluster", "cluster:app", "The brokers of a cluster: addresses, rates, disk."),
+        ("context", "context:app", "Clusters by name: list, use, add, remove."),
+        ("send", "send:send", "Send messages: arguments, or the lines of stdin or of a file."),
+        ("tail", "tail:tail", "Print the newest messages of a topic, or those from a given point."),
+        ("query", "query:query", "Find messages by id, by key, or by the time they were stored."),
+        ("dlq", "dead_letters:app", "Dead letters: list, show, redrive, purge."),
+        ("doctor", "doctor:doctor", "Find out why a consumer group receives nothing."),
+        (
+            "bench",
+            "bench:bench",
+            "Measure sends, receives and the latency between, with this client.",
+        ),
+        ("spark", "spark_jobs:app", "Spark jobs: archive, replay, dlq, report."),
+        ("store", "store_tools:app", "Inspect, verify or export the files of a store."),
+        (
+            "demo",
+            "demo:demo",
+            "Run a demo shop: send, bill, ship, check and archive with Spark, repair.",
+        ),
+    )
 }
 
-
-# What other tools call it, and what is close to a word of ours only in its letters.
-ELSEWHERE = {
+# Names that other tools use for a command, and words that only look like another of ours.
+OTHER_NAMES = {
     **dict.fromkeys(("start", "serve", "server", "run"), "up"),
     **dict.fromkeys(("consume", "listen", "subscribe", "watch"), "tail"),
     **dict.fromkeys(("produce", "publish"), "send"),
@@ -68,64 +54,59 @@ ELSEWHERE = {
     "help": "--help",
 }
 
-
-class Verbs(LazyVerbs):
-    """Everything ``penstock`` can do."""
-
-    verbs = VERBS
-    elsewhere = ELSEWHERE
-
-
-app = typer.Typer(
+app = LazyGroup(
     name="penstock",
-    cls=Verbs,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    # Help drawn by rich takes as long to load as everything else together.
-    rich_markup_mode=None,
+    verbs=VERBS,
+    other_names=OTHER_NAMES,
     context_settings={"help_option_names": ["-h", "--help"]},
+    help="RocketMQ for Python and Spark people: a broker that starts in a blink.\n\n"
+    "Example: penstock up  # then, in another terminal: penstock topic create orders",
 )
+click.version_option(__version__, message="penstock %(version)s", help="Print the version.")(app)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"penstock {__version__}")
-        raise typer.Exit
+def _print_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
+    if shell is not None:
+        from click.shell_completion import shell_complete
+
+        ctx.exit(shell_complete(app, {}, "penstock", _COMPLETE, f"{shell}_source"))
 
 
-@app.callback(
-    epilog="\b\nExample: penstock up  # then, in another terminal: penstock topic create orders"
-)
-def root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
-) -> None:
-    """RocketMQ for Python and Spark people: a broker that starts in a blink."""
+click.option(
+    "--show-completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    callback=_print_completion,
+    is_eager=True,
+    expose_value=False,
+    help="Print the script that completes commands in this shell.",
+)(app)
 
 
 def main() -> None:
-    """Run the command line; whatever ends it early is one sentence and an exit code."""
+    """Run the command line; what ends it early becomes one sentence and an exit code."""
     with error_reports.sigterm_as_ctrl_c() as terminated:
         code = _run()
-    sys.exit(
-        error_reports.TERMINATED
-        if code == error_reports.INTERRUPTED and terminated.is_set()
-        else code
-    )
+    if code == error_reports.INTERRUPTED and terminated.is_set():
+        code = error_reports.TERMINATED
+    sys.exit(code)
 
 
 def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A message may hold what the terminal has no letters for; that is shown, no error.
+            # A character that the terminal cannot encode is shown escaped instead of failing.
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(prog_name="penstock", standalone_mode=False)
+        if instruction := os.environ.get(_COMPLETE):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(app, {}, "penstock", _COMPLETE, instruction)
+        # Not `app.main`, which prints an empty line on Ctrl-C.
+        with app.make_context("penstock", sys.argv[1:]) as context:
+            app.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except error_reports.EXPECTED as error:
-        code = error_reports.report(error)
-    return code if isinstance(code, int) else 0
+        return error_reports.report(error)
+    return 0

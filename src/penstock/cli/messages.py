@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import CodeType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from penstock.cli.commands import option
 from penstock.cli.output import local_time, plain
 from penstock.errors import InvalidArgument
 
@@ -24,22 +23,17 @@ if TYPE_CHECKING:
 BODY_SHOWN = 200
 """Characters of a body that stand in a line."""
 
-TagOption = Annotated[
-    str | None, typer.Option("--tag", help="Only these tags, as in 'created || paid'.")
-]
-KeyOption = Annotated[
-    list[str] | None, typer.Option("--key", help="Only messages with this key; may be repeated.")
-]
-WhereOption = Annotated[
-    str | None,
-    typer.Option(
-        "--where",
-        metavar="EXPRESSION",
-        help="Only where this Python expression is true. It may use body, text, json, tag, keys, "
-        "properties, topic, origin_topic, broker, queue_id, offset, msg_id, born, stored, size, "
-        "reconsume_times, reason, reason_type, attempts, message.",
-    ),
-]
+tag_option = option("--tag", help="Only these tags, as in 'created || paid'.")
+key_option = option(
+    "--key", "keys", multiple=True, help="Only messages with this key; may be repeated."
+)
+where_option = option(
+    "--where",
+    metavar="EXPRESSION",
+    help="Only where this Python expression is true. It may use body, text, json, tag, keys, "
+    "properties, topic, origin_topic, broker, queue_id, offset, msg_id, born, stored, size, "
+    "reconsume_times, reason, reason_type, attempts, message.",
+)
 
 
 # --------------------------------------------------------------------------------- as text

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from penstock.cli.commands import argument
 from penstock.cli.target import Target
 from penstock.errors import GroupNotFound, PenstockError, RequestRefused, TopicNotFound
 
@@ -21,36 +22,29 @@ if TYPE_CHECKING:
 _COMPLETION_SECONDS = 1.0
 
 
-def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: topics that begin like that."""
     return _complete(ctx, incomplete, lambda admin: admin.topics())
 
 
-def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: groups that begin like that."""
     return _complete(ctx, incomplete, lambda admin: admin.groups())
 
 
 def _complete(
-    ctx: typer.Context, incomplete: str, names: Callable[[Admin], list[str]]
+    ctx: click.Context, incomplete: str, names: Callable[[Admin], list[str]]
 ) -> list[str]:
     try:
-        target = Target.of_flags(ctx.params)
+        target = Target.from_flags(ctx.params)
         with target.admin(timeout=_COMPLETION_SECONDS) as admin:
             return [name for name in names(admin) if name.startswith(incomplete)]
     except PenstockError:
         return []
 
 
-TopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="Name of a topic.", autocompletion=complete_topics)
-]
-GroupArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="GROUP", help="Name of a consumer group.", autocompletion=complete_groups
-    ),
-]
+topic_argument = argument("topic", help="Name of a topic.", shell_complete=complete_topics)
+group_argument = argument("group", help="Name of a consumer group.", shell_complete=complete_groups)
 
 
 @contextlib.contextmanager

@@ -17,18 +17,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import typer
+import click
 
+from penstock.cli.commands import option
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed in scripts.")]
+json_flag = option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+yes_flag = option("--yes", "-y", is_flag=True, help="Do not ask; needed in scripts.")
 
 _NOT_KNOWN = "-"
 # A pipe has no width: what goes into a file must not be folded to that of no terminal.
@@ -157,12 +158,12 @@ def print_json_line(value: object) -> None:
 
 def say(text: str) -> None:
     """A line of result on stdout."""
-    typer.echo(text)
+    click.echo(text)
 
 
 def note(text: str) -> None:
     """A line on stderr: for people, not part of the result."""
-    typer.echo(text, err=True)
+    click.echo(text, err=True)
 
 
 def _draw(table: Table) -> None:
@@ -397,6 +398,6 @@ def confirm(question: str, *, yes: bool) -> None:
             f"{question} Nobody is there to say yes, so nothing was changed",
             hint="add --yes if you mean it",
         )
-    if not typer.confirm(question, err=True):
+    if not click.confirm(question, err=True):
         note("Nothing was changed.")
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli import messages, output
-from penstock.cli.messages import TagOption, WhereOption
+from penstock.cli.commands import Number, argument, command, option
+from penstock.cli.messages import tag_option, where_option
 from penstock.cli.name_completion import complete_topics, guessing_topic
-from penstock.cli.output import Column, JsonFlag, Table
+from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument
 
@@ -44,34 +43,33 @@ ONE_COLUMNS = (
 )
 
 
+@command
 @on_cluster
+@argument(
+    "topic",
+    required=False,
+    help="Where to look; with --id it may be left out.",
+    shell_complete=complete_topics,
+)
+@option("--id", "msg_id", help="The id its producer gave it, or its offset id.")
+@option("--key", help="A key it was sent with.")
+@option("--from", "start", metavar="TIME", help="Stored then or later: 2026-11-16T14:30, 10m.")
+@option("--to", "end", metavar="TIME", help="Stored before that.")
+@tag_option
+@where_option
+@option("--limit", type=Number(at_least=1), default=LIMIT, help="At most so many.")
+@json_flag
 def query(
     target: Target,
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TOPIC",
-            help="Where to look; with --id it may be left out.",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    msg_id: Annotated[
-        str | None, typer.Option("--id", help="The id its producer gave it, or its offset id.")
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="A key it was sent with.")] = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="Stored then or later: 2026-11-16T14:30, 10m."),
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Stored before that.")
-    ] = None,
-    tag: TagOption = None,
-    where: WhereOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="At most so many.", show_default=True)
-    ] = LIMIT,
-    as_json: JsonFlag = False,
+    topic: str | None,
+    msg_id: str | None,
+    key: str | None,
+    start: str | None,
+    end: str | None,
+    tag: str | None,
+    where: str | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Find messages by id, by key, or by the time they were stored.
 

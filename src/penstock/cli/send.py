@@ -8,13 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from penstock.cli import output
-from penstock.cli.name_completion import TopicArgument, guessing_topic, nearest, other_topics
-from penstock.cli.output import JsonFlag
+from penstock.cli.commands import PATH, Number, argument, command, option
+from penstock.cli.name_completion import guessing_topic, nearest, other_topics, topic_argument
+from penstock.cli.output import json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.cli.times import Pacer
 from penstock.errors import InvalidArgument, PenstockError
@@ -33,61 +32,52 @@ WINDOW = 1000
 WINDOW_BYTES = 4 << 20
 """Of their bodies; more would wait so long that the last ones time out."""
 
-RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0.001, help="At most so many messages a second.")
-]
+rate_option = option(
+    "--rate", type=Number(float, at_least=0.001), help="At most so many messages a second."
+)
 
 
+@command
 @on_cluster
+@topic_argument
+@argument(
+    "bodies",
+    nargs=-1,
+    metavar="BODY",
+    help="A message each; without any, lines are read from stdin.",
+)
+@option("--file", "-f", type=PATH, help="Read this file, or - for stdin: each line is a message.")
+@option(
+    "--jsonl",
+    "json_lines",
+    is_flag=True,
+    help='Lines are objects such as {"body": "hi", "tag": "t", "keys": ["k"]}; also what '
+    "tail --json prints.",
+)
+@option("--whole", is_flag=True, help="All of the input is one message, whatever it is.")
+@option("--tag", help="Tag to filter by.")
+@option("--key", "keys", multiple=True, help="Key to find it by; may be repeated.")
+@option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
+@option("--delay", help="One of RocketMQ's 18 levels: 1s, 5s, 10s ... 2h, or 1-18.")
+@option("--sharding-key", help="Messages of one such key share a queue, in order.")
+@rate_option
+@json_flag
 def send(
     target: Target,
-    topic: TopicArgument,
-    bodies: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="BODY", help="A message each; without any, lines are read from stdin."
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            "-f",
-            allow_dash=True,
-            help="Read this file, or - for stdin: each line is a message.",
-        ),
-    ] = None,
-    json_lines: Annotated[
-        bool,
-        typer.Option(
-            "--jsonl",
-            help='Lines are objects such as {"body": "hi", "tag": "t", "keys": ["k"]}; also what '
-            "tail --json prints.",
-        ),
-    ] = False,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="All of the input is one message, whatever it is.")
-    ] = False,
-    tag: Annotated[str | None, typer.Option("--tag", help="Tag to filter by.")] = None,
-    keys: Annotated[
-        list[str] | None, typer.Option("--key", help="Key to find it by; may be repeated.")
-    ] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="KEY=VALUE", help="May be repeated."),
-    ] = None,
-    delay: Annotated[
-        str | None,
-        typer.Option("--delay", help="One of RocketMQ's 18 levels: 1s, 5s, 10s ... 2h, or 1-18."),
-    ] = None,
-    sharding_key: Annotated[
-        str | None,
-        typer.Option("--sharding-key", help="Messages of one such key share a queue, in order."),
-    ] = None,
-    rate: RateOption = None,
-    as_json: JsonFlag = False,
+    topic: str,
+    bodies: tuple[str, ...],
+    file: Path | None,
+    json_lines: bool,
+    whole: bool,
+    tag: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    delay: str | None,
+    sharding_key: str | None,
+    rate: float | None,
+    as_json: bool,
 ) -> None:
-    """Send messages: an argument each, or the lines of stdin or of a file.
+    """Send messages: arguments, or the lines of stdin or of a file.
 
     With --json one receipt is printed for each message, in order.
 
@@ -100,14 +90,14 @@ def send(
         raise InvalidArgument(
             "both a BODY and an input to read", expected="arguments, or --file, --jsonl, --whole"
         )
-    _check_labels(tag, keys or ())
+    _check_labels(tag, keys)
     if json_lines and whole:
         raise InvalidArgument("both --jsonl and --whole", expected="one of them")
     defaults = Defaults(
         topic,
         tag,
-        tuple(keys or ()),
-        pairs(properties or ()),
+        keys,
+        pairs(properties),
         delay_of(delay),
         sharding_key,
     )
@@ -296,7 +286,7 @@ def _is_stored(sent: Future[Receipt] | None) -> bool:
 @contextlib.contextmanager
 def _messages(
     defaults: Defaults,
-    bodies: list[str] | None,
+    bodies: tuple[str, ...],
     file: Path | None,
     *,
     json_lines: bool,

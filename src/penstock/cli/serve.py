@@ -5,98 +5,97 @@ What serves is loaded only when it is asked for: ``penstock --help`` needs no br
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+
+from penstock.cli.commands import PATH, Number, command, option
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
 DEFAULT_DATA = Path("penstock-data")
 
 
-class Flush(StrEnum):
-    """When a send is answered."""
-
-    SYNC = "sync"
-    ASYNC = "async"
-
-
-DataOption = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="Directory that keeps everything.")
-]
-BindOption = Annotated[
-    str | None,
-    typer.Option("--bind", metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
-]
-AdvertiseOption = Annotated[
-    str | None,
-    typer.Option(
-        "--advertise", metavar="HOST", help="Address clients are told (RocketMQ's brokerIP1)."
-    ),
-]
-InsecureOption = Annotated[
-    bool,
-    typer.Option("--insecure", help="Listen beyond this machine although nobody is authenticated."),
-]
-NameServerPortOption = Annotated[
-    int, typer.Option("--nameserver-port", min=0, max=65535, help="0 picks a free one.")
-]
-BrokerPortOption = Annotated[
-    int | None,
-    typer.Option(
-        "--broker-port",
-        min=0,
-        max=65535,
-        help="0 picks a free one; the VIP port is two below.",
-        show_default=str(BROKER_PORT),
-    ),
-]
-BrokerNameOption = Annotated[
-    str | None, typer.Option("--broker-name", help="Name of the broker.", show_default="broker-a")
-]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", metavar="NAME", help="Name of the cluster.", show_default="DefaultCluster"
-    ),
-]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="A broker.conf with RocketMQ's keys."),
-]
-FlushOption = Annotated[
-    Flush | None,
-    typer.Option(
-        "--flush", help="sync: a send is answered when it is on the disk.", show_default="async"
-    ),
-]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Tell on stderr what happens.")
-]
-ReadyJsonFlag = Annotated[
-    bool, typer.Option("--json", help="Print the line that says it serves as JSON.")
-]
+data_option = option(
+    "--data",
+    type=PATH,
+    default=DEFAULT_DATA,
+    metavar="DIR",
+    help="Directory that keeps everything.",
+)
+bind_option = option(
+    "--bind", metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"
+)
+advertise_option = option(
+    "--advertise", metavar="HOST", help="Address clients are told (RocketMQ's brokerIP1)."
+)
+insecure_option = option(
+    "--insecure", is_flag=True, help="Listen beyond this machine although nobody is authenticated."
+)
+name_server_port_option = option(
+    "--nameserver-port",
+    type=Number(at_least=0, at_most=65535),
+    default=NAMESERVER_PORT,
+    help="0 picks a free one.",
+)
+broker_port_option = option(
+    "--broker-port",
+    type=Number(at_least=0, at_most=65535),
+    help="0 picks a free one; the VIP port is two below.",
+    show_default=str(BROKER_PORT),
+)
+broker_name_option = option("--broker-name", help="Name of the broker.", show_default="broker-a")
+cluster_option = option(
+    "--cluster", metavar="NAME", help="Name of the cluster.", show_default="DefaultCluster"
+)
+config_option = option(
+    "--config", type=PATH, metavar="FILE", help="A broker.conf with RocketMQ's keys."
+)
+flush_option = option(
+    "--flush",
+    type=click.Choice(["sync", "async"]),
+    help="sync: a send is answered when it is on the disk.",
+    show_default="async",
+)
+verbose_option = option("--verbose", "-v", is_flag=True, help="Tell on stderr what happens.")
+ready_json_flag = option(
+    "--json", "as_json", is_flag=True, help="Print the line that says it serves as JSON."
+)
 
 
+@command
+@data_option
+@name_server_port_option
+@broker_port_option
+@option(
+    "--brokers",
+    type=Number(at_least=1, at_most=64),
+    default=1,
+    help="Broker processes under one name server.",
+)
+@broker_name_option
+@cluster_option
+@bind_option
+@advertise_option
+@config_option
+@flush_option
+@insecure_option
+@verbose_option
+@ready_json_flag
 def up(
-    data: DataOption = DEFAULT_DATA,
-    nameserver_port: NameServerPortOption = NAMESERVER_PORT,
-    broker_port: BrokerPortOption = None,
-    brokers: Annotated[
-        int,
-        typer.Option("--brokers", min=1, max=64, help="Broker processes under one name server."),
-    ] = 1,
-    broker_name: BrokerNameOption = None,
-    cluster: ClusterOption = None,
-    bind: BindOption = None,
-    advertise: AdvertiseOption = None,
-    config: ConfigOption = None,
-    flush: FlushOption = None,
-    insecure: InsecureOption = False,
-    verbose: VerboseOption = False,
-    as_json: ReadyJsonFlag = False,
+    data: Path,
+    nameserver_port: int,
+    broker_port: int | None,
+    brokers: int,
+    broker_name: str | None,
+    cluster: str | None,
+    bind: str | None,
+    advertise: str | None,
+    config: Path | None,
+    flush: str | None,
+    insecure: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Run a name server and a broker: all a client needs, in one command.
 
@@ -123,13 +122,20 @@ def up(
     server_plan.serve(server_plan.everything(plan), verbose=verbose, as_json=as_json)
 
 
+@command
+@name_server_port_option
+@data_option
+@bind_option
+@insecure_option
+@verbose_option
+@ready_json_flag
 def nameserver(
-    nameserver_port: NameServerPortOption = NAMESERVER_PORT,
-    data: DataOption = DEFAULT_DATA,
-    bind: BindOption = None,
-    insecure: InsecureOption = False,
-    verbose: VerboseOption = False,
-    as_json: ReadyJsonFlag = False,
+    nameserver_port: int,
+    data: Path,
+    bind: str | None,
+    insecure: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Run a name server alone.
 
@@ -143,28 +149,38 @@ def nameserver(
     server_plan.serve(server_plan.name_server_alone(plan), verbose=verbose, as_json=as_json)
 
 
+@command
+@option(
+    "--namesrv",
+    metavar="HOST:PORT",
+    help="Name servers to register with, host:port;host:port; also Apache RocketMQ's.",
+    show_default=f"namesrvAddr of --config, else 127.0.0.1:{NAMESERVER_PORT}",
+    envvar="NAMESRV_ADDR",
+)
+@data_option
+@broker_port_option
+@broker_name_option
+@cluster_option
+@bind_option
+@advertise_option
+@config_option
+@flush_option
+@insecure_option
+@verbose_option
+@ready_json_flag
 def broker(
-    namesrv: Annotated[
-        str | None,
-        typer.Option(
-            "--namesrv",
-            metavar="HOST:PORT",
-            envvar="NAMESRV_ADDR",
-            help="Name servers to register with, host:port;host:port; also Apache RocketMQ's.",
-            show_default=f"namesrvAddr of --config, else 127.0.0.1:{NAMESERVER_PORT}",
-        ),
-    ] = None,
-    data: DataOption = DEFAULT_DATA,
-    broker_port: BrokerPortOption = None,
-    broker_name: BrokerNameOption = None,
-    cluster: ClusterOption = None,
-    bind: BindOption = None,
-    advertise: AdvertiseOption = None,
-    config: ConfigOption = None,
-    flush: FlushOption = None,
-    insecure: InsecureOption = False,
-    verbose: VerboseOption = False,
-    as_json: ReadyJsonFlag = False,
+    namesrv: str | None,
+    data: Path,
+    broker_port: int | None,
+    broker_name: str | None,
+    cluster: str | None,
+    bind: str | None,
+    advertise: str | None,
+    config: Path | None,
+    flush: str | None,
+    insecure: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Run one broker under a name server that runs elsewhere.
 

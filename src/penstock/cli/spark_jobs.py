@@ -4,49 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from penstock.cli import output
+from penstock.cli.commands import PATH, Group, Number, argument, option
 from penstock.cli.name_completion import (
-    GroupArgument,
-    TopicArgument,
     complete_groups,
     complete_topics,
+    group_argument,
     guessing_group,
     guessing_topic,
+    topic_argument,
 )
-from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.client.cluster_access import AccessKeywords
 
-app = typer.Typer(
+app = Group(
     help="Spark jobs: archive, replay, dlq, report.\n\n"
     "Example: penstock spark archive orders archive/orders",
-    no_args_is_help=True,
 )
 
-MasterOption = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Where Spark runs.", show_default="this machine"),
-]
-FromOption = Annotated[
-    str | None,
-    typer.Option("--from", metavar="TIME", help="Stored at or after: 2026-11-16T14:30, 2h ago."),
-]
-UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stored before.")]
-RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0.001, help="At most so many messages a second.")
-]
-DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Count, and send nothing.")]
-SqlOption = Annotated[
-    str | None,
-    typer.Option("--where", metavar="SQL", help="A condition on the columns, as in Spark SQL."),
-]
+master_option = option(
+    "--master", metavar="URL", help="Where Spark runs.", show_default="this machine"
+)
+from_option = option(
+    "--from", "start", metavar="TIME", help="Stored at or after: 2026-11-16T14:30, 2h ago."
+)
+until_option = option("--until", metavar="TIME", help="Stored before.")
+rate_option = option(
+    "--rate", type=Number(float, at_least=0.001), help="At most so many messages a second."
+)
+dry_run_flag = option("--dry-run", is_flag=True, help="Count, and send nothing.")
+sql_option = option("--where", metavar="SQL", help="A condition on the columns, as in Spark SQL.")
 _SECONDS = Column("seconds", align="right")
 REASONS_SHOWN = 20
 
@@ -56,24 +51,24 @@ REASONS_SHOWN = 20
 
 @app.command("archive")
 @on_cluster
+@topic_argument
+@argument("directory", metavar="DIR", help="Directory, or URL of any file system Spark knows.")
+@option(
+    "--rows-per-commit", type=Number(at_least=1), default=1_000_000, help="What a crash may undo."
+)
+@option("--compact/--no-compact", default=True, help="Write small files together.")
+@option("--allow-gaps", is_flag=True, help="Go on where the broker deleted what was not archived.")
+@master_option
+@json_flag
 def archive_topic(
     target: Target,
-    topic: TopicArgument,
-    directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Directory, or URL of any file system Spark knows.")
-    ],
-    rows_per_commit: Annotated[
-        int, typer.Option("--rows-per-commit", min=1, help="What a crash may undo.")
-    ] = 1_000_000,
-    compact: Annotated[
-        bool, typer.Option("--compact/--no-compact", help="Write small files together.")
-    ] = True,
-    allow_gaps: Annotated[
-        bool,
-        typer.Option("--allow-gaps", help="Go on where the broker deleted what was not archived."),
-    ] = False,
-    master: MasterOption = None,
-    as_json: JsonFlag = False,
+    topic: str,
+    directory: str,
+    rows_per_commit: int,
+    compact: bool,
+    allow_gaps: bool,
+    master: str | None,
+    as_json: bool,
 ) -> None:
     """Add what a topic has gained since the last run to an archive of Parquet files, by day.
 
@@ -118,49 +113,42 @@ def archive_topic(
 
 @app.command("replay")
 @on_cluster
+@argument("to", help="Topic to send to.", shell_complete=complete_topics)
+@option("--archive", metavar="DIR", help="Replay an archive.")
+@option("--topic", help="Replay a topic as brokers hold it.", shell_complete=complete_topics)
+@option("--path", type=PATH, metavar="DIR", help="Read --topic from this store.")
+@from_option
+@until_option
+@option("--key", "keys", multiple=True, help="Only messages with this key; may be repeated.")
+@option("--keys-file", type=PATH, metavar="FILE", help="Keys, one a line.")
+@option("--tags", help="Only these tags, such as 'paid || refunded'.")
+@sql_option
+@rate_option
+@option("--keep-queue", is_flag=True, help="To the queue of the same broker and number.")
+@dry_run_flag
+@option("--resume", metavar="ID", help="Finish a replay that died; sends the rest.")
+@yes_flag
+@master_option
+@json_flag
 def replay_messages(
     target: Target,
-    to: Annotated[
-        str,
-        typer.Argument(metavar="TO", help="Topic to send to.", autocompletion=complete_topics),
-    ],
-    archive: Annotated[
-        str | None, typer.Option("--archive", metavar="DIR", help="Replay an archive.")
-    ] = None,
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic", help="Replay a topic as brokers hold it.", autocompletion=complete_topics
-        ),
-    ] = None,
-    path: Annotated[
-        Path | None, typer.Option("--path", metavar="DIR", help="Read --topic from this store.")
-    ] = None,
-    start: FromOption = None,
-    until: UntilOption = None,
-    keys: Annotated[
-        list[str] | None,
-        typer.Option("--key", help="Only messages with this key; may be repeated."),
-    ] = None,
-    keys_file: Annotated[
-        Path | None, typer.Option("--keys-file", metavar="FILE", help="Keys, one a line.")
-    ] = None,
-    tags: Annotated[
-        str | None, typer.Option("--tags", help="Only these tags, such as 'paid || refunded'.")
-    ] = None,
-    where: SqlOption = None,
-    rate: RateOption = None,
-    keep_queue: Annotated[
-        bool, typer.Option("--keep-queue", help="To the queue of the same broker and number.")
-    ] = False,
-    dry_run: DryRunFlag = False,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="ID", help="Finish a replay that died; sends the rest."),
-    ] = None,
-    yes: YesFlag = False,
-    master: MasterOption = None,
-    as_json: JsonFlag = False,
+    to: str,
+    archive: str | None,
+    topic: str | None,
+    path: Path | None,
+    start: str | None,
+    until: str | None,
+    keys: tuple[str, ...],
+    keys_file: Path | None,
+    tags: str | None,
+    where: str | None,
+    rate: float | None,
+    keep_queue: bool,
+    dry_run: bool,
+    resume: str | None,
+    yes: bool,
+    master: str | None,
+    as_json: bool,
 ) -> None:
     """Send messages of an archive, a topic or a store to a topic once more.
 
@@ -234,16 +222,16 @@ def _tell_how_to_resume(replay_id: str) -> None:
     )
 
 
-def _keys(keys: list[str] | None, file: Path | None) -> list[str] | None:
+def _keys(keys: tuple[str, ...], file: Path | None) -> list[str] | None:
     if file is None:
-        return keys or None
+        return list(keys) or None
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(
             f"--keys-file {file} cannot be read: {error}", expected="a text file, one key a line"
         ) from error
-    return [*(keys or ()), *(line.strip() for line in lines if line.strip())]
+    return [*keys, *(line.strip() for line in lines if line.strip())]
 
 
 # -------------------------------------------------------------------------------------------- dlq
@@ -251,45 +239,40 @@ def _keys(keys: list[str] | None, file: Path | None) -> list[str] | None:
 
 @app.command("dlq")
 @on_cluster
+@group_argument
+@option(
+    "--where",
+    metavar="SQL",
+    help="A condition, also on reason, reason_type, attempts, origin_topic.",
+)
+@option("--all", "settled", is_flag=True, help="Also those that were redriven or purged already.")
+@option("--redrive", is_flag=True, help="Give them to their group again, each once.")
+@option(
+    "--repair",
+    metavar="FILE:FUNCTION",
+    help="Python function from a dead letter to a new body; also module:function.",
+)
+@option("--to-topic", "to", metavar="TOPIC", help="Send to this topic instead.")
+@option("--audit", default="redrive-audit", metavar="DIR", help="Where redrives are written down.")
+@rate_option
+@option("--dry-run", is_flag=True, help="Repair, and say what would be sent.")
+@yes_flag
+@master_option
+@json_flag
 def dead_letter_job(
     target: Target,
-    group: GroupArgument,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--where",
-            metavar="SQL",
-            help="A condition, also on reason, reason_type, attempts, origin_topic.",
-        ),
-    ] = None,
-    settled: Annotated[
-        bool, typer.Option("--all", help="Also those that were redriven or purged already.")
-    ] = False,
-    redrive: Annotated[
-        bool, typer.Option("--redrive", help="Give them to their group again, each once.")
-    ] = False,
-    repair: Annotated[
-        str | None,
-        typer.Option(
-            "--repair",
-            metavar="FILE:FUNCTION",
-            help="Python function from a dead letter to a new body; also module:function.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to-topic", metavar="TOPIC", help="Send to this topic instead."),
-    ] = None,
-    audit: Annotated[
-        str, typer.Option("--audit", metavar="DIR", help="Where redrives are written down.")
-    ] = "redrive-audit",
-    rate: RateOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Repair, and say what would be sent.")
-    ] = False,
-    yes: YesFlag = False,
-    master: MasterOption = None,
-    as_json: JsonFlag = False,
+    group: str,
+    where: str | None,
+    settled: bool,
+    redrive: bool,
+    repair: str | None,
+    to: str | None,
+    audit: str,
+    rate: float | None,
+    dry_run: bool,
+    yes: bool,
+    master: str | None,
+    as_json: bool,
 ) -> None:
     """The dead letters of a group by reason; with --redrive repaired and sent once more.
 
@@ -345,7 +328,7 @@ def dead_letter_job(
         if not dry_run:
             output.note(f"Written down in {audit}, run {result.run}.")
     if result.failed:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _show_reasons(letters: Any, group: str, as_json: bool) -> None:
@@ -378,47 +361,54 @@ def _show_reasons(letters: Any, group: str, as_json: bool) -> None:
 
 @app.command("report")
 @on_cluster
+@option(
+    "--output",
+    "-o",
+    "file",
+    type=PATH,
+    default=Path("penstock-report.html"),
+    metavar="FILE",
+    help="The page to write.",
+)
+@option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Only this topic; may be repeated.",
+    show_default="all",
+    shell_complete=complete_topics,
+)
+@option(
+    "--group",
+    "groups",
+    multiple=True,
+    help="Only this group; may be repeated.",
+    show_default="all",
+    shell_complete=complete_groups,
+)
+@option(
+    "--from",
+    "start",
+    metavar="TIME",
+    help="From when: 2026-11-16T14:30, 2h ago.",
+    show_default="1h",
+)
+@option("--until", metavar="TIME", help="Until when.", show_default="now")
+@option("--watch", metavar="DURATION", help="Watch the groups first, such as 1m: lag, latency.")
+@option("--title", default="Penstock report", help="Its heading.")
+@master_option
+@json_flag
 def write_report(
     target: Target,
-    file: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
-    ] = Path("penstock-report.html"),
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            help="Only this topic; may be repeated.",
-            autocompletion=complete_topics,
-            show_default="all",
-        ),
-    ] = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--group",
-            help="Only this group; may be repeated.",
-            autocompletion=complete_groups,
-            show_default="all",
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="TIME", help="From when: 2026-11-16T14:30, 2h ago.", show_default="1h"
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Until when.", show_default="now")
-    ] = None,
-    watch: Annotated[
-        str | None,
-        typer.Option(
-            "--watch", metavar="DURATION", help="Watch the groups first, such as 1m: lag, latency."
-        ),
-    ] = None,
-    title: Annotated[str, typer.Option("--title", help="Its heading.")] = "Penstock report",
-    master: MasterOption = None,
-    as_json: JsonFlag = False,
+    file: Path,
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    start: str | None,
+    until: str | None,
+    watch: str | None,
+    title: str,
+    master: str | None,
+    as_json: bool,
 ) -> None:
     """One HTML page with plots: throughput, lag, latency, retries, dead letters by reason.
 
@@ -441,8 +431,8 @@ def write_report(
         data = report(
             spark,
             file,
-            topics=topics or None,
-            groups=groups or None,
+            topics=list(topics) or None,
+            groups=list(groups) or None,
             start=moments[0],
             end=moments[1],
             watch=watch,

@@ -7,34 +7,39 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING
 
-import typer
+import click
 
+from penstock.cli.commands import PATH, Group, Number, argument, option
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.store.tools import Exporter, ExportRange
 
-app = typer.Typer(
-    help="Look at the files of a store: what is there, whether it is whole, all of it as JSON.\n\n"
+app = Group(
+    help="Inspect, verify or export the files of a store.\n\n"
     "Example: penstock store inspect penstock-data",
-    no_args_is_help=True,
 )
 
-DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A store, or a directory with one for each broker.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a store.")]
+directory_argument = argument(
+    "directory", type=PATH, metavar="DIR", help="A store, or a directory with one for each broker."
+)
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON, one object a store.")
 
 _LINES_PER_WRITE = 512
 
 
 @app.command("inspect")
-def inspect_store(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+@directory_argument
+@json_option
+def inspect_store(
+    directory: Path,
+    as_json: bool,
+) -> None:
     """What is in a store: files, ranges, topics, queues, and how it was stopped.
 
     Reads only; the store may be in use, a copy, or Apache RocketMQ's.
@@ -50,16 +55,21 @@ def inspect_store(directory: DirectoryArgument, as_json: JsonOption = False) -> 
             surveys.append(survey(name, root, progress=progress))
     if as_json:
         for found in surveys:
-            typer.echo(survey_as_json(found))
+            click.echo(survey_as_json(found))
     else:
         for found in surveys:
             print_survey(found)
     if any(found.problem for found in surveys):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 @app.command("verify")
-def verify_store(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+@directory_argument
+@json_option
+def verify_store(
+    directory: Path,
+    as_json: bool,
+) -> None:
     """Walk a whole store: checksums of the log, queues and index against the log.
 
     Reports the first damage of each file with its position and ends with code 1 if there is any.
@@ -80,34 +90,30 @@ def verify_store(directory: DirectoryArgument, as_json: JsonOption = False) -> N
             results.append(verify(name, root, progress=progress))
     if as_json:
         for result in results:
-            typer.echo(verification_as_json(result))
+            click.echo(verification_as_json(result))
     else:
         for result in results:
             print_verification(result)
     if not all(result.is_whole for result in results):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 @app.command("export")
+@directory_argument
+@option("--topic", multiple=True, help="Only this topic; may be repeated.")
+@option("--from", "start", help="Log position, or store time such as 2026-11-16T01:40.")
+@option("--to", "end", help="The same for the end, which is left out.")
+@option("--limit", type=Number(at_least=0), help="At most so many.")
+@option("--output", "-o", type=PATH, help="File to write instead of stdout.")
+@option("--json", "as_json", is_flag=True, help="JSON lines, which is what is printed anyway.")
 def export_store(
-    directory: DirectoryArgument,
-    topic: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", help="Log position, or store time such as 2026-11-16T01:40."),
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", help="The same for the end, which is left out.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most so many.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write instead of stdout.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="JSON lines, which is what is printed anyway.")
-    ] = False,
+    directory: Path,
+    topic: tuple[str, ...],
+    start: str | None,
+    end: str | None,
+    limit: int | None,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Print messages as JSON lines, in the order of the log.
 
@@ -119,7 +125,7 @@ def export_store(
     from penstock.cli.store_reports import visible_progress
     from penstock.store.tools import Exporter, find_stores
 
-    part = _range(start, end, topic or [])
+    part = _range(start, end, topic)
     damages = []
     left = sys.maxsize if limit is None else limit
     with _output(output) as stream:
@@ -129,9 +135,9 @@ def export_store(
                 left -= _write_lines(exporter, stream, left)
             damages += exporter.damages
     for damage in damages:
-        typer.echo(f"{damage.file} at {damage.position}: {damage.what}", err=True)
+        click.echo(f"{damage.file} at {damage.position}: {damage.what}", err=True)
     if damages:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _write_lines(exporter: Exporter, stream: IO[bytes], limit: int) -> int:
@@ -173,10 +179,10 @@ def _output(path: Path | None) -> Iterator[IO[bytes]]:
     except BrokenPipeError:
         # Whoever read the output has seen enough, as `| head` does.
         sys.stderr.close()
-        raise typer.Exit(0) from None
+        raise click.exceptions.Exit(0) from None
 
 
-def _range(start: str | None, end: str | None, topics: list[str]) -> ExportRange:
+def _range(start: str | None, end: str | None, topics: Sequence[str]) -> ExportRange:
     from penstock.store.tools import ExportRange
 
     limits: dict[str, int] = {}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli import messages, output
-from penstock.cli.messages import KeyOption, TagOption, WhereOption
-from penstock.cli.name_completion import TopicArgument, guessing_topic
-from penstock.cli.output import JsonFlag
+from penstock.cli.commands import Number, command, option
+from penstock.cli.messages import key_option, tag_option, where_option
+from penstock.cli.name_completion import guessing_topic, topic_argument
+from penstock.cli.output import json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument, PenstockError
 
@@ -25,37 +24,42 @@ LAST = 10
 _QUEUES_NAMED = 8
 
 
+@command
 @on_cluster
+@topic_argument
+@option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@option(
+    "--last",
+    type=Number(at_least=0),
+    help="Begin with so many of the newest.",
+    show_default=str(LAST),
+)
+@option(
+    "--from",
+    "start",
+    metavar="WHERE",
+    help="Begin at earliest, latest, an offset, or a time: 2026-11-16T14:30, 14:30, 10m.",
+)
+@option("--queue", "queue_id", type=Number(at_least=0), help="Only this queue of each broker.")
+@tag_option
+@key_option
+@where_option
+@option("--limit", type=Number(at_least=1), help="Stop after so many.")
+@json_flag
 def tail(
     target: Target,
-    topic: TopicArgument,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
-    ] = False,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            "--last", min=0, help="Begin with so many of the newest.", show_default=str(LAST)
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="Begin at earliest, latest, an offset, or a time: 2026-11-16T14:30, 14:30, 10m.",
-        ),
-    ] = None,
-    queue_id: Annotated[
-        int | None, typer.Option("--queue", min=0, help="Only this queue of each broker.")
-    ] = None,
-    tag: TagOption = None,
-    keys: KeyOption = None,
-    where: WhereOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many.")] = None,
-    as_json: JsonFlag = False,
+    topic: str,
+    follow: bool,
+    last: int | None,
+    start: str | None,
+    queue_id: int | None,
+    tag: str | None,
+    keys: tuple[str, ...],
+    where: str | None,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
-    """Print messages of a topic: the newest, or from some point on, and those to come.
+    """Print the newest messages of a topic, or those from a given point.
 
     No consumer group is joined and none is moved. With --json each message is one line.
 

@@ -5,7 +5,7 @@ that lead to it are the same everywhere and stand here once:
 
     @app.command("list")
     @on_cluster
-    def list_things(target: Target, as_json: JsonFlag = False) -> None:
+    def list_things(target: Target, as_json: json_flag = False) -> None:
         with target.admin() as admin:
             ...
         with penstock.Producer("tools", namesrv=target.namesrv, **target.access) as producer:
@@ -20,17 +20,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
-
-import typer
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from penstock.cli import context_file
+from penstock.cli.commands import PATH, F, option
 from penstock.cli.context_file import Context
 from penstock.errors import InvalidArgument, PenstockError, RemotingError
 
@@ -43,74 +41,67 @@ _P = ParamSpec("_P")
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 
-def _namesrv_option(otherwise: str) -> object:
-    option = typer.Option(
-        "--namesrv",
-        "-n",
-        metavar="HOST:PORT",
-        help="Name servers, host:port;host:port; also NAMESRV_ADDR.",
-        show_default=otherwise,
-    )
-    return Annotated[str | None, option]
+WHICH_CLUSTER = "Which cluster"
+
+access_key_option = option(
+    "--access-key",
+    metavar="KEY",
+    help="Your access key; also PENSTOCK_ACCESS_KEY.",
+    section=WHICH_CLUSTER,
+)
+secret_key_option = option(
+    "--secret-key",
+    metavar="KEY",
+    help="Its secret; safer in PENSTOCK_SECRET_KEY or in a context.",
+    section=WHICH_CLUSTER,
+)
+security_token_option = option(
+    "--security-token",
+    metavar="TOKEN",
+    help="For temporary keys; also PENSTOCK_SECURITY_TOKEN.",
+    section=WHICH_CLUSTER,
+)
+tls_option = option(
+    "--tls/--no-tls", default=None, help="Use TLS; also PENSTOCK_TLS.", section=WHICH_CLUSTER
+)
+tls_ca_option = option(
+    "--tls-ca",
+    type=PATH,
+    metavar="FILE",
+    help="Certificates to trust; implies --tls.",
+    section=WHICH_CLUSTER,
+)
+namespace_option = option(
+    "--namespace",
+    metavar="NAME",
+    help="Prefix of topics and groups; also PENSTOCK_NAMESPACE.",
+    section=WHICH_CLUSTER,
+)
+_ACCESS_OPTIONS = (
+    access_key_option,
+    secret_key_option,
+    security_token_option,
+    tls_option,
+    tls_ca_option,
+    namespace_option,
+)
+_FLAGS = (
+    "namesrv",
+    "context",
+    "access_key",
+    "secret_key",
+    "security_token",
+    "tls",
+    "tls_ca",
+    "namespace",
+)
 
 
-NamesrvOption = _namesrv_option(DEFAULT_NAMESRV)
-ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        "--context",
-        metavar="NAME",
-        help="A cluster kept by `penstock context add`.",
-        autocompletion=context_file.complete_names,
-    ),
-]
-# The environment is left to the clients, which all ask it: a context comes before it.
-AccessKeyOption = Annotated[
-    str | None,
-    typer.Option("--access-key", metavar="KEY", help="Who you are; also PENSTOCK_ACCESS_KEY."),
-]
-SecretKeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--secret-key",
-        metavar="KEY",
-        help="What proves it; better as PENSTOCK_SECRET_KEY or in a context.",
-    ),
-]
-SecurityTokenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--security-token",
-        metavar="TOKEN",
-        help="Goes with temporary keys; also PENSTOCK_SECURITY_TOKEN.",
-    ),
-]
-TlsOption = Annotated[
-    bool | None,
-    typer.Option("--tls/--no-tls", help="Speak TLS; also PENSTOCK_TLS.", show_default=False),
-]
-TlsCaOption = Annotated[
-    Path | None,
-    typer.Option("--tls-ca", metavar="FILE", help="Certificates to trust; means --tls."),
-]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        metavar="NAME",
-        help="Prefix of topics and groups; also PENSTOCK_NAMESPACE.",
-    ),
-]
-_FLAGS: dict[str, object] = {
-    "namesrv": NamesrvOption,
-    "context": ContextOption,
-    "access_key": AccessKeyOption,
-    "secret_key": SecretKeyOption,
-    "security_token": SecurityTokenOption,
-    "tls": TlsOption,
-    "tls_ca": TlsCaOption,
-    "namespace": NamespaceOption,
-}
+def access_options(command: F) -> F:
+    """Add the options for keys, TLS and the namespace to a command."""
+    for added in reversed(_ACCESS_OPTIONS):
+        command = added(command)
+    return command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +149,7 @@ class Target:
         return cls(context=dataclasses.replace(base, **changed), origin=origin)
 
     @classmethod
-    def of_flags(cls, flags: Mapping[str, Any]) -> Target:
+    def from_flags(cls, flags: Mapping[str, Any]) -> Target:
         """From the parameters of a command, of which some are flags, to a cluster."""
         return cls.of(**{name: flags.get(name) for name in _FLAGS})
 
@@ -202,35 +193,37 @@ class Target:
 
 
 def on_cluster(
-    command: Callable[Concatenate[Target, _P], None], *, otherwise: str = DEFAULT_NAMESRV
+    command: Callable[Concatenate[Target, _P], None], *, default: str = DEFAULT_NAMESRV
 ) -> Callable[..., None]:
-    """Give a command the flags that lead to a cluster; its first parameter is the `Target`.
+    """Add the options that choose a cluster to a command; its first argument is the `Target`.
 
-    ``otherwise`` is what its help names as the cluster of those who name none.
+    ``default`` is the cluster that the help names as the default.
     """
-    own = inspect.signature(command, eval_str=True)
-    _, *parameters = own.parameters.values()
-    flags = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flag)
-        for name, flag in {**_FLAGS, "namesrv": _namesrv_option(otherwise)}.items()
-    ]
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        target = Target.of_flags({name: kwargs.pop(name, None) for name in _FLAGS})
+        target = Target.from_flags({name: kwargs.pop(name, None) for name in _FLAGS})
         try:
             command(target, *args, **kwargs)
         except (RemotingError, InvalidArgument) as error:
             if target.origin is not None and target.is_meant_by(error):
-                # Who forgot which one is in use looks for the fault in the wrong place.
+                # The address was not typed with this command, so say where it came from.
                 error.what = f"{target.origin}: {error.what}"
             raise
 
-    # What typer reads: the command's own parameters, then the flags.
-    signature = own.replace(parameters=[*parameters, *flags])
-    run.__signature__ = signature  # type: ignore[attr-defined]
-    run.__annotations__ = {
-        **{name: parameter.annotation for name, parameter in signature.parameters.items()},
-        "return": None,
-    }
-    return run
+    namesrv = option(
+        "--namesrv",
+        "-n",
+        metavar="HOST:PORT",
+        help="Name servers, host:port;host:port; also NAMESRV_ADDR.",
+        show_default=default,
+        section=WHICH_CLUSTER,
+    )
+    context = option(
+        "--context",
+        metavar="NAME",
+        help="A cluster saved with `penstock context add`.",
+        shell_complete=context_file.complete_names,
+        section=WHICH_CLUSTER,
+    )
+    return namesrv(context(access_options(run)))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from penstock.cli import output
-from penstock.cli.name_completion import TopicArgument, complete_topics, guessing_topic
-from penstock.cli.output import Column, JsonFlag, Table, YesFlag
+from penstock.cli.commands import Group, Number, argument, option
+from penstock.cli.name_completion import complete_topics, guessing_topic, topic_argument
+from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.cli.topic_changes import (
     DEFAULT_QUEUES,
@@ -27,27 +28,13 @@ if TYPE_CHECKING:
     from penstock.model import TopicRoute
     from penstock.protocol.bodies.topics import TopicConfig
 
-app = typer.Typer(
+app = Group(
     help="Topics: list, create, describe, delete.\n\nExample: penstock topic list",
-    no_args_is_help=True,
 )
 
 
-class Permission(StrEnum):
-    """What clients may do with a topic."""
-
-    READ_WRITE = "rw"
-    READ = "r"
-    WRITE = "w"
-
-
 _READ, _WRITE = 4, 2
-_PERMISSIONS = {
-    Permission.READ_WRITE: _READ | _WRITE,
-    Permission.READ: _READ,
-    Permission.WRITE: _WRITE,
-}
-
+_PERMISSIONS = {"rw": _READ | _WRITE, "r": _READ, "w": _WRITE}
 
 _LIST_COLUMNS = (
     Column("topic"),
@@ -60,15 +47,14 @@ _LIST_COLUMNS = (
 
 @app.command("list")
 @on_cluster
+@option("--internal", is_flag=True, help="Also system, retry and dead-letter topics.")
+@option("--names", is_flag=True, help="Names alone, one a line: faster.")
+@json_flag
 def list_topics(
     target: Target,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also system, retry and dead-letter topics.")
-    ] = False,
-    names: Annotated[
-        bool, typer.Option("--names", help="Names alone, one a line: faster.")
-    ] = False,
-    as_json: JsonFlag = False,
+    internal: bool,
+    names: bool,
+    as_json: bool,
 ) -> None:
     """All topics, with what they hold.
 
@@ -120,52 +106,54 @@ def _summary(admin: Admin, topic: str) -> dict[str, object]:
 
 @app.command("create")
 @on_cluster
+@argument("topics", nargs=-1, required=True, metavar="TOPIC", help="Names of topics.")
+@option(
+    "--queues",
+    "-q",
+    type=Number(at_least=1),
+    help="Queues on each broker.",
+    show_default=f"{DEFAULT_QUEUES} if it is new",
+)
+@option(
+    "--read-queues",
+    type=Number(at_least=1),
+    help="When a topic shrinks: still read so many.",
+    show_default="as many",
+)
+@option(
+    "--permission",
+    type=click.Choice(list(_PERMISSIONS)),
+    help="What clients may do with it.",
+    show_default="rw if it is new",
+)
+@option("--order", is_flag=True, help="Producers keep to a queue even while its broker is away.")
+@option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="RocketMQ 5's, such as message.type=FIFO; may be repeated.",
+)
+@option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    help="Only on this broker; may be repeated.",
+    show_default="all",
+)
+@yes_flag
+@json_flag
 def create_topic(
     target: Target,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")],
-    queues: Annotated[
-        int | None,
-        typer.Option(
-            "--queues",
-            "-q",
-            min=1,
-            help="Queues on each broker.",
-            show_default=f"{DEFAULT_QUEUES} if it is new",
-        ),
-    ] = None,
-    read_queues: Annotated[
-        int | None,
-        typer.Option(
-            "--read-queues",
-            min=1,
-            help="When a topic shrinks: still read so many.",
-            show_default="as many",
-        ),
-    ] = None,
-    permission: Annotated[
-        Permission | None,
-        typer.Option(
-            "--permission", help="What clients may do with it.", show_default="rw if it is new"
-        ),
-    ] = None,
-    order: Annotated[
-        bool,
-        typer.Option("--order", help="Producers keep to a queue even while its broker is away."),
-    ] = False,
-    attributes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--attribute",
-            metavar="KEY=VALUE",
-            help="RocketMQ 5's, such as message.type=FIFO; may be repeated.",
-        ),
-    ] = None,
-    brokers: Annotated[
-        list[str] | None,
-        typer.Option("--broker", help="Only on this broker; may be repeated.", show_default="all"),
-    ] = None,
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    topics: tuple[str, ...],
+    queues: int | None,
+    read_queues: int | None,
+    permission: str | None,
+    order: bool,
+    attributes: tuple[str, ...],
+    brokers: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Make topics, or change them; done when the name servers show them.
 
@@ -179,7 +167,7 @@ def create_topic(
         read_queues=read_queues,
         permission=None if permission is None else _PERMISSIONS[permission],
         order=order,
-        attributes=dict(_attribute(text) for text in attributes or ()),
+        attributes=dict(_attribute(text) for text in attributes),
     )
     rows: list[dict[str, object]] = []
     with target.admin() as admin:
@@ -213,11 +201,11 @@ def create_topic(
             output.note(output.plain(f"topic {planned.topic} existed: {said}"))
 
 
-def _plan(admin: Admin, topic: str, options: TopicOptions, brokers: list[str] | None) -> TopicPlan:
+def _plan(admin: Admin, topic: str, options: TopicOptions, brokers: Sequence[str]) -> TopicPlan:
     try:
         route = admin.route(topic)
     except TopicNotFound:
-        return plan_topic(topic, options, {}, brokers or ())
+        return plan_topic(topic, options, {}, brokers)
     masters = [broker.broker_name for broker in admin.cluster() if broker.broker_id == 0]
     try:
         found = admin.topic_config(topic)
@@ -261,10 +249,10 @@ def _confirm_what_is_hidden(admin: Admin, planned: TopicPlan, *, yes: bool) -> N
 
 
 def _apply(
-    admin: Admin, planned: TopicPlan, options: TopicOptions, brokers: list[str] | None
+    admin: Admin, planned: TopicPlan, options: TopicOptions, brokers: Sequence[str]
 ) -> TopicRoute:
     if planned.existed:
-        groups: list[tuple[TopicSettings, list[str] | None]] = [*planned.groups()]
+        groups: list[tuple[TopicSettings, Sequence[str]]] = [*planned.groups()]
     else:
         groups = [(options.over(TopicSettings()), brokers)]
     for settings, told in groups:
@@ -275,7 +263,7 @@ def _apply(
             permission=settings.permission,
             order=settings.order,
             attributes=options.attributes,
-            brokers=told,
+            brokers=told or None,
         )
     return admin.route(planned.topic)
 
@@ -310,7 +298,13 @@ _SETTING_COLUMNS = (
 
 @app.command("describe")
 @on_cluster
-def describe_topic(target: Target, topic: TopicArgument, as_json: JsonFlag = False) -> None:
+@topic_argument
+@json_flag
+def describe_topic(
+    target: Target,
+    topic: str,
+    as_json: bool,
+) -> None:
     """One topic: settings, queues with their offsets, and the groups that consume it.
 
     Example: penstock topic describe orders
@@ -355,14 +349,21 @@ def _queue(queue: QueueRange) -> dict[str, object]:
 
 @app.command("delete")
 @on_cluster
+@argument(
+    "topics",
+    nargs=-1,
+    required=True,
+    metavar="TOPIC",
+    help="Names of topics.",
+    shell_complete=complete_topics,
+)
+@yes_flag
+@json_flag
 def delete_topic(
     target: Target,
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC", help="Names of topics.", autocompletion=complete_topics),
-    ],
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    topics: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Delete topics with their messages, on every broker.
 
