@@ -234,7 +234,7 @@ async def test_what_a_cancelled_poll_found_comes_with_the_next(cluster: Threaded
         await asyncio.sleep(0)
         # Found on the session's loop, while this one is too busy to be told.
         deadline = time.monotonic() + 10
-        while not reader._core._polled or reader._core._polled[0][1][0].queue_offset != 10:
+        while not reader._core._polled or reader._core._polled[0][1].first_offset != 10:
             assert time.monotonic() < deadline
         polling.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.client.consuming.executors import CoroutineExecutor, InlineExecutor, ThreadExecutor
 from penstock.client.consuming.listeners import Job, Listener
+from penstock.client.consuming.message_batches import batches_of
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.session.loop_thread import LoopThread
 from penstock.model import MessageQueue, StoredMessage
@@ -23,15 +24,8 @@ LISTENER = Listener("T", lambda message: None, takes_batch=False)
 
 def jobs(count: int) -> list[Job]:
     queue = ProcessQueue(QUEUE, 0.0)
-    return [
-        Job(
-            queue,
-            [StoredMessage("T", b"x", b"", QUEUE, offset)],
-            LISTENER,
-            "g",
-        )
-        for offset in range(count)
-    ]
+    messages = [StoredMessage("T", b"x", b"", QUEUE, offset) for offset in range(count)]
+    return [Job(queue, batch, LISTENER, "g") for batch in batches_of(messages, 1)]
 
 
 class Home:

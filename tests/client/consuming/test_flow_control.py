@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.consuming.flow_control import MIB, FlowLimits, Stop
+from penstock.client.consuming.message_batches import batches_of
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.model import MessageQueue, StoredMessage
 
@@ -15,7 +16,9 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 
 def holding(*offsets: int, body: bytes = b"") -> ProcessQueue:
     queue = ProcessQueue(QUEUE, now=0.0)
-    queue.put([StoredMessage("orders", body, b"", QUEUE, offset) for offset in offsets])
+    queue.put(
+        batches_of([StoredMessage("orders", body, b"", QUEUE, offset) for offset in offsets], 1)
+    )
     return queue
 
 
@@ -29,7 +32,7 @@ def test_a_queue_at_its_count_is_pulled_and_one_above_it_is_not() -> None:
 @pytest.mark.spec("S37")
 def test_a_queue_that_was_drained_is_pulled_again() -> None:
     queue = holding(*range(1001))
-    queue.remove(list(queue)[:1])
+    queue.remove(batches_of(list(queue)[:1], 1))
     assert FlowLimits().verdict(queue, orderly=False) is None
 
 
@@ -39,16 +42,16 @@ def test_size_counts_whole_mebibytes_of_bodies() -> None:
     assert FlowLimits().verdict(holding(*range(50), body=two_mib), orderly=False) is None
     # 101 MiB and a byte less than the next whole one: 100 is passed only at 101.
     queue = holding(*range(50), body=two_mib)
-    queue.put([StoredMessage("orders", bytes(MIB - 1), b"", QUEUE, 50)])
+    queue.put(batches_of([StoredMessage("orders", bytes(MIB - 1), b"", QUEUE, 50)], 1))
     assert FlowLimits().verdict(queue, orderly=False) is None
-    queue.put([StoredMessage("orders", b"x", b"", QUEUE, 51)])
+    queue.put(batches_of([StoredMessage("orders", b"x", b"", QUEUE, 51)], 1))
     assert FlowLimits().verdict(queue, orderly=False) is Stop.SIZE
 
 
 @pytest.mark.spec("S38")
 def test_properties_do_not_count_as_size() -> None:
     queue = ProcessQueue(QUEUE, now=0.0)
-    queue.put([StoredMessage("orders", b"", b"K\x01" + bytes(2 * MIB), QUEUE, 1)])
+    queue.put(batches_of([StoredMessage("orders", b"", b"K\x01" + bytes(2 * MIB), QUEUE, 1)], 1))
     assert FlowLimits(size_mib=1).verdict(queue, orderly=False) is None
 
 

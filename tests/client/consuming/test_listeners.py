@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from penstock.client.consuming.listeners import Caller, HookContext, Job, Listener
+from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.outcomes import (
     PLAIN_SUCCESS,
     ConsumeContext,
@@ -29,9 +30,8 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 def job(function: object, count: int = 1, *, takes_batch: bool = False) -> Job:
     queue = ProcessQueue(QUEUE, 0.0)
     messages = [StoredMessage("T", b"%d" % n, b"", QUEUE, n) for n in range(count)]
-    queue.put(messages)
     listener = Listener("T", function, takes_batch=takes_batch)  # type: ignore[arg-type]
-    return Job(queue, messages, listener, "billing")
+    return Job(queue, MessageBatch.of(messages), listener, "billing")
 
 
 def caller(

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.client.consuming.lazy_batches import Run
+from penstock.client.consuming.message_batches import MessageBatch, batches_of, packed_batches
 from penstock.client.consuming.process_queue import (
     EXPIRED_A_ROUND,
     NOTHING_REMOVED,
@@ -50,6 +50,10 @@ def messages(*offsets: int) -> list[StoredMessage]:
     return [message(offset) for offset in offsets]
 
 
+def batches(*offsets: int) -> list[MessageBatch]:
+    return batches_of(messages(*offsets), 1)
+
+
 def offsets(batch: list[StoredMessage]) -> list[int]:
     return [m.queue_offset for m in batch]
 
@@ -57,7 +61,8 @@ def offsets(batch: list[StoredMessage]) -> list[int]:
 def records_from(offset: int) -> AlikeRecords:
     """As many as make a table."""
     records = [
-        encode_record(b"orders", b"run", b"", 0, offset + n, n, 0, 0, HOST, HOST) for n in range(64)
+        encode_record(b"orders", b"packed", b"", 0, offset + n, n, 0, 0, HOST, HOST)
+        for n in range(64)
     ]
     alike = alike_records(b"".join(records), "broker-a")
     assert alike is not None
@@ -71,66 +76,66 @@ def queue() -> ProcessQueue:
 
 @pytest.mark.spec("S85")
 def test_removing_returns_the_lowest_offset_that_is_left(queue: ProcessQueue) -> None:
-    queue.put(messages(3, 4, 5, 6))
-    assert queue.remove(messages(5)) == 3
-    assert queue.remove(messages(3)) == 4
-    assert queue.remove(messages(4)) == 6
+    queue.put(batches(3, 4, 5, 6))
+    assert queue.remove(batches(5)) == 3
+    assert queue.remove(batches(3)) == 4
+    assert queue.remove(batches(4)) == 6
 
 
 @pytest.mark.spec("S85")
 def test_removing_the_last_one_returns_the_offset_after_the_largest(queue: ProcessQueue) -> None:
-    queue.put(messages(3, 9))
-    assert queue.remove(messages(9)) == 3
-    assert queue.remove(messages(3)) == 10
+    queue.put(batches(3, 9))
+    assert queue.remove(batches(9)) == 3
+    assert queue.remove(batches(3)) == 10
 
 
 @pytest.mark.spec("S85")
 def test_removing_from_an_empty_queue_commits_nothing(queue: ProcessQueue) -> None:
-    assert queue.remove(messages(3)) == NOTHING_REMOVED
-    queue.put(messages(3))
-    queue.remove(messages(3))
-    assert queue.remove(messages(3)) == NOTHING_REMOVED
+    assert queue.remove(batches(3)) == NOTHING_REMOVED
+    queue.put(batches(3))
+    queue.remove(batches(3))
+    assert queue.remove(batches(3)) == NOTHING_REMOVED
 
 
 @pytest.mark.spec("S86")
 def test_a_finished_message_never_commits_past_an_unfinished_one_before_it(
     queue: ProcessQueue,
 ) -> None:
-    queue.put(messages(4, 5))
-    assert queue.remove(messages(5)) == 4
-    assert queue.remove(messages(4)) == 6
+    queue.put(batches(4, 5))
+    assert queue.remove(batches(5)) == 4
+    assert queue.remove(batches(4)) == 6
 
 
 def test_a_message_that_is_not_there_is_ignored(queue: ProcessQueue) -> None:
-    queue.put(messages(4, 5))
-    assert queue.remove(messages(99)) == 4
+    queue.put(batches(4, 5))
+    assert queue.remove(batches(99)) == 4
     assert (queue.count, queue.body_bytes) == (2, 2)
 
 
 def test_a_repeated_offset_is_replaced_and_not_counted_again(queue: ProcessQueue) -> None:
-    queue.put([message(1, b"old")])
-    queue.put([message(1, b"newer"), message(2, b"..")])
+    queue.put(batches_of([message(1, b"old")], 1))
+    queue.put(batches_of([message(1, b"newer"), message(2, b"..")], 1))
     assert (queue.count, queue.body_bytes) == (2, 7)
     assert [m.body for m in queue] == [b"newer", b".."]
-    queue.remove(messages(1, 2))
+    queue.remove(batches(1, 2))
     assert (queue.count, queue.body_bytes) == (0, 0)
 
 
 def test_put_says_true_once_until_the_queue_has_run_dry(queue: ProcessQueue) -> None:
     assert queue.put([]) is False
-    assert queue.put(messages(1)) is True
-    assert queue.put(messages(2)) is False
+    assert queue.put(batches(1)) is True
+    assert queue.put(batches(2)) is False
     assert offsets(queue.take(5)) == [1, 2]
-    assert queue.put(messages(3)) is False  # a take that finds nothing is what ends it
+    assert queue.put(batches(3)) is False  # a take that finds nothing is what ends it
     assert offsets(queue.take(5)) == [3]
     assert queue.take(5) == []
-    assert queue.put(messages(4)) is True
+    assert queue.put(batches(4)) is True
 
 
 @pytest.mark.spec("S64", "S138")
 def test_taking_gives_the_lowest_messages_in_order(queue: ProcessQueue) -> None:
-    queue.put(messages(7, 8))
-    queue.put(messages(5, 6))
+    queue.put(batches(7, 8))
+    queue.put(batches(5, 6))
     assert offsets(queue.take(3)) == [5, 6, 7]
     assert offsets(queue.take(3)) == [8]
     assert queue.take(3) == []
@@ -138,7 +143,7 @@ def test_taking_gives_the_lowest_messages_in_order(queue: ProcessQueue) -> None:
 
 @pytest.mark.spec("S141")
 def test_committing_ends_all_that_was_taken(queue: ProcessQueue) -> None:
-    queue.put(messages(5, 6, 7))
+    queue.put(batches(5, 6, 7))
     queue.take(2)
     assert queue.count == 3
     assert queue.commit() == 7
@@ -148,7 +153,7 @@ def test_committing_ends_all_that_was_taken(queue: ProcessQueue) -> None:
 
 @pytest.mark.spec("S141")
 def test_committing_up_to_an_offset_leaves_the_rest_taken(queue: ProcessQueue) -> None:
-    queue.put(messages(5, 6, 7, 8))
+    queue.put(batches(5, 6, 7, 8))
     queue.take(3)
     assert queue.commit(up_to=4) == NOTHING_REMOVED
     assert queue.commit(up_to=6) == 7
@@ -158,7 +163,7 @@ def test_committing_up_to_an_offset_leaves_the_rest_taken(queue: ProcessQueue) -
 
 @pytest.mark.spec("S144")
 def test_rolling_back_returns_all_that_was_taken(queue: ProcessQueue) -> None:
-    queue.put(messages(5, 6, 7))
+    queue.put(batches(5, 6, 7))
     queue.take(1)
     queue.take(1)
     queue.roll_back()
@@ -168,7 +173,7 @@ def test_rolling_back_returns_all_that_was_taken(queue: ProcessQueue) -> None:
 
 @pytest.mark.spec("S142")
 def test_a_suspended_batch_comes_first_again(queue: ProcessQueue) -> None:
-    queue.put(messages(5, 6, 7))
+    queue.put(batches(5, 6, 7))
     batch = queue.take(2)
     queue.consume_again(batch)
     assert queue.count == 3
@@ -176,7 +181,7 @@ def test_a_suspended_batch_comes_first_again(queue: ProcessQueue) -> None:
 
 
 def test_only_the_named_messages_are_consumed_again(queue: ProcessQueue) -> None:
-    queue.put(messages(5, 6, 7))
+    queue.put(batches(5, 6, 7))
     queue.take(3)
     queue.consume_again(messages(6, 99))
     assert queue.taken_range == (5, 7, 2)
@@ -186,9 +191,9 @@ def test_only_the_named_messages_are_consumed_again(queue: ProcessQueue) -> None
 def test_a_message_pulled_again_while_it_was_taken_is_counted_once_after_the_return(
     queue: ProcessQueue,
 ) -> None:
-    queue.put(messages(5))
+    queue.put(batches(5))
     batch = queue.take(1)
-    queue.put(messages(5))
+    queue.put(batches(5))
     assert queue.count == 2
     queue.consume_again(batch)
     assert (queue.count, queue.body_bytes) == (1, 1)
@@ -197,28 +202,28 @@ def test_a_message_pulled_again_while_it_was_taken_is_counted_once_after_the_ret
 @pytest.mark.spec("S39")
 def test_the_span_is_the_distance_of_the_ends(queue: ProcessQueue) -> None:
     assert queue.span == 0
-    queue.put(messages(10))
+    queue.put(batches(10))
     assert queue.span == 0
-    queue.put(messages(11, 25))
+    queue.put(batches(11, 25))
     assert queue.span == 15
-    queue.remove(messages(25))
+    queue.remove(batches(25))
     assert queue.span == 1
-    queue.remove(messages(10))
+    queue.remove(batches(10))
     assert queue.span == 0
 
 
 @pytest.mark.spec("S39")
 def test_the_reach_stays_while_the_lowest_message_is_stuck(queue: ProcessQueue) -> None:
     assert queue.reach == 0
-    queue.put(messages(10, 11, 25))
-    queue.remove(messages(25, 11))
+    queue.put(batches(10, 11, 25))
+    queue.remove(batches(25, 11))
     assert (queue.span, queue.reach) == (0, 15)
-    queue.remove(messages(10))
+    queue.remove(batches(10))
     assert queue.reach == 0
 
 
 def test_taken_messages_count_but_do_not_span(queue: ProcessQueue) -> None:
-    queue.put(messages(1, 2, 3000))
+    queue.put(batches(1, 2, 3000))
     queue.take(2)
     assert (queue.span, queue.count) == (0, 3)
     assert 1 in queue
@@ -228,7 +233,7 @@ def test_taken_messages_count_but_do_not_span(queue: ProcessQueue) -> None:
 
 def test_ranges_name_both_ends_and_the_number(queue: ProcessQueue) -> None:
     assert queue.cached_range == queue.taken_range == (0, 0, 0)
-    queue.put(messages(1, 2, 8, 9))
+    queue.put(batches(1, 2, 8, 9))
     queue.take(2)
     assert queue.taken_range == (1, 2, 2)
     assert queue.cached_range == (8, 9, 2)
@@ -236,7 +241,7 @@ def test_ranges_name_both_ends_and_the_number(queue: ProcessQueue) -> None:
 
 def test_clearing_forgets_messages_and_keeps_ownership(queue: ProcessQueue) -> None:
     queue.is_dropped = queue.is_locked = True
-    queue.put(messages(1, 2))
+    queue.put(batches(1, 2))
     queue.take(1)
     queue.clear()
     assert (queue.count, queue.body_bytes, queue.is_consuming) == (0, 0, False)
@@ -248,9 +253,9 @@ def test_clearing_forgets_messages_and_keeps_ownership(queue: ProcessQueue) -> N
 
 
 def test_the_backlog_is_how_far_the_broker_is_ahead(queue: ProcessQueue) -> None:
-    queue.put(messages(6, 7), max_offset=100)
+    queue.put(batches(6, 7), max_offset=100)
     assert queue.accumulated == 93
-    queue.put(messages(8), max_offset=8)
+    queue.put(batches(8), max_offset=8)
     assert queue.accumulated == 93  # nothing ahead leaves the last figure, as in RocketMQ
 
 
@@ -267,27 +272,31 @@ def started(offset: int, at_ms: int | None) -> StoredMessage:
 
 @pytest.mark.spec("S94")
 def test_expired_messages_are_found_from_the_lowest_up(queue: ProcessQueue) -> None:
-    queue.put([started(1, 0), started(2, 0), started(3, 950), started(4, 0), started(5, None)])
+    queue.put(
+        batches_of(
+            [started(1, 0), started(2, 0), started(3, 950), started(4, 0), started(5, None)], 1
+        )
+    )
     late = queue.expired(1001, 1000, scan_all=False)
     assert offsets(late) == [1, 2]
 
 
 @pytest.mark.spec("S94")
 def test_a_message_at_its_timeout_is_not_late_yet(queue: ProcessQueue) -> None:
-    queue.put([started(1, 0)])
+    queue.put(batches_of([started(1, 0)], 1))
     assert queue.expired(1000, 1000, scan_all=False) == []
 
 
 @pytest.mark.spec("S94")
 def test_a_scan_of_all_sees_a_stuck_message_behind_a_waiting_one(queue: ProcessQueue) -> None:
-    queue.put([started(1, None), started(2, 0)])
+    queue.put(batches_of([started(1, None), started(2, 0)], 1))
     assert queue.expired(5000, 1000, scan_all=False) == []
     assert offsets(queue.expired(5000, 1000, scan_all=True)) == [2]
 
 
 @pytest.mark.spec("S94")
 def test_one_round_finds_sixteen_at_most(queue: ProcessQueue) -> None:
-    queue.put([started(offset, 0) for offset in range(40)])
+    queue.put(batches_of([started(offset, 0) for offset in range(40)], 1))
     for scan_all in (False, True):
         late = queue.expired(9999, 1, scan_all=scan_all)
         assert offsets(late) == list(range(EXPIRED_A_ROUND))
@@ -305,14 +314,15 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         self.highest = 0
         self.consuming = False
         self.next_offset = 0
-        self.runs: list[Run] = []
+        self.batches: list[MessageBatch] = []
 
     @rule(
         gaps=st.lists(st.integers(1, 4), max_size=6),
         back=st.integers(0, 12),
         body=st.binary(max_size=3),
+        size=st.integers(1, 4),
     )
-    def put(self, gaps: list[int], back: int, body: bytes) -> None:
+    def put(self, gaps: list[int], back: int, body: bytes, size: int) -> None:
         start = max(0, self.next_offset - back)
         batch = []
         for gap in gaps:
@@ -326,32 +336,33 @@ class ProcessQueueMachine(RuleBasedStateMachine):
             self.highest = max(self.highest, start)
         self.next_offset = max(self.next_offset, start)
         announced = bool(self.cached) and not self.consuming
-        assert self.queue.put(batch) is announced
+        assert self.queue.put(batches_of(batch, size)) is announced
         self.consuming = self.consuming or announced
 
     @rule(gap=st.integers(1, 3), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3))
-    def put_runs(self, gap: int, sizes: list[int]) -> None:
-        runs: list[Run] = []
+    def put_packed(self, gap: int, sizes: list[int]) -> None:
+        put: list[MessageBatch] = []
         for size in sizes:
-            start = (runs[-1].last_offset if runs else self.next_offset + gap - 1) + 1
-            runs.append(Run(records_from(start), range(size), b""))
-            self.cached.update(dict.fromkeys(range(start, start + size), b"run"))
-        self.runs += runs
-        self.next_offset = self.largest = self.highest = runs[-1].last_offset
-        self.queue.put_runs(runs)
+            start = (put[-1].last_offset if put else self.next_offset + gap - 1) + 1
+            put.append(packed_batches(records_from(start), b"", size)[0])
+            self.cached.update(dict.fromkeys(range(start, start + size), b"packed"))
+        self.batches += put
+        self.next_offset = self.largest = self.highest = put[-1].last_offset
+        announced = not self.consuming
+        assert self.queue.put(put) is announced
         self.consuming = True
 
-    @precondition(lambda self: self.runs)
+    @precondition(lambda self: self.batches)
     @rule(data=st.data())
-    def remove_runs(self, data: st.DataObject) -> None:
-        chosen = data.draw(st.lists(st.sampled_from(self.runs), unique_by=id, max_size=3))
+    def remove_packed(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(self.batches), unique_by=id, max_size=3))
         was_empty = not self.cached
-        for run in chosen:
-            self.runs.remove(run)
-            for offset in range(run.first_offset, run.last_offset + 1):
+        for batch in chosen:
+            self.batches.remove(batch)
+            for offset in range(batch.first_offset, batch.last_offset + 1):
                 self.cached.pop(offset, None)
         expected = NOTHING_REMOVED if was_empty else min(self.cached, default=self.largest + 1)
-        assert self.queue.remove_runs(chosen) == expected
+        assert self.queue.remove(chosen) == expected
 
     @rule(chosen=st.sets(st.integers(0, 40)), low_first=st.booleans())
     def remove(self, chosen: set[int], low_first: bool) -> None:
@@ -360,7 +371,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         for offset in gone:
             self.cached.pop(offset, None)
         expected = NOTHING_REMOVED if was_empty else min(self.cached, default=self.largest + 1)
-        assert self.queue.remove(messages(*gone)) == expected
+        assert self.queue.remove(batches(*gone)) == expected
 
     @rule(limit=st.integers(1, 5))
     def take(self, limit: int) -> None:
@@ -400,7 +411,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         self.taken.clear()
         self.largest = self.highest = 0
         self.consuming = False
-        self.runs.clear()
+        self.batches.clear()
 
     @invariant()
     def counts_agree(self) -> None:
@@ -437,10 +448,10 @@ def test_putting_and_removing_keeps_its_pace_as_the_queue_fills() -> None:
 
     def seconds_per_message(held: int, total: int = 20_000) -> float:
         queue = ProcessQueue(QUEUE, now=0.0)
-        pulled = messages(*range(total))
+        pulled = batches(*range(total))
         shuffled = random.Random(7)
         begin = time.perf_counter()
-        waiting: list[StoredMessage] = []
+        waiting: list[MessageBatch] = []
         for start in range(0, total, 32):
             queue.put(pulled[start : start + 32])
             waiting += pulled[start : start + 32]
@@ -452,12 +463,12 @@ def test_putting_and_removing_keeps_its_pace_as_the_queue_fills() -> None:
 
 
 def test_who_waits_for_room_is_called_once_when_enough_has_gone(queue: ProcessQueue) -> None:
-    batch = messages(*range(10))
-    queue.put(batch)
+    ten = batches(*range(10))
+    queue.put(ten)
     calls: list[int] = []
     queue.when_down_to(5, lambda: calls.append(queue.count))
-    queue.remove(batch[:4])
+    queue.remove(ten[:4])
     assert calls == []
-    queue.remove(batch[4:5])
-    queue.remove(batch[5:])
+    queue.remove(ten[4:5])
+    queue.remove(ten[5:])
     assert calls == [5]

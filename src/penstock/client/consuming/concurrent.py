@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.executors import Executor
-from penstock.client.consuming.lazy_batches import Run
 from penstock.client.consuming.listeners import Job, Listener
+from penstock.client.consuming.message_batches import MessageBatch, batches_of
 from penstock.client.consuming.outcomes import ConsumeContext, Outcome, acknowledged
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.retry_rules import is_last, level_of
@@ -37,13 +37,11 @@ FindListener = Callable[[str], Listener]
 class _Done:
     """What a burst finished of one queue."""
 
-    __slots__ = ("calls", "count", "messages", "runs", "seconds")
+    __slots__ = ("batches", "count", "seconds")
 
     def __init__(self) -> None:
-        self.messages: list[StoredMessage] = []
-        self.runs: list[Run] = []
+        self.batches: list[MessageBatch] = []
         self.count = 0
-        self.calls = 0
         self.seconds = 0.0
 
 
@@ -69,69 +67,45 @@ class ConcurrentRunner:
 
     # ---------------------------------------------------------------------------- handing out
 
-    def submit(
-        self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool = False
-    ) -> None:
-        """Have pulled messages handled, each batch by one handler."""
-        by_topic: dict[str, Sequence[StoredMessage]]
-        if self._state.subscriptions.is_as_handled(queue.queue.topic):
-            by_topic = {queue.queue.topic: messages}
-        else:
-            by_topic = self._restored(messages)
-        size = self._state.settings.batch_size
-        for topic, of_topic in by_topic.items():
-            listener = self._listener(topic)
-            jobs = [
-                self._job(queue, of_topic[start : start + size], listener)
-                for start in range(0, len(of_topic), size)
-            ]
-            taken = self._executor(listener).submit(jobs)
-            if taken < len(jobs):
-                self._refused(queue, of_topic[taken * size :])
-
     @property
-    def run_size(self) -> int:
+    def batch_size(self) -> int:
         return self._state.settings.batch_size
 
-    def submit_runs(self, queue: ProcessQueue, runs: Sequence[Run]) -> None:
-        """Have a pull handled whose messages are not made yet, each run by one handler."""
-        listener = self._listener(queue.queue.topic)
-        taken = self._executor(listener).submit([self._job(queue, run, listener) for run in runs])
-        if taken < len(runs):
-            self._refused(queue, [message for run in runs[taken:] for message in run])
+    def submit(
+        self, queue: ProcessQueue, batches: Sequence[MessageBatch], *, announced: bool = False
+    ) -> None:
+        """Have batches handled, each by one call of the handler of its topic."""
+        if self._state.subscriptions.is_as_handled(queue.queue.topic):
+            self._submit(queue, batches, self._listener(queue.queue.topic))
+            return
+        by_topic: dict[str, list[MessageBatch]] = {}
+        for batch in batches:
+            by_topic.setdefault(batch.messages[0].topic, []).append(batch)
+        for topic, of_topic in by_topic.items():
+            self._submit(queue, of_topic, self._listener(topic))
 
-    def _restored(self, messages: Sequence[StoredMessage]) -> dict[str, Sequence[StoredMessage]]:
-        """Messages by the topic their handlers know."""
-        by_topic: dict[str, list[StoredMessage]] = {}
-        for message in messages:
-            self._state.subscriptions.restore_topic(message)
-            by_topic.setdefault(message.topic, []).append(message)
-        return dict(by_topic)
-
-    def _job(
-        self, queue: ProcessQueue, messages: Sequence[StoredMessage], listener: Listener
-    ) -> Job:
-        return Job(queue, messages, listener, self._state.group)
-
-    def _refused(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
-        """There is no room for more tasks: what is left goes as one batch, a little later."""
-        log.warning(
-            "handlers are busy, trying again queue=%s messages=%d", queue.queue, len(messages)
+    def _submit(
+        self, queue: ProcessQueue, batches: Sequence[MessageBatch], listener: Listener
+    ) -> None:
+        group = self._state.group
+        taken = self._executor(listener).submit(
+            [Job(queue, batch, listener, group) for batch in batches]
         )
-        self._state.clock.call_later(RETRY_SECONDS, self._resubmit, queue, messages)
+        left = batches[taken:]
+        if left:
+            log.warning(
+                "handlers are busy, trying again queue=%s batches=%d", queue.queue, len(left)
+            )
+            self._state.clock.call_later(RETRY_SECONDS, self._resubmit, queue, left)
 
-    def _resubmit(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
+    def _resubmit(self, queue: ProcessQueue, batches: Sequence[MessageBatch]) -> None:
+        """Submit what found no room; to a handler of batches it goes as a single one."""
         if queue.is_dropped or self._state.is_stopping:
             return
+        messages = [message for batch in batches for message in batch.messages]
         listener = self._listener(messages[0].topic)
-        if listener.takes_batch:
-            jobs = [self._job(queue, messages, listener)]
-        else:
-            # A handler of single messages never gets two.
-            jobs = [self._job(queue, [message], listener) for message in messages]
-        taken = self._executor(listener).submit(jobs)
-        if taken < len(jobs):
-            self._refused(queue, messages if listener.takes_batch else messages[taken:])
+        size = len(messages) if listener.takes_batch else 1
+        self._submit(queue, batches_of(messages, size), listener)
 
     # ------------------------------------------------------------------------------- results
 
@@ -147,30 +121,24 @@ class ConcurrentRunner:
                 settled = done.get(queue)
                 if settled is None:
                     settled = done[queue] = _Done()
-                if type(job.messages) is Run:
-                    settled.runs.append(job.messages)
-                else:
-                    settled.messages += job.messages
-                settled.count += len(job.messages)
-                settled.calls += 1
+                settled.batches.append(job.batch)
+                settled.count += job.batch.count
                 settled.seconds += job.elapsed
             elif job.outcome is not None:
                 self._settle(job, job.outcome, now)
         for queue, settled in done.items():
             queue.last_consume_at = now
             state.statistics.succeeded(
-                queue.queue.topic, settled.count, settled.calls, settled.seconds
+                queue.queue.topic, settled.count, len(settled.batches), settled.seconds
             )
-            if settled.messages:
-                self._remove(queue, settled.messages)
-            if settled.runs:
-                self._commit(queue, queue.remove_runs(settled.runs))
+            self._remove(queue, settled.batches)
 
     def _settle(self, job: Job, outcome: Outcome, now: float) -> None:
         """Deal with a call that was not a plain success."""
         state = self._state
         queue = job.process_queue
-        size = len(job.messages)
+        messages = job.messages
+        size = len(messages)
         ok = acknowledged(outcome.result, job.context.ack_index, size)
         state.statistics.returns[outcome.return_type] += 1
         queue.last_consume_at = now
@@ -181,17 +149,16 @@ class ConcurrentRunner:
             log.info("result ignored, the queue was given up queue=%s", queue.queue)
             return
         state.statistics.consumed(queue.queue.topic, ok, size - ok, job.elapsed)
-        if ok:
-            self._remove(queue, job.messages[:ok])
-        if ok < size:
-            state.statistics.failed(queue.queue, job.messages[ok], outcome)
-            returning = self._return(queue, job.messages[ok:], job.context, outcome)
-            state.tasks.spawn(returning, "send back")
+        if ok == size:
+            self._remove(queue, [job.batch])
+            return
+        self._remove(queue, batches_of(messages[:ok], 1))
+        state.statistics.failed(queue.queue, messages[ok], outcome)
+        returning = self._return(queue, messages[ok:], job.context, outcome)
+        state.tasks.spawn(returning, "send back")
 
-    def _remove(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
-        self._commit(queue, queue.remove(messages))
-
-    def _commit(self, queue: ProcessQueue, offset: int) -> None:
+    def _remove(self, queue: ProcessQueue, batches: Sequence[MessageBatch]) -> None:
+        offset = queue.remove(batches)
         if offset >= 0 and not queue.is_dropped:
             self._state.offsets.update(queue.queue, offset, increase_only=True)
 
@@ -209,7 +176,7 @@ class ConcurrentRunner:
                 log.warning(
                     "broadcast message dropped msg_id=%s queue=%s", message.msg_id, queue.queue
                 )
-            self._remove(queue, messages)
+            self._remove(queue, batches_of(messages, 1))
             return
         gone: list[StoredMessage] = []
         kept: list[StoredMessage] = []
@@ -222,7 +189,7 @@ class ConcurrentRunner:
             else:
                 message.reconsume_times += 1
                 kept.append(message)
-        self._remove(queue, gone)
+        self._remove(queue, batches_of(gone, 1))
         if kept:
             state.statistics.local_retries += len(kept)
             state.clock.call_later(RETRY_SECONDS, self._retry_here, queue, kept)
@@ -243,7 +210,7 @@ class ConcurrentRunner:
 
     def _retry_here(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
         if not queue.is_dropped and not self._state.is_stopping:
-            self.submit(queue, messages)
+            self.submit(queue, batches_of(messages, self.batch_size))
 
     # -------------------------------------------------------------------------- stuck handlers
 
@@ -277,4 +244,4 @@ class ConcurrentRunner:
                 continue
             self._count_sent_back(message, EXPIRED_LEVEL)
             # Whatever the handler still says about it no longer counts.
-            queue.remove([message])
+            queue.remove(batches_of([message], 1))

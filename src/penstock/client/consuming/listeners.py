@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, cast
 
-from penstock.client.consuming.lazy_batches import Run
+from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.outcomes import (
     PLAIN_SUCCESS,
     ConsumeContext,
@@ -27,7 +27,6 @@ from penstock.client.consuming.outcomes import (
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
-from penstock.model.message import append_to_all
 from penstock.model.names import Property
 from penstock.runtime.clock import Clock
 
@@ -101,7 +100,7 @@ class Listener:
 
     def arguments(self, job: Job) -> tuple[object, ...]:
         """What the handler is called with."""
-        messages: object = list(job.messages) if self.takes_batch else job.messages[0]
+        messages: object = list(job.batch.messages) if self.takes_batch else job.batch.messages[0]
         return (messages, job.context) if self.wants_context else (messages,)
 
 
@@ -155,11 +154,11 @@ class Job:
 
     __slots__ = (
         "_context",
+        "batch",
         "elapsed",
         "follower",
         "group",
         "listener",
-        "messages",
         "outcome",
         "process_queue",
         "started",
@@ -168,12 +167,12 @@ class Job:
     def __init__(
         self,
         process_queue: ProcessQueue,
-        messages: Sequence[StoredMessage],
+        batch: MessageBatch,
         listener: Listener,
         group: str,
     ) -> None:
         self.process_queue: ProcessQueue = process_queue
-        self.messages: Sequence[StoredMessage] = messages
+        self.batch: MessageBatch = batch
         self.listener: Listener = listener
         self.group: str = group
         self.outcome: Outcome | None = None
@@ -181,6 +180,10 @@ class Job:
         self.started: bool = False
         self.follower: Job | None = None
         self._context: ConsumeContext | None = None
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        return self.batch.messages
 
     @property
     def context(self) -> ConsumeContext:
@@ -305,10 +308,7 @@ class Caller:
             # Threads may do this twice; each then uses a stamp that is right.
             stamp = b"%s\x01%d\x02" % (_START_TIME, now_ms)
             self._stamp = (now_ms, stamp)
-        if type(job.messages) is Run:
-            job.messages.append_properties(stamp)
-        else:
-            append_to_all(job.messages, stamp)
+        job.batch.append_properties(stamp)
         return context
 
     def _end(
@@ -335,8 +335,8 @@ class Caller:
             self._run_hooks("after", context)
         job.elapsed = elapsed
         job.outcome = outcome
-        if type(job.messages) is Run and job.is_plain_success:
-            job.messages.forget()
+        if job.listener.takes_batch and job.is_plain_success:
+            job.batch.forget()
 
     def _run_hooks(self, moment: str, context: HookContext) -> None:
         for hook in self._hooks:

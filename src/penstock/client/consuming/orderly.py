@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.executors import Executor
 from penstock.client.consuming.listeners import Job, Listener
+from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.outcomes import (
     USE_SETTING,
     ConsumeContext,
@@ -72,8 +73,13 @@ class OrderlyRunner:
         if self._state.settings.is_clustering:
             self._state.tasks.spawn(self._lock_by_the_clock(), "locks")
 
+    @property
+    def batch_size(self) -> int:
+        """Single messages: `_take` makes the batches, across pulls."""
+        return 1
+
     def submit(
-        self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool = False
+        self, queue: ProcessQueue, batches: Sequence[MessageBatch], *, announced: bool
     ) -> None:
         """A queue has something to consume; the messages are taken from it in order."""
         if announced:
@@ -172,8 +178,6 @@ class OrderlyRunner:
         batch_size = self._state.settings.batch_size
         jobs: list[Job] = []
         while len(jobs) < BURST_BATCHES and (batch := queue.take(batch_size)):
-            for message in batch:
-                self._state.subscriptions.restore_topic(message)
             topic = batch[0].topic
             cut = next((i for i, m in enumerate(batch) if m.topic != topic), len(batch))
             queue.consume_again(batch[cut:])
@@ -181,7 +185,7 @@ class OrderlyRunner:
             if jobs and listener.is_async != jobs[0].listener.is_async:
                 queue.consume_again(batch[:cut])
                 break
-            job = Job(queue, batch[:cut], listener, self._state.group)
+            job = Job(queue, MessageBatch.of(batch[:cut]), listener, self._state.group)
             if jobs:
                 jobs[-1].follower = job
             jobs.append(job)

@@ -1,21 +1,21 @@
 """The messages of one queue between the pull that brought them and the commit that ends them.
 
-Pure: no clock, no locks, no I/O; times are handed in. It lives on the session loop alone, and it
+Pure: no clock, no locks, no I/O; times are passed in. It lives on the session loop alone, and it
 is the only place that does arithmetic with queue offsets.
 
-Messages are kept in a dict by offset, and their order in a deque of offsets. A broker answers in
-ascending order, so nearly every put is an append, and what finishes is mostly near the low end.
-Removal therefore only touches the dict; an offset that is no longer in it is *stale* and leaves the
-deque when it reaches an end:
+Batches are kept in a dict by their first offset, and their order in a deque of first offsets. A
+broker answers in ascending order, so nearly every put is an append, and what finishes is mostly
+near the low end. Removal therefore only touches the dict; an offset that is no longer in it is
+*stale* and leaves the deque when it reaches an end:
 
     order   3 | 5 8 9 | 12       3 and 12 are stale: skipped and dropped by the next look at an end
-    cached      5 · 9            8 finished in the middle: stale, too, but nobody has to care yet
+    cached      5 · 9            8 finished in the middle: stale, too, but harmless for now
 
 Both ends of the range, all a commit or a span needs, cost O(1) on average. What breaks the order
-(a queue pulled again from below) is rare and pays with a sort.
+(a queue pulled again from below) is rare and costs a sort.
 
-A `Run` of messages comes and goes as a whole and stands in the order by its first offset. As soon
-as somebody has to do with single messages (a handler that failed, a timeout) all runs are split.
+A batch is put and removed as a whole. When some of its messages end differently (a handler that
+failed, a timeout) it is split into batches of one message.
 
 For orderly consumption the lowest messages are *taken*: they stay counted but move to a second
 range until they are committed or put back.
@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from penstock.client.consuming.lazy_batches import Run
+from penstock.client.consuming.message_batches import MessageBatch, batches_of
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Property
 
@@ -49,7 +49,6 @@ class ProcessQueue:
         "_on_room",
         "_order",
         "_room_at",
-        "_runs",
         "_taken",
         "accumulated",
         "body_bytes",
@@ -85,8 +84,7 @@ class ProcessQueue:
         self.body_bytes: int = 0
         self.accumulated: int = 0
         self.is_consuming: bool = False
-        self._cached: dict[int, StoredMessage] = {}
-        self._runs: dict[int, Run] = {}
+        self._cached: dict[int, MessageBatch] = {}
         self._order: deque[int] = deque()
         self._taken: dict[int, StoredMessage] = {}
         self._largest = 0
@@ -102,107 +100,98 @@ class ProcessQueue:
         return (
             queue_offset in self._cached
             or queue_offset in self._taken
-            or (isinstance(queue_offset, int) and self._is_in_a_run(queue_offset))
+            or (isinstance(queue_offset, int) and self._holder(queue_offset) is not None)
         )
 
     def __iter__(self) -> Iterator[StoredMessage]:
         """The messages that wait, lowest offset first."""
-        self._split_runs()
-        return iter([self._cached[offset] for offset in sorted(self._cached)])
+        cached = self._cached
+        return iter([message for first in sorted(cached) for message in cached[first].messages])
 
-    def put(self, messages: Sequence[StoredMessage], max_offset: int = 0) -> bool:
-        """Add pulled messages; true when the queue was idle and now has something to consume.
+    def put(self, batches: Sequence[MessageBatch], max_offset: int = 0) -> bool:
+        """Add a pull; true when the queue was idle and now has something to consume.
 
         An offset that is already there is replaced, and not counted again. ``max_offset`` is where
         the broker's queue ended when it answered.
         """
-        last = self._last(-1)
-        if self._runs and any(message.queue_offset <= last for message in messages):
-            self._split_runs()
         cached, order = self._cached, self._order
-        added_bytes = added = 0
-        in_order = True
-        for message in messages:
-            offset = message.queue_offset
-            old = cached.get(offset)
-            cached[offset] = message
-            added_bytes += len(message.body)
-            if old is not None:
-                added_bytes -= len(old.body)
-                continue
-            added += 1
-            self._largest = offset
-            if offset > last:
-                order.append(offset)
-                last = offset
-            else:
-                in_order = False
-        if not in_order:
-            self._order = deque(sorted(cached))
+        last = self._last(-1)
+        added = added_bytes = 0
+        for number, batch in enumerate(batches):
+            first = batch.first_offset
+            if first <= last:
+                self._put_singly(batches[number:])
+                last = self._last(last)
+                break
+            cached[first] = batch
+            order.append(first)
+            self._largest = last = batch.last_offset
+            added += batch.count
+            added_bytes += batch.body_bytes
         if last > self._highest:
             self._highest = last
         self.count += added
         self.body_bytes += added_bytes
-        if messages and max_offset > messages[-1].queue_offset:
-            self.accumulated = max_offset - messages[-1].queue_offset
+        if batches and max_offset > batches[-1].last_offset:
+            self.accumulated = max_offset - batches[-1].last_offset
         if cached and not self.is_consuming:
             self.is_consuming = True
             return True
         return False
 
-    def put_runs(self, runs: Sequence[Run], max_offset: int = 0) -> None:
-        """Add a pull as runs, lowest first; not for those who `take` messages."""
-        if runs[0].first_offset <= self._last(-1):
-            self.put([message for run in runs for message in run], max_offset)
-            return
-        for run in runs:
-            self._runs[run.first_offset] = run
-            self._order.append(run.first_offset)
-            self.count += len(run)
-            self.body_bytes += run.body_bytes
-        self._largest = last = runs[-1].last_offset
-        self._highest = max(self._highest, last)
-        if max_offset > last:
-            self.accumulated = max_offset - last
-        self.is_consuming = True
-
-    def remove_runs(self, runs: Iterable[Run]) -> int:
-        """Take finished runs out, and return what `remove` does."""
-        if self.is_empty:
-            return NOTHING_REMOVED
-        for run in runs:
-            if self._runs.get(run.first_offset) is run:
-                del self._runs[run.first_offset]
-                self._shrink(len(run), run.body_bytes)
-            else:  # It was split.
-                self.remove(run)
-        return self._may_commit()
+    def _put_singly(self, batches: Iterable[MessageBatch]) -> None:
+        """Add batches that may overlap others, message by message."""
+        self._split_all()
+        cached = self._cached
+        for single in batches_of([message for batch in batches for message in batch.messages], 1):
+            offset = single.first_offset
+            old = cached.get(offset)
+            if old is None:
+                self.count += 1
+                self._largest = offset
+            else:
+                self.body_bytes -= old.body_bytes
+            self.body_bytes += single.body_bytes
+            cached[offset] = single
+        self._order = deque(sorted(cached))
 
     def passed(self, next_offset: int, max_offset: int) -> None:
         """A pull went on to ``next_offset``, past what was filtered out."""
         self.accumulated = max(0, max_offset - next_offset + 1)
 
-    def remove(self, messages: Iterable[StoredMessage]) -> int:
-        """Take finished messages out; return the offset that may be committed now.
+    def remove(self, batches: Iterable[MessageBatch]) -> int:
+        """Take finished batches out; return the offset that may be committed now.
 
         That is the lowest offset still here, or one past the largest ever put when nothing is left;
-        `NOTHING_REMOVED` when nothing was here in the first place.
+        `NOTHING_REMOVED` when nothing was here in the first place. A batch need not be one that was
+        put: its messages are found by their offsets.
         """
-        if self.is_empty:
-            return NOTHING_REMOVED
         cached = self._cached
+        if not cached:
+            return NOTHING_REMOVED
         removed = removed_bytes = 0
-        for message in messages:
-            old = cached.pop(message.queue_offset, None)
-            if old is None:
-                if not self._is_in_a_run(message.queue_offset):
-                    continue
-                self._split_runs()
-                old = cached.pop(message.queue_offset)
-            removed += 1
-            removed_bytes += len(old.body)
+        for batch in batches:
+            first = batch.first_offset
+            if cached.get(first) is batch:
+                del cached[first]
+                removed += batch.count
+                removed_bytes += batch.body_bytes
+                continue
+            for message in batch.messages:
+                single = self._pop(message.queue_offset)
+                if single is not None:
+                    removed += 1
+                    removed_bytes += single.body_bytes
         self._shrink(removed, removed_bytes)
         return self._may_commit()
+
+    def _pop(self, offset: int) -> MessageBatch | None:
+        """Take one message out, of whichever batch it is in."""
+        holder = self._holder(offset)
+        if holder is None:
+            return None
+        self._split(holder)
+        return self._cached.pop(offset)
 
     def _may_commit(self) -> int:
         first = self._first()
@@ -213,14 +202,14 @@ class ProcessQueue:
 
         With nothing left to take the queue becomes idle: the next put announces work again.
         """
-        self._split_runs()
         batch: list[StoredMessage] = []
         while len(batch) < limit:
             first = self._first()
             if first is None:
                 break
+            self._split(self._cached[first])
             self._order.popleft()
-            message = self._cached.pop(first)
+            message = self._cached.pop(first).messages[0]
             self._taken[first] = message
             batch.append(message)
         if not batch:
@@ -295,9 +284,8 @@ class ProcessQueue:
     @property
     def lowest(self) -> StoredMessage | None:
         """The waiting message with the lowest offset."""
-        self._split_runs()
         first = self._first()
-        return None if first is None else self._cached[first]
+        return None if first is None else self._cached[first].messages[0]
 
     @property
     def cached_range(self) -> tuple[int, int, int]:
@@ -305,7 +293,7 @@ class ProcessQueue:
         first = self._first()
         if first is None:
             return 0, 0, 0
-        return first, self._last(first), len(self._cached) + sum(map(len, self._runs.values()))
+        return first, self._last(first), self.count - len(self._taken)
 
     @property
     def taken_range(self) -> tuple[int, int, int]:
@@ -316,7 +304,7 @@ class ProcessQueue:
     @property
     def is_empty(self) -> bool:
         """Whether no message waits; taken ones are not asked."""
-        return not self._cached and not self._runs
+        return not self._cached
 
     def is_lock_expired(self, now: float) -> bool:
         """Whether the broker may have given the lock to somebody else."""
@@ -332,7 +320,7 @@ class ProcessQueue:
         RocketMQ stops at the first one that is not late, so a stuck message is only seen once it
         is the lowest; with ``scan_all`` a quick one before it does not hide it.
         """
-        if scan_all and not self._cached and not any(run.made for run in self._runs.values()):
+        if scan_all and not any(batch.is_decoded for batch in self._cached.values()):
             return []  # No handler has begun.
         late: list[StoredMessage] = []
         for message in self:
@@ -346,47 +334,54 @@ class ProcessQueue:
         return late
 
     def _first(self) -> int | None:
-        order, cached, runs = self._order, self._cached, self._runs
+        order, cached = self._order, self._cached
         while order:
-            if order[0] in cached or order[0] in runs:
+            if order[0] in cached:
                 return order[0]
             order.popleft()
         return None
 
     def _last(self, default: int) -> int:
-        order, cached, runs = self._order, self._cached, self._runs
+        order, cached = self._order, self._cached
         while order:
-            last = order[-1]
-            if last in cached:
-                return last
-            if last in runs:
-                return runs[last].last_offset
+            batch = cached.get(order[-1])
+            if batch is not None:
+                return batch.last_offset
             order.pop()
         return default
 
-    def _is_in_a_run(self, offset: int) -> bool:
-        return any(run.first_offset <= offset <= run.last_offset for run in self._runs.values())
+    def _holder(self, offset: int) -> MessageBatch | None:
+        """The batch that holds the message at this offset."""
+        batch = self._cached.get(offset)
+        if batch is not None:
+            return batch
+        return next((batch for batch in self._cached.values() if batch.holds(offset)), None)
 
-    def _split_runs(self) -> None:
-        """From now on the messages of all runs stand for themselves."""
-        if not self._runs:
+    def _split(self, batch: MessageBatch) -> None:
+        """Replace a batch by batches of one message each."""
+        if batch.count == 1:
             return
-        runs, self._runs = self._runs, {}
-        for run in runs.values():
-            self._cached.update((message.queue_offset, message) for message in run)
+        del self._cached[batch.first_offset]
+        for single in batches_of(batch.messages, 1):
+            self._cached[single.first_offset] = single
         self._order = deque(sorted(self._cached))
+
+    def _split_all(self) -> None:
+        for batch in [batch for batch in self._cached.values() if batch.count > 1]:
+            self._split(batch)
 
     def _put_back(self, messages: Sequence[StoredMessage]) -> None:
         if not messages:
             return
-        self._split_runs()
+        self._split_all()
         first = self._first()
         offsets = sorted(message.queue_offset for message in messages)
-        for message in messages:
-            if message.queue_offset in self._cached:
+        for single in batches_of(messages, 1):
+            old = self._cached.get(single.first_offset)
+            if old is not None:
                 # Pulled a second time while it was taken: two copies were counted, one stays.
-                self._shrink(1, len(message.body))
-            self._cached[message.queue_offset] = message
+                self._shrink(1, old.body_bytes)
+            self._cached[single.first_offset] = single
         if first is None or offsets[-1] < first:
             self._order.extendleft(reversed(offsets))
         else:

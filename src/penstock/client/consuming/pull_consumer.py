@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.client.consuming.consumer_state import ConsumerState
-from penstock.client.consuming.lazy_batches import Run
+from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.offset_stores import BrokerOffsetStore
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.pulling import PullCursor, Puller
@@ -58,7 +58,6 @@ class PullConsumerCore:
         self.session = session
         self.settings = settings
         self._auto_commit = auto_commit
-        self._batch_size = settings.pull_batch_size
         self.state = state = ConsumerState(
             session=session,
             settings=settings,
@@ -83,12 +82,11 @@ class PullConsumerCore:
             on_illegal_offset=self._go_on_where_told,
             may_correct=lambda queue: queue.count == 0 and queue not in self._uncommitted,
             suspend_ms=SUSPEND_MS,
-            runs=self,
         )
         self._assigned: frozenset[MessageQueue] | None = None
-        self._buffer: deque[tuple[ProcessQueue, Sequence[StoredMessage]]] = deque()
+        self._buffer: deque[tuple[ProcessQueue, MessageBatch]] = deque()
         self._buffered = 0
-        self._polled: list[tuple[ProcessQueue, Sequence[StoredMessage]]] = []
+        self._polled: list[tuple[ProcessQueue, MessageBatch]] = []
         # By what is held, not by name: of a queue that went and came back nothing is left over.
         self._uncommitted: dict[ProcessQueue, int] = {}
         self._arrived = asyncio.Event()
@@ -202,28 +200,16 @@ class PullConsumerCore:
 
     # -------------------------------------------------------------------------------- polling
 
-    def submit(
-        self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool = False
-    ) -> None:
-        """Messages were pulled; called by the puller."""
-        subscriptions = self.state.subscriptions
-        if not subscriptions.is_as_handled(queue.queue.topic):
-            for message in messages:
-                subscriptions.restore_topic(message)
-        self._wait_for_poll(queue, list(messages))
-
     @property
-    def run_size(self) -> int:
-        return self._batch_size
+    def batch_size(self) -> int:
+        return self.settings.pull_batch_size
 
-    def submit_runs(self, queue: ProcessQueue, runs: Sequence[Run]) -> None:
-        """The same for messages that are made when a poll takes them."""
-        for run in runs:
-            self._wait_for_poll(queue, run)
-
-    def _wait_for_poll(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
-        self._buffer.append((queue, messages))
-        self._buffered += len(messages)
+    def submit(
+        self, queue: ProcessQueue, batches: Sequence[MessageBatch], *, announced: bool
+    ) -> None:
+        """Keep what was pulled for the next polls; called by the puller."""
+        self._buffer.extend((queue, batch) for batch in batches)
+        self._buffered += sum(batch.count for batch in batches)
         self._arrived.set()
         self.state.is_full = self._buffered > TOTAL_LIMIT
 
@@ -262,38 +248,33 @@ class PullConsumerCore:
                 timer.cancel()
 
     def _take(self) -> list[StoredMessage]:
-        """The oldest pulls of queues that are not paused, as many as one poll may bring.
+        """The oldest batches of queues that are not paused, as many as one poll may bring.
 
-        What is paused keeps its place, and so does what is left of a pull that brought more than
-        a poll may: our own broker fills large ones.
+        What is paused keeps its place.
         """
-        kept: list[tuple[ProcessQueue, Sequence[StoredMessage]]] = []
+        kept: list[tuple[ProcessQueue, MessageBatch]] = []
         found: list[StoredMessage] = []
         while self._buffer:
-            queue, messages = self._buffer[0]
+            queue, batch = self._buffer[0]
             is_paused = queue.queue in self.state.paused_queues
-            room = self._batch_size - len(found)
-            if not is_paused and found and len(messages) > room:
+            if not is_paused and found and len(found) + batch.count > self.batch_size:
                 break
             self._buffer.popleft()
             if is_paused and not queue.is_dropped:
-                kept.append((queue, messages))
+                kept.append((queue, batch))
                 continue
-            if len(messages) > room and not queue.is_dropped:
-                self._buffer.appendleft((queue, messages[room:]))
-                messages = messages[:room]
-            self._buffered -= len(messages)
+            self._buffered -= batch.count
             if not queue.is_dropped:
-                self._polled.append((queue, messages))
-                found += messages
+                self._polled.append((queue, batch))
+                found += batch.messages
         self._buffer.extendleft(reversed(kept))
         self.state.is_full = self._buffered > TOTAL_LIMIT
         return found
 
     def take_back(self) -> None:
-        """What was polled last reached nobody: the next poll begins with it."""
+        """The last poll was interrupted: the next one begins with what it had found."""
         self._buffer.extendleft(reversed(self._polled))
-        self._buffered += sum(len(messages) for _, messages in self._polled)
+        self._buffered += sum(batch.count for _, batch in self._polled)
         self._polled.clear()
         self._arrived.set()
 
@@ -301,19 +282,20 @@ class PullConsumerCore:
         """What was polled is consumed but for ``unread``; only auto commit has it committed."""
         later = {(message.queue, message.queue_offset) for message in unread}
         polled, self._polled = self._polled, []
-        for queue, messages in polled:
+        for queue, batch in polled:
             if queue.is_dropped:
                 continue
-            done = messages
             if later:
                 # What was not handed out yet is the end of what was polled.
+                messages = batch.messages
                 done = [one for one in messages if (one.queue, one.queue_offset) not in later]
                 if len(done) < len(messages):
-                    self._polled.append((queue, messages[len(done) :]))
+                    self._polled.append((queue, MessageBatch.of(messages[len(done) :])))
                 if not done:
                     continue
-            offset = queue.remove_runs([done]) if type(done) is Run else queue.remove(done)
-            self.state.statistics.consumed(queue.queue.topic, len(done), 0, 0.0)
+                batch = MessageBatch.of(done)
+            offset = queue.remove([batch])
+            self.state.statistics.consumed(queue.queue.topic, batch.count, 0, 0.0)
             if offset < 0:
                 continue
             if self._auto_commit:

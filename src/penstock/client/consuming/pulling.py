@@ -23,7 +23,12 @@ from typing import Protocol
 
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.flow_control import Stop
-from penstock.client.consuming.lazy_batches import SHORTEST_RUN, Run, runs_of
+from penstock.client.consuming.message_batches import (
+    SMALLEST_PACKED,
+    MessageBatch,
+    batches_of,
+    packed_batches,
+)
 from penstock.client.consuming.offset_stores import ReadFrom
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.subscriptions import passes, takes_all
@@ -70,19 +75,14 @@ FilterHook = Callable[[list[StoredMessage]], list[StoredMessage] | None]
 class Consuming(Protocol):
     """Where pulled messages go."""
 
-    def submit(
-        self, queue: ProcessQueue, messages: Sequence[StoredMessage], *, announced: bool
-    ) -> None: ...
-
-
-class TakingRuns(Protocol):
-    """Where pulled messages may go before anybody has looked at them."""
-
     @property
-    def run_size(self) -> int:
-        """How many go together at most."""
+    def batch_size(self) -> int:
+        """How many messages go together at most."""
 
-    def submit_runs(self, queue: ProcessQueue, runs: Sequence[Run]) -> None: ...
+    def submit(
+        self, queue: ProcessQueue, batches: Sequence[MessageBatch], *, announced: bool
+    ) -> None:
+        """Consume a pull; ``announced`` when the queue was idle before."""
 
 
 class PullCursor:
@@ -117,11 +117,9 @@ class Puller:
         may_correct: Callable[[ProcessQueue], bool] = lambda queue: queue.count == 0,
         suspend_ms: int = SUSPEND_MS,
         filter_hooks: Sequence[FilterHook] = (),
-        runs: TakingRuns | None = None,
     ) -> None:
         self._state = state
         self._consuming = consuming
-        self._runs = runs if runs is not None and runs.run_size >= SHORTEST_RUN else None
         self._start_offset = start_offset
         self._on_illegal_offset = on_illegal_offset
         self._may_correct = may_correct
@@ -331,60 +329,70 @@ class Puller:
         )
         # The cursor moves when the body was read: what cannot be read is asked for again.
         asked = cursor.next_offset
-        runs = self._found_runs(cursor, wanted, body, stamp, result)
-        if self._runs is not None and runs:
-            cursor.next_offset = result.next_begin_offset
-            cursor.stalls = 0
-            state.statistics.pulled(cursor.queue.topic, sum(map(len, runs)), elapsed)
-            _warn_if_backwards(cursor, asked, runs[0].first_offset)
-            process_queue.put_runs(runs, result.max_offset)
-            self._runs.submit_runs(process_queue, runs)
-            return state.settings.pull_interval
-        messages = messages_from_pull(
-            body,
-            cursor.queue.broker_name,
-            keep_unreadable=True,
-            tell_unreadable=_tell_unreadable,
-            added=stamp,
-        )
+        batches = self._packed(cursor, wanted, body, stamp, result)
+        if not batches:
+            messages = messages_from_pull(
+                body,
+                cursor.queue.broker_name,
+                keep_unreadable=True,
+                tell_unreadable=_tell_unreadable,
+                added=stamp,
+            )
+            if delta := result.offset_delta or 0:
+                for message in messages:
+                    message.queue_offset += delta
+            batches = await self._filtered(cursor, wanted, messages)
         cursor.next_offset = result.next_begin_offset
-        messages = passes(wanted, messages)
-        if self._filter_hooks:
-            messages = await self._run_filter_hooks(messages)
-            if process_queue.is_dropped:
-                return 0.0
-        state.statistics.pulled(cursor.queue.topic, len(messages), elapsed)
-        if not messages:
+        if process_queue.is_dropped:
+            return 0.0
+        count = sum([batch.count for batch in batches])
+        state.statistics.pulled(cursor.queue.topic, count, elapsed)
+        if not batches:
             # As after an answer without a match: a restart must not look at all of it again.
             return self._nothing_found(cursor, asked, elapsed)
         cursor.stalls = 0
-        if delta := result.offset_delta or 0:
-            for message in messages:
-                message.queue_offset += delta
-        _warn_if_backwards(cursor, asked, messages[0].queue_offset)
-        announced = process_queue.put(messages, result.max_offset)
-        self._consuming.submit(process_queue, messages, announced=announced)
+        _warn_if_backwards(cursor, asked, batches[0].first_offset)
+        announced = process_queue.put(batches, result.max_offset)
+        self._consuming.submit(process_queue, batches, announced=announced)
         return state.settings.pull_interval
 
-    def _found_runs(
+    def _packed(
         self,
         cursor: PullCursor,
         wanted: Subscription,
         body: bytes,
         stamp: bytes,
         result: PullMessageResult,
-    ) -> Sequence[Run]:
-        """What was pulled as runs; none when somebody has to look at each message first."""
+    ) -> list[MessageBatch]:
+        """The pull as packed batches; none when each message has to be looked at first."""
+        size = self._consuming.batch_size
         if (
-            self._runs is None
+            size < SMALLEST_PACKED
             or self._filter_hooks
             or result.offset_delta
             or not takes_all(wanted)
             or not self._state.subscriptions.is_as_handled(cursor.queue.topic)
         ):
-            return ()
+            return []
         records = alike_records(body, cursor.queue.broker_name)
-        return () if records is None else runs_of(records, stamp, self._runs.run_size)
+        return [] if records is None else packed_batches(records, stamp, size)
+
+    async def _filtered(
+        self, cursor: PullCursor, wanted: Subscription, messages: list[StoredMessage]
+    ) -> list[MessageBatch]:
+        """The messages that are wanted, as batches of one topic each."""
+        messages = passes(wanted, messages)
+        if self._filter_hooks:
+            messages = await self._run_filter_hooks(messages)
+        size = self._consuming.batch_size
+        subscriptions = self._state.subscriptions
+        if subscriptions.is_as_handled(cursor.queue.topic):
+            return batches_of(messages, size)
+        by_topic: dict[str, list[StoredMessage]] = {}
+        for message in messages:
+            subscriptions.restore_topic(message)
+            by_topic.setdefault(message.topic, []).append(message)
+        return [batch for of_topic in by_topic.values() for batch in batches_of(of_topic, size)]
 
     async def _run_filter_hooks(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Hooks are a user's code: they run on a thread, not on this loop."""

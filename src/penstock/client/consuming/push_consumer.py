@@ -125,7 +125,6 @@ class PushConsumerCore:
             start_offset=self.rebalancer.start_offset,
             on_illegal_offset=self.rebalancer.repair,
             filter_hooks=filter_hooks,
-            runs=self.runner if isinstance(self.runner, ConcurrentRunner) else None,
         )
         self.started_ms = 0
         self._phase = "new"

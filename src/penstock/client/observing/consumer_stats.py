@@ -68,7 +68,7 @@ def consumer_stats(consumer: PushConsumerCore) -> ConsumerStats:
     statistics = state.statistics
     in_handlers: Counter[ProcessQueue] = Counter()
     for job in calls_under_way(consumer):
-        in_handlers[job.process_queue] += len(job.messages)
+        in_handlers[job.process_queue] += job.batch.count
     offsets = state.offsets.snapshot()
     return ConsumerStats(
         group=state.group,

@@ -14,6 +14,7 @@ import orjson
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.flow_control import MIB
 from penstock.client.consuming.listeners import Job
+from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.outcomes import ConsumeResult, Outcome, ReturnType
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.settings import ConsumerSettings
@@ -239,7 +240,9 @@ async def consume_once(consumer: PushConsumerCore, message: StoredMessage) -> Co
     """Hand one message to its handler, outside of any queue, and tell what it said."""
     clock = consumer.session.clock
     queue = ProcessQueue(message.queue, clock.monotonic())
-    job = Job(queue, [message], consumer.listener_for(message.topic), consumer.group)
+    job = Job(
+        queue, MessageBatch.of([message]), consumer.listener_for(message.topic), consumer.group
+    )
     finished = asyncio.get_running_loop().create_future()
 
     def done(jobs: list[Job]) -> None:

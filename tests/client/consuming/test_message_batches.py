@@ -1,4 +1,4 @@
-"""Pulls whose messages are made when a handler gets them: all that consuming promises holds."""
+"""Batches that are decoded when a handler gets them: all that consuming promises holds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.loop_clients import Bench, on_bench
 
-from penstock.client.consuming.lazy_batches import Run, runs_of
 from penstock.client.consuming.listeners import HookContext
+from penstock.client.consuming.message_batches import MessageBatch, batches_of, packed_batches
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.pull_consumer import PullConsumerCore
@@ -42,8 +44,9 @@ def fill(bench: Bench) -> None:
     bench.broker.put("T", 0, *[b"x"] * 3 * PULL)
 
 
-def runs_waiting(consumer: PushConsumerCore | PullConsumerCore) -> int:
-    return len(consumer.state.queues[QUEUE]._runs)
+def packed_waiting(consumer: PushConsumerCore | PullConsumerCore) -> int:
+    batches = consumer.state.queues[QUEUE]._cached.values()
+    return sum(batch._packed is not None for batch in batches)
 
 
 def committed(consumer: PushConsumerCore) -> int | None:
@@ -87,7 +90,7 @@ async def test_every_message_is_handled_once_in_lists_and_committed(bench: Bench
 
 
 @one_queue
-async def test_the_offset_does_not_pass_a_run_that_is_not_done(bench: Bench) -> None:
+async def test_the_offset_does_not_pass_a_batch_that_is_not_done(bench: Bench) -> None:
     release = asyncio.Event()
 
     async def handler(messages: list[StoredMessage]) -> None:
@@ -98,7 +101,7 @@ async def test_the_offset_does_not_pass_a_run_that_is_not_done(bench: Bench) -> 
     consumer = await bench.consumer(handler, **SETTINGS)
     await asyncio.sleep(1)
     held = consumer.state.queues[QUEUE]
-    assert runs_waiting(consumer) == 1
+    assert packed_waiting(consumer) == 1
     assert committed(consumer) == 140
     assert (held.count, held.body_bytes, held.cached_range) == (40, 40, (140, 179, 40))
     assert (held.span, held.reach) == (39, 159)
@@ -109,7 +112,7 @@ async def test_the_offset_does_not_pass_a_run_that_is_not_done(bench: Bench) -> 
 
 @pytest.mark.parametrize("how", ["raises", "says so", "after some"])
 @one_queue
-async def test_of_a_run_that_fails_each_message_is_sent_back(bench: Bench, how: str) -> None:
+async def test_of_a_batch_that_fails_each_message_is_sent_back(bench: Bench, how: str) -> None:
     async def handler(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeResult:
         if messages[0].queue_offset == 140:
             if how == "raises":
@@ -131,7 +134,7 @@ async def test_of_a_run_that_fails_each_message_is_sent_back(bench: Bench, how: 
 
 
 @one_queue
-async def test_what_is_stuck_in_a_run_is_sent_back_and_no_longer_counts(bench: Bench) -> None:
+async def test_what_is_stuck_in_a_batch_is_sent_back_and_no_longer_counts(bench: Bench) -> None:
     release = asyncio.Event()
 
     async def handler(messages: list[StoredMessage]) -> None:
@@ -155,7 +158,7 @@ async def test_what_is_stuck_in_a_run_is_sent_back_and_no_longer_counts(bench: B
 
 
 @one_queue
-async def test_runs_that_the_pool_refuses_come_again_as_one_batch(bench: Bench) -> None:
+async def test_batches_that_the_pool_refuses_come_again_as_one_batch(bench: Bench) -> None:
     batches: list[int] = []
 
     async def handler(messages: list[StoredMessage]) -> None:
@@ -173,7 +176,7 @@ async def test_runs_that_the_pool_refuses_come_again_as_one_batch(bench: Bench) 
 
 
 @one_queue
-async def test_polls_bring_runs_and_commit_them_wholly_or_in_part(bench: Bench) -> None:
+async def test_polls_bring_packed_batches_and_commit_them_wholly_or_in_part(bench: Bench) -> None:
     fill(bench)
     chosen = ConsumerSettings(group=GROUP, start_from=FIRST, pull_batch_size=PULL)
     consumer = PullConsumerCore(bench.session("r1"), chosen, auto_commit=False)
@@ -181,7 +184,7 @@ async def test_polls_bring_runs_and_commit_them_wholly_or_in_part(bench: Bench) 
     await consumer.start()
     assert offsets(await consumer.poll(5.0)) == list(range(100))
     await asyncio.sleep(1)
-    assert runs_waiting(consumer) == 2
+    assert packed_waiting(consumer) == 2
     again = await consumer.poll(5.0)
     consumer.take_back()
     polled = await consumer.poll(5.0)
@@ -198,47 +201,65 @@ async def test_polls_bring_runs_and_commit_them_wholly_or_in_part(bench: Bench) 
 # --------------------------------------------------------------------------------------- alone
 
 
-def make_runs(first: int, count: int, size: int, body: bytes = b"x") -> list[Run]:
+def packed(first: int, count: int, size: int, body: bytes = b"x") -> list[MessageBatch]:
     records = [
         encode_record(b"T", body, b"K\x01v\x02", 0, first + n, n, 0, 0, HOST, HOST)
         for n in range(count)
     ]
     alike = alike_records(b"".join(records), "broker-a")
     assert alike is not None
-    return runs_of(alike, b"A\x011\x02", size)
+    return packed_batches(alike, b"A\x011\x02", size)
 
 
-def test_a_run_is_a_sequence_of_its_messages() -> None:
-    short, rest = make_runs(7, 100, 60)
-    assert (len(short), len(rest)) == (60, 40)
-    assert (short.first_offset, short.last_offset) == (7, 66)
+def test_a_packed_batch_knows_its_ends_before_it_is_decoded() -> None:
+    longer, rest = packed(7, 100, 60)
+    assert (longer.count, rest.count) == (60, 40)
+    assert (longer.first_offset, longer.last_offset) == (7, 66)
     assert (rest.first_offset, rest.last_offset, rest.body_bytes) == (67, 106, 40)
-    assert not rest.made
-    assert offsets(rest) == list(range(67, 107))
-    assert rest[0] is next(iter(rest)) is rest.made[0]
-    assert offsets(rest[-3:]) == [104, 105, 106]
-    assert rest[5].properties == {"K": "v", "A": "1"}
+    assert not rest.is_decoded
+    assert offsets(rest.messages) == list(range(67, 107))
+    assert rest.is_decoded
+    assert rest.messages[5].properties == {"K": "v", "A": "1"}
+    rest.forget()
+    assert not rest.is_decoded
+    assert offsets(rest.messages) == list(range(67, 107))
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, unique=True), st.integers(1, 9))
+def test_batches_of_decoded_messages_hold_exactly_their_offsets(held: list[int], size: int) -> None:
+    every = packed(0, 64, 64)[0].messages
+    batches = batches_of([every[offset] for offset in held], size)
+    if size == 1:
+        assert [batch.first_offset for batch in batches] == held
+    else:
+        assert [m.queue_offset for batch in batches for m in batch.messages] == sorted(held)
+    for batch in batches:
+        found = offsets(batch.messages)
+        assert (batch.count, batch.body_bytes) == (len(found), len(found))
+        assert [offset for offset in range(64) if batch.holds(offset)] == found
+        batch.forget()
+        assert batch.is_decoded  # there is nothing to decode them from
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_properties_reach_messages_whenever_they_are_made(when: str) -> None:
-    (run,) = make_runs(0, 64, 64)
+def test_properties_reach_messages_whenever_they_are_decoded(when: str) -> None:
+    (batch,) = packed(0, 64, 64)
     if when == "after":
-        assert run[0].peek("B") is None
-    run.append_properties(b"B\x012\x02")
-    assert {message.peek("B") for message in run} == {"2"}
-    assert {message.peek("A") for message in run} == {"1"}
+        assert batch.messages[0].peek("B") is None
+    batch.append_properties(b"B\x012\x02")
+    assert {message.peek("B") for message in batch.messages} == {"2"}
+    assert {message.peek("A") for message in batch.messages} == {"1"}
 
 
 def test_threads_that_look_at_once_see_the_same_messages() -> None:
-    runs = make_runs(0, 64 * 50, 64)
+    batches = packed(0, 64 * 50, 64)
     together = threading.Barrier(3)
 
     def look() -> list[StoredMessage]:
         seen = []
-        for run in runs:
+        for batch in batches:
             together.wait()
-            seen.append(run[0])
+            seen.append(batch.messages[0])
         return seen
 
     with ThreadPoolExecutor(3) as threads:
@@ -247,16 +268,16 @@ def test_threads_that_look_at_once_see_the_same_messages() -> None:
         assert all(one is another for one, another in zip(first, seen, strict=True))
 
 
-def test_a_message_over_a_run_replaces_its_own() -> None:
+def test_a_message_over_a_batch_replaces_its_own() -> None:
     queue = ProcessQueue(QUEUE, now=0.0)
-    runs = make_runs(0, 64, 64)
-    queue.put_runs(runs, 100)
+    batches = packed(0, 64, 64)
+    queue.put(batches, 100)
     assert queue.accumulated == 100 - 63
-    (longer,) = make_runs(10, 64, 64, b"longer")
-    queue.put(longer[:1])
+    (longer,) = packed(10, 64, 64, b"longer")
+    queue.put(batches_of(longer.messages[:1], 1))
     assert (queue.count, queue.body_bytes) == (64, 63 + 6)
-    queue.put_runs([longer])
+    queue.put([longer])
     assert (queue.count, queue.highest) == (74, 73)
-    assert queue.remove_runs(runs) == 64
-    assert queue.remove_runs([longer]) == 74
+    assert queue.remove(batches) == 64
+    assert queue.remove([longer]) == 74
     assert queue.is_empty
