@@ -10,7 +10,7 @@ import pytest
 from penstock.admin.blocking import Admin
 from penstock.client.cluster_access import ClusterAccess
 from penstock.remoting.tls import ClientTls
-from penstock.spark.option_reader import access_options
+from penstock.spark.access_options import access_options
 from penstock.spark.source.options import parse_read
 from penstock.testing.embedded import Embedded
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pickle
-import re
-from pathlib import Path
+from dataclasses import fields
 
 import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.spark.sink.write_options import WRITE_OPTIONS
-from penstock.spark.source.options import READ_OPTIONS, Position, Where, nested_offsets, parse_read
+from penstock.spark.access_options import AccessOptions
+from penstock.spark.option_table import declared, options_table
+from penstock.spark.sink.write_options import WriteOptions
+from penstock.spark.source.options import Position, ReadOptions, Where, nested_offsets, parse_read
 
-ROOT = Path(__file__).parents[3]
 TOPIC = {"namesrv": "127.0.0.1:9876", "topic": "orders"}
-_NAME = re.compile(r"`(\w+)`")
 
 
 def refusal(**options: str) -> str:
@@ -189,21 +188,30 @@ def test_nothing_shown_is_secret_and_everything_survives_pickling() -> None:
     assert "SK-2" not in refusal(topic="a", secretkey="SK-2")
 
 
-def test_every_documented_option_is_distinct_in_lower_case() -> None:
-    assert len({name.lower() for name in READ_OPTIONS}) == len(READ_OPTIONS)
+@pytest.mark.parametrize("word", ["earliest", "first", "FIRST"])
+def test_both_vocabularies_name_the_ends_of_a_queue(word: str) -> None:
+    assert parse_read({**TOPIC, "startingOffsets": word}).starting == Position(Where.EARLIEST)
+    assert parse_read({**TOPIC, "endingOffsets": "last"}).ending == Position(Where.LATEST)
 
 
-@pytest.mark.parametrize(
-    ("section", "options"), [("Reading", READ_OPTIONS), ("Writing", WRITE_OPTIONS)]
-)
-def test_every_option_is_documented_with_its_default(
-    section: str, options: tuple[str, ...]
-) -> None:
-    page = (ROOT / "docs" / "howto" / "spark.md").read_text(encoding="utf-8")
-    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    rows = [
-        line.replace("\\|", "").split("|")[1:-1] for line in text.splitlines() if line[:1] == "|"
-    ]
-    told = {name: default.strip() for names, _, default in rows for name in _NAME.findall(names)}
-    assert sorted(told) == sorted(options)
-    assert all(told.values())
+@pytest.mark.parametrize("owner", [ReadOptions, WriteOptions])
+def test_every_option_is_declared_once_with_a_meaning_and_a_default(owner: type) -> None:
+    options = declared(AccessOptions, owner).values()
+    names = [name.lower() for option in options for name in option.names]
+    assert len(set(names)) == len(names)
+    assert all(option.meaning and option.default_text.strip("`") for option in options)
+
+
+@pytest.mark.parametrize("owner", [ReadOptions, WriteOptions])
+def test_every_field_but_the_access_is_an_option(owner: type) -> None:
+    assert {field.name for field in fields(owner)} == {"access", *declared(owner)}
+
+
+def test_the_table_of_options_is_made_from_their_declarations() -> None:
+    rows = options_table(WriteOptions).splitlines()
+    assert rows[2] == (
+        "| `topic` | topic of all rows; overrides the column `topic` | the column `topic` |"
+    )
+    assert "| `keepQueue` | " in rows[3]
+    assert rows[3].endswith(" | `false` |")
+    assert "`paid \\|\\| created`" in options_table(ReadOptions)

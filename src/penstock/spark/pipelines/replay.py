@@ -22,7 +22,7 @@ from penstock.client.producing.outgoing import checked_topic
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model.names import Property
 from penstock.protocol.validation import check_topic
-from penstock.spark.option_reader import access_options
+from penstock.spark.access_options import access_options
 from penstock.spark.pipelines.archive.directory import load_existing
 from penstock.spark.pipelines.archive.reading import overlapping, read_files, store_day
 from penstock.spark.pipelines.archive.state import DataFile

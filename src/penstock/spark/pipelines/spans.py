@@ -10,7 +10,7 @@ import orjson
 
 from penstock.admin.blocking import Admin
 from penstock.client.cluster_access import ClusterAccess
-from penstock.spark.option_reader import access_options
+from penstock.spark.access_options import access_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""The options of a write to ``format("penstock")``, checked and typed; pure."""
+"""The options of a write to ``format("penstock")``, each declared once. Pure."""
 
 from __future__ import annotations
 
@@ -8,48 +8,59 @@ from typing import Final
 
 from penstock.client.cluster_access import ClusterAccess
 from penstock.client.producing.outgoing import checked_topic
-from penstock.spark.option_reader import ACCESS_OPTIONS, OptionReader, parse_access
+from penstock.spark.access_options import AccessOptions, parse_access
+from penstock.spark.option_table import OptionReader, boolean, integer, milliseconds, option
 
-WRITE_OPTIONS: Final = (
-    *ACCESS_OPTIONS,
-    "topic",
-    "keepQueue",
-    "batchBytes",
-    "messageIds",
-    "sendTimeoutMs",
-    "retries",
-)
 PRODUCER_GROUP: Final = "penstock_spark"
 MAX_BATCH_BYTES: Final = 3 * 1024 * 1024
-"""Brokers take 4 MiB, and count the heads of the records they make of a batch."""
-DEFAULT_BATCH_BYTES: Final = 1024 * 1024
+"""Brokers take 4 MiB, and count the headers of the records they make of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """Where rows go, and how patiently."""
+    """Which topic rows are sent to, and how."""
 
     access: ClusterAccess
-    topic: str | None = None
-    keep_queue: bool = False
-    batch_bytes: int = DEFAULT_BATCH_BYTES
-    message_ids: bool = False
-    """Whether each message gets a unique id of its own, by which it can be looked up."""
-    send_seconds: float = 10.0
-    retries: int = 5
+    topic: str | None = option(
+        "topic",
+        checked_topic,
+        meaning="topic of all rows; overrides the column `topic`",
+        default_text="the column `topic`",
+    )
+    keep_queue: bool = option(
+        "keepQueue",
+        boolean,
+        default=False,
+        meaning="send each row to the queue named by its columns `broker` and `queue_id`",
+    )
+    message_ids: bool = option(
+        "messageIds",
+        boolean,
+        default=False,
+        meaning="give each message a unique id that it can be found by",
+    )
+    batch_bytes: int = option(
+        "batchBytes",
+        integer(1024, MAX_BATCH_BYTES),
+        default=1024 * 1024,
+        meaning=f"maximum size of a batch, 1024 to {MAX_BATCH_BYTES}",
+    )
+    send_seconds: float = option(
+        "sendTimeoutMs",
+        milliseconds(1, 600_000),
+        default=10.0,
+        default_text="`10000`",
+        meaning="timeout of one attempt to send, up to 600000",
+    )
+    retries: int = option(
+        "retries",
+        integer(0, 100),
+        default=5,
+        meaning="further attempts before the task fails, up to 100",
+    )
 
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
     """The options of a write, batch or stream."""
-    given = OptionReader(options, WRITE_OPTIONS, "writing")
-    timeout = given.integer("sendTimeoutMs", 1, 600_000)
-    retries = given.integer("retries", 0, 100)
-    return WriteOptions(
-        access=parse_access(given),
-        topic=given.checked("topic", checked_topic),
-        keep_queue=given.boolean("keepQueue", False),
-        batch_bytes=given.integer("batchBytes", 1024, MAX_BATCH_BYTES) or DEFAULT_BATCH_BYTES,
-        message_ids=given.boolean("messageIds", False),
-        send_seconds=10.0 if timeout is None else timeout / 1000,
-        retries=5 if retries is None else retries,
-    )
+    given = OptionReader(options, (AccessOptions, WriteOptions), "writing")
+    return WriteOptions(access=parse_access(given), **given.values(WriteOptions))

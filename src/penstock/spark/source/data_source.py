@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from penstock.errors import PenstockError
-from penstock.spark.option_reader import refuse_catalog_table
+from penstock.spark.option_table import refuse_catalog_table
 from penstock.spark.source.columns import asked_columns, spark_schema
 from penstock.spark.source.options import ReadOptions, parse_read
 from penstock.spark.source.readers import BatchReader, InvalidStream, StreamReader

@@ -1,15 +1,14 @@
-"""The options of ``format("penstock")``: what was written, checked and typed.
+"""The options of a read from ``format("penstock")``, each declared once. Pure.
 
-Spark hands option names over in lower case. A name nobody knows is an error that shows the
-documented spelling of the nearest one; Spark's own options are let through. Nothing here is shown
-by ``repr`` that is secret.
+Spark passes option names in lower case. An unknown name is an error whose hint is the documented
+spelling of the nearest one; Spark's own options are ignored. ``repr`` shows no secret.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -19,40 +18,21 @@ from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.protocol.filters.tags import parse_tags
 from penstock.protocol.validation import check_group, check_topic
-from penstock.spark.option_reader import ACCESS_OPTIONS, OptionReader, json_object, parse_access
-
-READ_OPTIONS: Final = (
-    *ACCESS_OPTIONS,
-    "topic",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "group",
-    "tags",
-    "keys",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeProperties",
-    "columns",
-    "commitToGroup",
-    "ordered",
-    "pollTimeoutMs",
-    "fetchBytes",
-    "path",
-    "brokerName",
+from penstock.spark.access_options import AccessOptions, parse_access
+from penstock.spark.option_table import (
+    OptionReader,
+    Unusable,
+    boolean,
+    integer,
+    json_object,
+    milliseconds,
+    names,
+    option,
 )
 
 DEFAULT_GROUP: Final = "penstock_spark"
-"""Whom a job without a group pulls as; it commits nothing."""
+"""The group that a job without a group pulls as; it commits nothing."""
 MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
-DEFAULT_FETCH_BYTES: Final = 2 * 1024 * 1024
-"""As fast as more, and a broker is not kept from its other clients for long."""
-MAX_POLL_MS: Final = 10_000
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 """Kafka's numbers for both ends of a queue, in a JSON of offsets."""
@@ -82,141 +62,20 @@ class Position:
 
 EARLIEST = Position(Where.EARLIEST)
 LATEST = Position(Where.LATEST)
+_WORDS: Final = {
+    "earliest": EARLIEST,
+    "first": EARLIEST,
+    "latest": LATEST,
+    "last": LATEST,
+    "group": Position(Where.GROUP),
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """What to read, and how."""
-
-    access: ClusterAccess
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    assignment: tuple[MessageQueue, ...] = ()
-    group: str | None = None
-    tags: str = "*"
-    keys: frozenset[str] | None = None
-    starting: Position | None = None
-    """Without one a batch begins at the earliest message, a stream at the latest."""
-    ending: Position | None = None
-    max_per_trigger: int | None = None
-    min_partitions: int | None = None
-    fail_on_data_loss: bool = True
-    include_properties: bool = True
-    columns: str | None = None
-    commit_to_group: bool = False
-    ordered: bool = False
-    poll_seconds: float = 0.5
-    fetch_bytes: int = DEFAULT_FETCH_BYTES
-    path: str | None = None
-    broker_name: str | None = None
-
-    @property
-    def puller(self) -> str:
-        """The group that pulls, as brokers know it."""
-        return self.access.long_name(self.group or DEFAULT_GROUP)
-
-    @property
-    def exact_tags(self) -> frozenset[str] | None:
-        """The tags that pass; None when all do."""
-        return parse_tags(self.tags).tags or None
-
-    def covers(self, queue: MessageQueue) -> bool:
-        """Whether a queue is among what is to be read, should it exist."""
-        if self.pattern is not None:
-            return re.fullmatch(self.pattern, queue.topic) is not None
-        if self.assignment:
-            return queue in self.assignment
-        return not self.topics or queue.topic in self.topics
-
-    @property
-    def subject(self) -> str:
-        """What is read, for error texts."""
-        if self.pattern is not None:
-            return f"topics matching {self.pattern!r}"
-        names = self.topics or tuple(dict.fromkeys(queue.topic for queue in self.assignment))
-        return f"topic {', '.join(map(repr, names))}"
+# ------------------------------------------------------------------------- from text to values
 
 
-# ------------------------------------------------------------------------------------- reading
-
-
-def parse_read(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a read, batch or stream."""
-    given = OptionReader(options, READ_OPTIONS)
-    path = given.text("path")
-    group = given.checked("group", check_group)
-    topics, pattern, assignment = _subject(given, needed=path is None)
-    tags = given.text("tags") or "*"
-    given.checked("tags", parse_tags)
-    keys = given.checked("keys", _keys)
-    if given.boolean("commitToGroup", False) and group is None:
-        raise InvalidArgument(
-            "option commitToGroup without a group", expected="option group beside it"
-        )
-    poll = given.integer("pollTimeoutMs", 0, MAX_POLL_MS)
-    return ReadOptions(
-        access=parse_access(given),
-        topics=topics,
-        pattern=pattern,
-        assignment=assignment,
-        group=group,
-        tags=tags,
-        keys=keys,
-        starting=_position(given, "starting", group),
-        ending=_position(given, "ending", group),
-        max_per_trigger=given.integer("maxOffsetsPerTrigger", 1),
-        min_partitions=given.integer("minPartitions", 1, 100_000),
-        fail_on_data_loss=given.boolean("failOnDataLoss", True),
-        include_properties=given.boolean("includeProperties", True),
-        columns=given.text("columns"),
-        commit_to_group=given.boolean("commitToGroup", group is not None),
-        ordered=given.boolean("ordered", False),
-        poll_seconds=0.5 if poll is None else poll / 1000,
-        fetch_bytes=given.integer("fetchBytes", 1024, MAX_FETCH_BYTES) or DEFAULT_FETCH_BYTES,
-        path=path,
-        broker_name=given.text("brokerName"),
-    )
-
-
-def _subject(
-    given: OptionReader, *, needed: bool
-) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...]]:
-    """The topics, the pattern of topics or the queues to read: one of the three."""
-    named = given.given("topic", "subscribe", "subscribePattern", "assign")
-    if len(named) > 1:
-        raise InvalidArgument(f"options {' and '.join(named)} together", expected="one of them")
-    if not named:
-        if needed:
-            raise InvalidArgument(
-                "nothing says what to read",
-                expected="option topic, subscribePattern or assign",
-                hint=".option('topic', 'orders')"
-                if given.is_any
-                # So it is with a table of a catalog, however it was made.
-                else ".option('topic', 'orders'), or SELECT ... WITH (topic = 'orders')",
-            )
-        return (), None, ()
-    name = named[0]
-    if name == "subscribePattern":
-        return (), given.checked(name, _pattern), ()
-    if name == "assign":
-        return (), None, given.checked(name, _assignment) or ()
-    topics = given.checked(name, lambda text: tuple(map(check_topic, _listed(name, text))))
-    return topics or (), None, ()
-
-
-def _listed(name: str, text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise InvalidArgument(f"option {name} is {text!r}", expected="names with commas between")
-    return list(dict.fromkeys(parts))
-
-
-def _keys(text: str) -> frozenset[str]:
-    if "||" in text:
-        # That is how tags are written; as part of a key it would match nothing, silently.
-        raise InvalidArgument(f"{text!r} has ||", expected="keys with commas between: 'o-1,o-2'")
-    return frozenset(_listed("keys", text))
+def _topics(text: str) -> tuple[str, ...]:
+    return tuple(map(check_topic, names(text)))
 
 
 def _pattern(text: str) -> str:
@@ -229,48 +88,43 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _position(given: OptionReader, which: str, group: str | None) -> Position | None:
-    by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
-    if len(given.given(by_offset, by_time)) > 1:
-        raise InvalidArgument(f"options {by_offset} and {by_time} together", expected="one of them")
-    time = given.text(by_time)
-    if time is not None:
-        moment = given.checked(by_time, lambda text: timestamp_ms(_time(text)))
-        return Position(Where.TIME, timestamp_ms=moment or 0)
-    text = given.text(by_offset)
-    if text is None:
-        return None
+def _tags(text: str) -> str:
+    parse_tags(text)
+    return text
+
+
+def _keys(text: str) -> frozenset[str]:
+    if "||" in text:
+        # That separates tags; in a key it would match nothing, without an error.
+        raise InvalidArgument(f"{text!r} has ||", expected="keys with commas between: 'o-1,o-2'")
+    return frozenset(names(text))
+
+
+def _position(text: str) -> Position:
     if text.startswith("{"):
-        offsets = given.checked(by_offset, lambda text: parse_offsets(by_offset, text))
-        return Position(Where.OFFSETS, offsets=tuple(sorted((offsets or {}).items())))
-    if text.lower() not in (Where.EARLIEST, Where.LATEST, Where.GROUP):
-        raise given.refused(by_offset, f"earliest, latest, group, or {_OFFSETS}")
-    where = Where(text.lower())
-    if where is Where.GROUP and group is None:
-        raise InvalidArgument(
-            f"option {by_offset} is 'group'", expected="option group beside it, to know whose"
-        )
-    return Position(where)
+        offsets = offsets_of(json_object(text, _OFFSETS))
+        return Position(Where.OFFSETS, offsets=tuple(sorted(offsets.items())))
+    if text.lower() not in _WORDS:
+        raise Unusable(f"earliest, latest, group, or {_OFFSETS}")
+    return _WORDS[text.lower()]
 
 
-def _time(text: str) -> str | int:
+def _time(text: str) -> Position:
     if re.fullmatch(r"\d{8,10}", text):
         # As milliseconds that is early in 1970: a date, or seconds, is meant. Fewer digits, such
-        # as 0, stand for "from the first message".
+        # as 0, mean "from the first message".
         raise InvalidArgument(
             f"{text!r} has too few digits for milliseconds",
             expected="epoch milliseconds such as 1767225600000, ISO 8601 such as "
             "2026-01-01T00:00:00Z, or yyyyMMddHHmmss",
         )
-    return int(text) if re.fullmatch(r"\d{1,13}", text) else text
-
-
-# ---------------------------------------------------------------------------------------- JSON
+    moment = timestamp_ms(int(text) if re.fullmatch(r"\d{1,13}", text) else text)
+    return Position(Where.TIME, timestamp_ms=moment)
 
 
 def _assignment(text: str) -> tuple[MessageQueue, ...]:
     queues: set[MessageQueue] = set()
-    for topic, brokers in json_object("assign", text, _ASSIGNMENT).items():
+    for topic, brokers in json_object(text, _ASSIGNMENT).items():
         check_topic(topic)
         if not isinstance(brokers, dict):
             raise InvalidArgument(f"{topic!r} has {brokers!r:.100}", expected=_ASSIGNMENT)
@@ -286,13 +140,8 @@ def _assignment(text: str) -> tuple[MessageQueue, ...]:
     return tuple(sorted(queues))
 
 
-def parse_offsets(name: str, text: str) -> dict[MessageQueue, int]:
-    """Offsets by queue, from ``{topic: {broker: {queue: offset}}}``."""
-    return offsets_of(json_object(name, text, _OFFSETS))
-
-
 def offsets_of(topics: Mapping[str, object]) -> dict[MessageQueue, int]:
-    """Offsets by queue, from what such a JSON text stands for."""
+    """Offsets by queue, from ``{topic: {broker: {queue: offset}}}``."""
     offsets: dict[MessageQueue, int] = {}
     for topic, brokers in topics.items():
         if not isinstance(brokers, dict):
@@ -313,9 +162,220 @@ def offsets_of(topics: Mapping[str, object]) -> dict[MessageQueue, int]:
 
 
 def nested_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """The other way round, in an order that is always the same."""
+    """The opposite of `offsets_of`, always in the same order."""
     nested: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
         by_queue = nested.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})
         by_queue[str(queue.queue_id)] = offsets[queue]
     return nested
+
+
+# -------------------------------------------------------------------------------- the options
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What to read, and how."""
+
+    access: ClusterAccess
+    topics: tuple[str, ...] = option(
+        "topic",
+        _topics,
+        alias="subscribe",
+        default=(),
+        meaning="topics, separated by commas",
+        default_text="one of `topic`, `subscribe`, `subscribePattern` and `assign` is required, "
+        "except with `path`",
+    )
+    pattern: str | None = option(
+        "subscribePattern",
+        _pattern,
+        meaning="a regular expression for topics",
+        default_text="none",
+    )
+    assignment: tuple[MessageQueue, ...] = option(
+        "assign",
+        _assignment,
+        default=(),
+        meaning='single queues: `{"orders": {"broker-a": [0, 1]}}`',
+        default_text="none",
+    )
+    path: str | None = option(
+        "path",
+        meaning="a store directory instead of a cluster: in use, copied, or written by Apache "
+        "RocketMQ",
+        default_text="a cluster",
+    )
+    broker_name: str | None = option(
+        "brokerName",
+        meaning="with `path`: the broker's name in the column `broker`",
+        default_text="the name of the store's directory",
+    )
+    group: str | None = option(
+        "group",
+        check_group,
+        meaning="the consumer group that progress is committed to, and whose offsets "
+        "`startingOffsets=group` uses",
+        default_text="commits nothing",
+    )
+    commit_to_group: bool = option(
+        "commitToGroup",
+        boolean,
+        default=False,
+        meaning="commit a stream's progress to `group`",
+        default_text="`true` with a `group`",
+    )
+    starting_offsets: Position | None = option(
+        "startingOffsets",
+        _position,
+        meaning="where to begin: `earliest` (or `first`), `latest` (or `last`), `group`, or "
+        '`{"orders": {"broker-a": {"0": 5}}}` (-2 is the earliest, -1 the latest)',
+        default_text="batch: `earliest`; stream: `latest`",
+    )
+    ending_offsets: Position | None = option(
+        "endingOffsets",
+        _position,
+        meaning="where a batch ends, exclusive; as `startingOffsets`",
+        default_text="`latest`",
+    )
+    starting_timestamp: Position | None = option(
+        "startingTimestamp",
+        _time,
+        meaning="begin at this store time: milliseconds since 1970, ISO 8601 or `yyyyMMddHHmmss`; "
+        "a time without a zone is in the driver's time zone, not in that of the Spark session",
+        default_text="`startingOffsets`",
+    )
+    ending_timestamp: Position | None = option(
+        "endingTimestamp",
+        _time,
+        meaning="end a batch at this store time, exclusive; as `startingTimestamp`",
+        default_text="`endingOffsets`",
+    )
+    tags: str = option(
+        "tags",
+        _tags,
+        default="*",
+        meaning="only messages with one of these tags: `paid || created`",
+        default_text="all",
+    )
+    keys: frozenset[str] | None = option(
+        "keys",
+        _keys,
+        meaning="only messages with one of these keys, separated by commas: `o-1,o-2`",
+        default_text="all",
+    )
+    columns: str | None = option(
+        "columns",
+        meaning="only these columns are built; `.schema(...)` does the same",
+        default_text="all",
+    )
+    include_properties: bool = option(
+        "includeProperties",
+        boolean,
+        default=True,
+        meaning="`false` leaves the column `properties` null",
+    )
+    max_per_trigger: int | None = option(
+        "maxOffsetsPerTrigger",
+        integer(1),
+        meaning="maximum number of messages in a micro-batch",
+        default_text="no limit",
+    )
+    min_partitions: int | None = option(
+        "minPartitions",
+        integer(1, 100_000),
+        meaning="splits the messages of a queue over several tasks",
+        default_text="number of cores in local mode, otherwise one task per queue",
+    )
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss",
+        boolean,
+        default=True,
+        meaning="fail if messages were deleted before they were read",
+    )
+    ordered: bool = option("ordered", boolean, default=False, meaning="read each queue in one task")
+    poll_seconds: float = option(
+        "pollTimeoutMs",
+        milliseconds(0, 10_000),
+        default=0.5,
+        default_text="`500`",
+        meaning="how long an idle stream waits for new messages before it answers Spark, up to "
+        "10000",
+    )
+    # As fast as more, and a broker is not kept from its other clients for long.
+    fetch_bytes: int = option(
+        "fetchBytes",
+        integer(1024, MAX_FETCH_BYTES),
+        default=2 * 1024 * 1024,
+        meaning=f"bytes of one pull, 1024 to {MAX_FETCH_BYTES}",
+    )
+
+    @property
+    def starting(self) -> Position | None:
+        """Where to begin, if not at the earliest message (batch) or the latest (stream)."""
+        return self.starting_offsets or self.starting_timestamp
+
+    @property
+    def ending(self) -> Position | None:
+        """Where to end, if not at the latest message."""
+        return self.ending_offsets or self.ending_timestamp
+
+    @property
+    def puller(self) -> str:
+        """The group that pulls, by the name that brokers use."""
+        return self.access.long_name(self.group or DEFAULT_GROUP)
+
+    @property
+    def exact_tags(self) -> frozenset[str] | None:
+        """The tags that pass; None when all do."""
+        return parse_tags(self.tags).tags or None
+
+    def covers(self, queue: MessageQueue) -> bool:
+        """Whether a queue would be read, if it exists."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, queue.topic) is not None
+        if self.assignment:
+            return queue in self.assignment
+        return not self.topics or queue.topic in self.topics
+
+    @property
+    def subject(self) -> str:
+        """What is read, for error texts."""
+        if self.pattern is not None:
+            return f"topics matching {self.pattern!r}"
+        names = self.topics or tuple(dict.fromkeys(queue.topic for queue in self.assignment))
+        return f"topic {', '.join(map(repr, names))}"
+
+
+def parse_read(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a read, batch or stream."""
+    given = OptionReader(options, (AccessOptions, ReadOptions), "reading")
+    subjects = ("topic", "subscribe", "subscribePattern", "assign")
+    given.check_alone(*subjects)
+    given.check_alone("startingOffsets", "startingTimestamp")
+    given.check_alone("endingOffsets", "endingTimestamp")
+    if not given.given(*subjects, "path"):
+        raise InvalidArgument(
+            "nothing says what to read",
+            expected="option topic, subscribePattern or assign",
+            hint=".option('topic', 'orders')"
+            if given.is_any
+            # A table of a catalog is read without options, whichever way it was made.
+            else ".option('topic', 'orders'), or SELECT ... WITH (topic = 'orders')",
+        )
+    found = ReadOptions(access=parse_access(given), **given.values(ReadOptions))
+    if found.group is not None:
+        return found if given.given("commitToGroup") else replace(found, commit_to_group=True)
+    if found.commit_to_group:
+        raise InvalidArgument(
+            "option commitToGroup without a group", expected="option group beside it"
+        )
+    for name, position in (
+        ("startingOffsets", found.starting_offsets),
+        ("endingOffsets", found.ending_offsets),
+    ):
+        if position is not None and position.where is Where.GROUP:
+            raise InvalidArgument(
+                f"option {name} is 'group'", expected="option group beside it, to know which"
+            )
+    return found
