@@ -1,7 +1,7 @@
 """Pages of the documentation that are made from the code whenever it is built.
 
-mkdocs calls ``on_files``: the command line from its own help, the settings of a broker from their
-dataclasses. Nobody can forget to bring them up to date.
+mkdocs calls ``on_files``: the command line from its own help, the settings of a broker and the
+options of Spark from their declarations. So these pages are never out of date.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ from mkdocs.structure.files import File, Files
 
 from penstock.broker.config import BrokerConfig
 from penstock.cli.main import app
+from penstock.spark.access_options import AccessOptions
+from penstock.spark.option_table import options_table
+from penstock.spark.sink.write_options import WriteOptions
+from penstock.spark.source.options import ReadOptions
 from penstock.store.config import StoreConfig
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, not written."""
-    pages = {"reference/cli.md": cli_page(), "reference/broker-settings.md": settings_page()}
+    pages = {
+        "reference/cli.md": cli_page(),
+        "reference/broker-settings.md": settings_page(),
+        "reference/spark-options.md": spark_options_page(),
+    }
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files
@@ -52,6 +60,23 @@ def _paths(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             below = command.get_command(context, name)
             if below is not None and not below.hidden:
                 yield from _paths(below, (*path, name))
+
+
+def spark_options_page() -> str:
+    """Every option of ``format("penstock")``."""
+    return "\n\n".join(
+        (
+            "# Spark options",
+            'The options of `format("penstock")`. Names may be in any case; an unknown name is an '
+            "error. [Read and write with Spark](../howto/spark.md) shows how they are used.",
+            "## Reading and writing",
+            options_table(AccessOptions),
+            "## Reading",
+            options_table(ReadOptions),
+            "## Writing",
+            options_table(WriteOptions) + "\n",
+        )
+    )
 
 
 def settings_page() -> str:
