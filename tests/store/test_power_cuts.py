@@ -182,9 +182,11 @@ def test_a_log_whose_records_are_all_gone_goes_on_where_it_was() -> None:
 
 def test_a_sync_that_fails_inside_a_write_makes_the_store_refuse() -> None:
     machine = Machine(0)
+    for _ in range(40):
+        machine.store.append(Draft("orders", 0, b"x" * BIG))
     machine.files.failing_syncs = 1
     with pytest.raises(FlushFailed):
-        machine.send()
+        machine.store.write()
     assert machine.store.refusal
     with pytest.raises(StoreError):
         machine.send()

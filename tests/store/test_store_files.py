@@ -315,8 +315,8 @@ class TestIndexFiles:
         index = new_index(tmp_path)
         for number in range(100):
             index.add([number], number * 1000, 1_700_000_000_000 + number)
-        assert len(index.remove_before(50_000)) == 1
-        assert len(index.remove_before(1 << 60)) == 1
+        assert len(index.retire_before(50_000)) == 1
+        assert len(index.retire_before(1 << 60)) == 1
         assert len(index.headers) == 1
         index.close()
 

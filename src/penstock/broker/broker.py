@@ -28,7 +28,6 @@ from penstock.broker.storage import Storage
 from penstock.broker.tables.clients import Clients
 from penstock.broker.tables.groups import Groups
 from penstock.broker.tables.offsets import Offsets
-from penstock.broker.tables.persistence import Tables
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
 from penstock.errors import LifecycleError, RemotingError
@@ -40,7 +39,10 @@ from penstock.remoting import Limits, Peer, Server, ServerTls, go_away
 from penstock.remoting.addresses import format_address, resolve_host
 from penstock.remoting.dispatch import Dispatcher
 from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.saved_tables import SavedTables
 from penstock.runtime.service import Service, wait_any
+from penstock.runtime.state_file import OS_STATE_FILES, StateFileSystem
+from penstock.runtime.threads import run_to_end
 from penstock.store import OS_FILES, FileLayer, MessageStore, StoreConfig
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class Broker(Service):
         limits: Limits | None = None,
         tls: ServerTls | None = None,
         files: FileLayer = OS_FILES,
+        state_files: StateFileSystem = OS_STATE_FILES,
         chance: random.Random | None = None,
     ) -> None:
         self._config = config
@@ -88,6 +91,7 @@ class Broker(Service):
         self._limits = limits
         self._tls = tls
         self._files = files
+        self._state_files = state_files
         self._random = chance or random.Random()
         self._dispatcher = Dispatcher()
         self._state: BrokerState | None = None
@@ -118,8 +122,9 @@ class Broker(Service):
             store = MessageStore(
                 self._root, self._store_config, time_ms=self._clock.time_ms, files=self._files
             )
-            store.open()
-            stack.callback(store.close)
+            # Opening and closing wait for the disk, and other servers may share the loop.
+            stack.push_async_callback(run_to_end, None, store.close)
+            await run_to_end(None, store.open)
             stats = BrokerStats()
             storage = Storage(
                 store,
@@ -133,7 +138,7 @@ class Broker(Service):
             ip = await resolve_host(self._config.broker_ip1 or self._config.bind_host)
             state = self._state = self._build(server, storage, stats, ip)
             state.settings.on_change(state.apply_settings)
-            self._load(state)
+            await self._load(state)
             registration = NameServerRegistrar(
                 self._config,
                 state.topics,
@@ -155,7 +160,7 @@ class Broker(Service):
             if not self._config.is_slave:
                 parts.append(state.delay_service)
             # Before the parts, and therefore after them: nobody changes a table any more.
-            stack.callback(state.tables.save_all)
+            stack.push_async_callback(state.tables.save_all)
             for part in parts:
                 await stack.enter_async_context(part)
             # Again, and therefore earlier: clients are served until here, not a part longer.
@@ -182,7 +187,7 @@ class Broker(Service):
         # A name that clients are told stays a name: it may mean another address to them.
         host = config.broker_ip1 or ip
         ids = UniqueIds(pack_host(ip, 0)[:-4], os.getpid(), self._random.getrandbits(32))
-        tables = Tables(clock, self._root / "config")
+        tables = SavedTables(clock, self._root / "config", files=self._state_files)
 
         def topics_changed(topic: str) -> None:
             tables.changed(TOPICS_FILE)
@@ -248,12 +253,12 @@ class Broker(Service):
         else:
             self._registration.when_known(done, topics)
 
-    def _load(self, state: BrokerState) -> None:
+    async def _load(self, state: BrokerState) -> None:
         """Read the tables, and bring them in line with what the store really has."""
         tables, config = state.tables, self._config
-        tables.add(TOPICS_FILE, load=state.topics.load, dump=state.topics.dump)
-        tables.add(GROUPS_FILE, load=state.groups.load, dump=state.groups.dump)
-        tables.add(
+        await tables.add(TOPICS_FILE, load=state.topics.load, dump=state.topics.dump)
+        await tables.add(GROUPS_FILE, load=state.groups.load, dump=state.groups.dump)
+        await tables.add(
             OFFSETS_FILE,
             load=state.offsets.load,
             dump=state.offsets.dump,
@@ -261,7 +266,7 @@ class Broker(Service):
             # Clients commit for the first time after ten seconds; who saves often wants it sooner.
             first=min(10.0, config.flush_consumer_offset_interval_ms / 500),
         )
-        tables.add(
+        await tables.add(
             DELAYS_FILE,
             load=state.delay_service.load,
             dump=state.delay_service.dump,
@@ -271,7 +276,8 @@ class Broker(Service):
         tables.changed(TOPICS_FILE)
         tables.changed(GROUPS_FILE)
         queues: dict[str, int] = {}
-        for topic, queue_id in state.storage.store.queues():
+        names = await run_to_end(None, lambda: list(state.storage.store.queues()))
+        for topic, queue_id in names:
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         for topic, count in queues.items():
             if topic in state.topics:

@@ -30,7 +30,7 @@ class Housekeeping(Service):
             self._drop_silent_clients(now)
             self._broker.locks.drop_expired(now)
             if now - started >= self.FIRST_CLEANING:
-                self._clean_store()
+                await self._clean_store()
 
     def _drop_silent_clients(self, now: float) -> None:
         for peer in self._broker.clients.expired(now):
@@ -40,9 +40,9 @@ class Housekeeping(Service):
             self._broker.clients.drop_peer(peer)
             peer.close("no heartbeat for too long")
 
-    def _clean_store(self) -> None:
+    async def _clean_store(self) -> None:
         try:
-            deleted = self._broker.storage.store.clean(self._broker.clock.time_ms())
+            deleted = await self._broker.storage.clean()
         except StoreError as error:
             log.error("old files not deleted error=%s", error)
             return

@@ -18,12 +18,12 @@ from penstock.broker.storage import Storage
 from penstock.broker.tables.clients import Clients
 from penstock.broker.tables.groups import Groups
 from penstock.broker.tables.offsets import Offsets
-from penstock.broker.tables.persistence import Tables
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topics import Topics, template_topic
 from penstock.model.names import DEFAULT_TOPIC
 from penstock.protocol.delays import DelayLevels
 from penstock.runtime.clock import Clock
+from penstock.runtime.saved_tables import SavedTables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class BrokerState:
     topics: Topics
     groups: Groups
     offsets: Offsets
-    tables: Tables
+    tables: SavedTables
     clients: Clients
     locks: QueueLocks
     held: HeldPulls

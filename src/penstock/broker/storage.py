@@ -24,11 +24,12 @@ that is lost.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.errors import PenstockError, StoreError
 from penstock.protocol.codes import ResponseCode
@@ -36,9 +37,13 @@ from penstock.protocol.commands import Command
 from penstock.protocol.records.batches import BatchItem
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
+from penstock.runtime.threads import run_to_end
 from penstock.store import Appended, AppendedBatch, Draft, MessageStore
+from penstock.store.disk_steps import DiskStep, DiskSteps
 
 log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 class Answered(Protocol):
@@ -93,6 +98,10 @@ class Storage(Service):
         self._written = asyncio.Event()
         self._unwritten: list[tuple[Answered, Command]] = []
         self._waiting: deque[_Waiting] = deque()
+        self._removal: Executor | None = None
+        """Removes files. Not the thread that flushes: answers wait for that one."""
+        self._deletions: set[asyncio.Task[object]] = set()
+        self._death: BaseException | None = None
         self._put_took = put_took
         self._probe: _Probe | None = None
         self.is_sync_flush = store.config.is_sync_flush
@@ -229,26 +238,33 @@ class Storage(Service):
 
     async def _run(self, ready: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1, thread_name_prefix="penstock-flush") as thread:
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="penstock-flush") as flushing,
+            ThreadPoolExecutor(1, thread_name_prefix="penstock-removal") as self._removal,
+        ):
             ready()
             try:
-                await self._flush_forever(thread)
+                await self._flush_forever(flushing)
             finally:
-                # Nothing appended may be left in memory when the store is closed.
+                # The store is closed next: no file may be removed any more, and nothing appended
+                # may be left in memory.
+                if self._deletions:
+                    await asyncio.wait(self._deletions)
                 self._write_unasked()
                 self._publish()
 
     async def _flush_forever(self, thread: ThreadPoolExecutor) -> None:
-        assert self._loop is not None, "set by _run"
         while True:
             await self._written.wait()
             self._written.clear()
+            if self._death is not None:
+                raise self._death
             if not self.is_sync_flush:
                 await self._clock.sleep(self._flush_interval)
                 self._written.clear()
             overdue = self._clock.call_later(self._sync_timeout, self._answer_overdue)
             try:
-                flushed = await self._loop.run_in_executor(thread, self.store.flush)
+                flushed = await run_to_end(thread, self.store.flush)
             except StoreError as error:
                 log.error("flush failed, the store takes no more writes error=%s", error)
                 self._fail_waiting(error)
@@ -259,6 +275,85 @@ class Storage(Service):
             if self.is_sync_flush:
                 self._end_probe()
             self._answer_flushed(flushed)
+
+    # Removing
+
+    def delete_topic(
+        self, topic: str, done: Callable[[], object], failed: Callable[[PenstockError], object]
+    ) -> None:
+        """Delete a topic: its messages are gone now, its files when ``done`` is called.
+
+        A topic of the same name can be created and used at once.
+        """
+        self.write()
+        steps = self.store.topic_deletion(topic)
+        step = next(steps)
+        self._start(self._finish(steps, step), done, failed)
+
+    def delete_topics(
+        self,
+        is_unused: Callable[[str], bool],
+        done: Callable[[], object],
+        failed: Callable[[PenstockError], object],
+    ) -> None:
+        """Delete every topic of the store that ``is_unused``."""
+        names = self.store.queues()
+
+        async def delete() -> None:
+            topics = await run_to_end(self._removal, lambda: {topic for topic, _ in names})
+            for topic in sorted(topics):
+                if is_unused(topic):
+                    self.write()
+                    steps = self.store.topic_deletion(topic)
+                    await self._finish(steps, next(steps))
+
+        self._start(delete(), done, failed)
+
+    async def clean(self) -> list[str]:
+        """One round of retention; returns the files that were deleted."""
+        steps = self.store.cleaning(self._clock.time_ms())
+        return await self._finish(steps, next(steps))
+
+    async def _finish(self, steps: DiskSteps[_Result], step: DiskStep) -> _Result:
+        """Run ``step`` and all that follow it: what waits for the disk off the loop."""
+        while True:
+            try:
+                result = await run_to_end(self._removal, step)
+            except BaseException as error:
+                proceed = functools.partial(steps.throw, error)
+            else:
+                proceed = functools.partial(steps.send, result)
+            try:
+                step = proceed()
+            except StopIteration as end:
+                finished: _Result = end.value
+                return finished
+
+    def _start(
+        self,
+        deletion: Coroutine[Any, Any, object],
+        done: Callable[[], object],
+        failed: Callable[[PenstockError], object],
+    ) -> None:
+        assert self._loop is not None, "the storage was started"
+        task = self._loop.create_task(deletion)
+        self._deletions.add(task)
+
+        def ended(task: asyncio.Task[object]) -> None:
+            self._deletions.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is None:
+                done()
+            elif isinstance(error, PenstockError):
+                failed(error)
+            else:
+                # An error of ours: the service ends with it, as with one of its own.
+                self._death = error
+                self._written.set()
+
+        task.add_done_callback(ended)
+
+    # Answering
 
     def _answer_written(self) -> None:
         if self._unwritten:

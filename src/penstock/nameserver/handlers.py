@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import InvalidArgument, NotFound, ProtocolError, RequestRefused, TopicNotFound
@@ -41,12 +40,14 @@ from penstock.protocol.headers.nameserver import (
 )
 from penstock.protocol.validation import MAX_RETRY_TOPIC_LENGTH
 from penstock.remoting.dispatch import Call, Reply, handles
-from penstock.remoting.promise import error_answer
+from penstock.remoting.promise import Promise, error_answer
 from penstock.runtime.clock import Clock
 from penstock.runtime.config import to_properties
+from penstock.runtime.saved_tables import SavedTables
 
 log = logging.getLogger(__name__)
 
+KV_FILE = "kvConfig.json"
 STANDARD_JSON_VERSION = 401
 """From V4_9_4 on clients take routes whose integer keys are quoted; most older ones take both."""
 _NUMBERED = (Language.ERLANG, Language.PYTHON)
@@ -60,7 +61,8 @@ class NameServerState:
     clock: Clock
     routes: RouteTable
     kv: KvConfig
-    save_kv: Callable[[], None]
+    tables: SavedTables | None
+    """Where the texts are kept; None: in memory only."""
     cached_routes: dict[tuple[str, bool], bytes] = field(default_factory=dict)
     cached_generation: int = -1
 
@@ -263,10 +265,20 @@ def add_write_permission(state: NameServerState, ask: AddWritePerm) -> AddWriteP
 
 
 @handles(RequestCode.PUT_KV_CONFIG, PutKvConfig)
-def put_kv(state: NameServerState, ask: PutKvConfig) -> None:
+def put_kv(state: NameServerState, ask: PutKvConfig) -> Promise | None:
     """Keep a text."""
-    if state.kv.put(ask.namespace, ask.key, ask.value):
-        state.save_kv()
+    return _when_kv_saved(state, is_changed=state.kv.put(ask.namespace, ask.key, ask.value))
+
+
+def _when_kv_saved(state: NameServerState, *, is_changed: bool) -> Promise | None:
+    """An answer when the texts are on the disk."""
+    if state.tables is None:
+        return None
+    if is_changed:
+        state.tables.changed(KV_FILE)
+    promise = Promise()
+    state.tables.when_saved(KV_FILE, lambda: promise.resolve(Command(0)), promise.fail)
+    return promise
 
 
 @handles(RequestCode.GET_KV_CONFIG, GetKvConfig)
@@ -280,10 +292,9 @@ def get_kv(state: NameServerState, ask: GetKvConfig) -> GetKvConfigResult | Comm
 
 
 @handles(RequestCode.DELETE_KV_CONFIG, DeleteKvConfig)
-def delete_kv(state: NameServerState, ask: DeleteKvConfig) -> None:
+def delete_kv(state: NameServerState, ask: DeleteKvConfig) -> Promise | None:
     """Forget a text."""
-    if state.kv.delete(ask.namespace, ask.key):
-        state.save_kv()
+    return _when_kv_saved(state, is_changed=state.kv.delete(ask.namespace, ask.key))
 
 
 @handles(RequestCode.GET_KVLIST_BY_NAMESPACE, GetKvList)

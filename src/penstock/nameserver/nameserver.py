@@ -11,19 +11,19 @@ from pathlib import Path
 from penstock.errors import LifecycleError
 from penstock.nameserver import handlers
 from penstock.nameserver.config import NameServerConfig
-from penstock.nameserver.handlers import NameServerState
+from penstock.nameserver.handlers import KV_FILE, NameServerState
 from penstock.nameserver.kv import KvConfig
 from penstock.nameserver.routes import RouteTable
 from penstock.remoting import Limits, Peer, Server, ServerTls
 from penstock.remoting.addresses import format_address
 from penstock.remoting.dispatch import Dispatcher
 from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.saved_tables import SavedTables
 from penstock.runtime.service import Service
-from penstock.runtime.state_file import StateFile
+from penstock.runtime.state_file import OS_STATE_FILES, StateFileSystem
 
 log = logging.getLogger(__name__)
 
-KV_FILE = "kvConfig.json"
 _DRAIN_SECONDS = 1.0
 
 
@@ -38,11 +38,12 @@ class NameServer(Service):
         clock: Clock | None = None,
         limits: Limits | None = None,
         tls: ServerTls | None = None,
+        state_files: StateFileSystem = OS_STATE_FILES,
     ) -> None:
         """``data`` is a directory for the texts that tools keep here; without it they are lost."""
         self._config = config or NameServerConfig()
         self._clock = clock or SystemClock()
-        self._kv_file = None if data is None else StateFile(data / KV_FILE)
+        tables = None if data is None else SavedTables(self._clock, data, files=state_files)
         self._dispatcher = Dispatcher()
         self._server = Server(
             self._dispatcher,
@@ -60,7 +61,7 @@ class NameServer(Service):
                 support_acting_master=self._config.support_acting_master,
             ),
             KvConfig(),
-            self._save_kv,
+            tables,
         )
 
     @property
@@ -81,9 +82,9 @@ class NameServer(Service):
         return self._state.routes
 
     async def _run(self, ready: Callable[[], None]) -> None:
-        self._load_kv()
         self._dispatcher.add_module(handlers, self._state)
         async with AsyncExitStack() as stack:
+            await self._load_kv(stack)
             await self._server.start()
             stack.push_async_callback(self._stop_server)
             log.info("name server started address=%s", self.address)
@@ -116,12 +117,14 @@ class NameServer(Service):
                 broker.address,
             )
 
-    def _load_kv(self) -> None:
-        if self._kv_file is not None:
-            data = self._kv_file.load(check=KvConfig.load)
-            if data is not None:
-                self._state.kv = KvConfig.load(data)
+    async def _load_kv(self, stack: AsyncExitStack) -> None:
+        state, tables = self._state, self._state.tables
+        if tables is None:
+            return
 
-    def _save_kv(self) -> None:
-        if self._kv_file is not None:
-            self._kv_file.save(self._state.kv.dump())
+        def load(data: bytes) -> None:
+            state.kv = KvConfig.load(data)
+
+        await tables.add(KV_FILE, load=load, dump=lambda: state.kv.dump())
+        stack.push_async_callback(tables.save_all)
+        await stack.enter_async_context(tables)

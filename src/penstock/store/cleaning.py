@@ -5,21 +5,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from itertools import islice
 
 from penstock.errors import DiskFull
+from penstock.store.disk_steps import DiskSteps
+from penstock.store.files import DiskSpace
 from penstock.store.opening import mark_open
-from penstock.store.retention import MANUAL_ROUNDS, decide
+from penstock.store.retention import MANUAL_ROUNDS, Decision, decide
 from penstock.store.segments import segment_path
 from penstock.store.store_context import StoreContext
 
 log = logging.getLogger(__name__)
 
-# Ten thousand queues are not looked through at once: the thread that cleans also serves.
 _QUEUES_PER_ROUND = 1_000
+"""A queue that was not used yet is loaded for this, by the thread that serves clients."""
 
 
 class Cleaner:
-    """Deletes old files; used by the thread that appends."""
+    """Deletes old files; belongs to the thread that appends."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -28,63 +31,80 @@ class Cleaner:
         self._swept_for = -1
 
     def request(self) -> None:
-        """Let the next rounds of ``clean`` delete expired segments at any hour."""
+        """Let the next rounds of cleaning delete expired segments at any hour."""
         self._manual_rounds = MANUAL_ROUNDS
 
-    def clean(self, now: int) -> list[str]:
+    def clean(self, now: int) -> DiskSteps[list[str]]:
         """One round of retention; returns the files that were deleted."""
-        commit_log = self._context.commit_log
+        context = self._context
         is_manual = self._manual_rounds > 0
         self._manual_rounds = max(0, self._manual_rounds - 1)
-        space = self._context.files.disk_space(self._context.root)
+        space: DiskSpace = yield lambda: context.files.disk_space(context.root)
+        modified: list[int] = yield self._modified_ms
         decision = decide(
-            self._context.config,
-            self._modified_ms(),
+            context.config,
+            modified,
             now,
             time.localtime(now / 1000).tm_hour,
             space.used_ratio,
             is_manual=is_manual,
         )
-        removed: list[str] = []
-        for _ in range(decision.delete):
-            base = commit_log.bases[0]
-            is_deletable = base + commit_log.segment_size <= self._context.deletable_before
-            if len(commit_log.bases) < 2 or not is_deletable:
-                break
-            commit_log.remove_first()
-            removed.append(segment_path(commit_log.directory, base))
-        if removed:
-            log.info(
-                "log segments deleted count=%d reason=%s start=%d",
-                len(removed), decision.reason, commit_log.min_position,
-            )  # fmt: skip
-        removed += self._clean_queues_and_index()
-        self._mind_disk(decision.is_disk_full, space.used_ratio)
-        return removed
+        segments = self._retire_segments(decision)
+        index_files = self._begin_sweep()
+        names: list[tuple[str, int]] = yield lambda: list(islice(self._sweep, _QUEUES_PER_ROUND))
+        queue_files = self._retire_queue_files(names)
+
+        def remove() -> None:
+            context.commit_log.remove_retired()
+            for path in index_files:
+                context.files.remove(path)
+            context.queues.remove_files(queue_files)
+
+        yield remove
+        yield from self._mind_disk(decision.is_disk_full, space.used_ratio)
+        return segments + index_files + queue_files
 
     def _modified_ms(self) -> list[int]:
         files, commit_log = self._context.files, self._context.commit_log
-        paths = (segment_path(commit_log.directory, base) for base in commit_log.bases)
+        paths = [segment_path(commit_log.directory, base) for base in list(commit_log.bases)]
         entries = map(files.stat, paths)
         return [0 if entry is None else entry.modified_ns // 1_000_000 for entry in entries]
 
-    def _clean_queues_and_index(self) -> list[str]:
-        """Remove files that only know deleted messages, some queues at a time."""
+    def _retire_segments(self, decision: Decision) -> list[str]:
+        commit_log = self._context.commit_log
+        retired: list[str] = []
+        for _ in range(decision.delete):
+            end = commit_log.bases[0] + commit_log.segment_size
+            if len(commit_log.bases) < 2 or end > self._context.deletable_before:
+                break
+            retired.append(commit_log.retire_first())
+        if retired:
+            log.info(
+                "log segments deleted count=%d reason=%s start=%d",
+                len(retired), decision.reason, commit_log.min_position,
+            )  # fmt: skip
+        return retired
+
+    def _begin_sweep(self) -> list[str]:
+        """Look through all queues once for each new start of the log; index files to remove."""
         start = self._context.commit_log.min_position
-        removed: list[str] = []
-        if self._swept_for != start:
-            self._swept_for = start
-            self._sweep = self._context.queues.names()
-            if self._context.index is not None:
-                removed += self._context.index.remove_before(start)
-        for _, (topic, queue_id) in zip(range(_QUEUES_PER_ROUND), self._sweep, strict=False):
+        if self._swept_for == start:
+            return []
+        self._swept_for = start
+        self._sweep = self._context.queues.listed()
+        return [] if self._context.index is None else self._context.index.retire_before(start)
+
+    def _retire_queue_files(self, names: list[tuple[str, int]]) -> list[str]:
+        """Files that only know deleted messages."""
+        retired: list[str] = []
+        for topic, queue_id in names:
             queue = self._context.queues.get(topic, queue_id)
             if queue is not None:
-                removed += self._context.queues.remove_old_files(queue)
-        return removed
+                retired += self._context.queues.retire_old_files(queue)
+        return retired
 
-    def _mind_disk(self, is_full: bool, used_ratio: float) -> None:
-        """Refuse messages on a full disk, and take them again when there is room."""
+    def _mind_disk(self, is_full: bool, used_ratio: float) -> DiskSteps[None]:
+        """Refuse messages on a full disk, and accept them again when there is room."""
         context = self._context
         if is_full and context.refusal is None:
             context.refusal = DiskFull(
@@ -92,21 +112,28 @@ class Cleaner:
                 expected=f"at most {context.config.disk_space_warning_level_ratio}%",
                 hint="make room, or lower fileReservedTime",
             )
-        elif not is_full and isinstance(context.refusal, DiskFull) and self._catch_up():
+            return
+        has_room = not is_full and isinstance(context.refusal, DiskFull)
+        if has_room and (yield from self._catch_up()):
             context.refusal = None
 
-    def _catch_up(self) -> bool:
-        """Write what had no room in index and queues; True if nothing is left."""
+    def _catch_up(self) -> DiskSteps[bool]:
+        """Write the index and queue entries that had no room; True if nothing is left."""
         context = self._context
         stopped_at = context.index_builder.index_stopped_at
         if stopped_at is not None and not context.index_builder.catch_up(
             context.commit_log.scan(stopped_at, context.published[0], check_crc=False)
         ):
             return False
-        try:
+
+        def write() -> bool:
             if not context.is_marked_open:
                 mark_open(context)
-            context.queues.persist()
+            return context.queues.persist()
+
+        try:
+            if not (yield write):
+                return False
         except OSError:
             return False
         context.queues.drop_persisted()

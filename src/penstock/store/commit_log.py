@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 
 from penstock.errors import FlushFailed, StoreError
 from penstock.model.record_layout import (
@@ -79,6 +80,8 @@ class CommitLog:
         """Whether every record was appended by us, with properties free of zero bytes."""
         self._descriptors: dict[int, int] = {}
         self._directory_is_dirty = False
+        self._retired: deque[int] = deque()
+        """Segments that are not part of the log any more, but still have a file."""
         self._sync_lock = threading.Lock()
         self._sync_error: OSError | None = None
 
@@ -97,6 +100,14 @@ class CommitLog:
         self.written = (position, timestamp)
 
     # Staging and writing
+
+    def create_first(self) -> None:
+        """Create the first segment of a new log, in advance: it waits for the disk.
+
+        A dead machine may forget a new name and keep the next one. That shows as a gap, but not if
+        it forgets the first of all.
+        """
+        self._descriptor(self.position - self.position % self.segment_size)
 
     def roll(self) -> int:
         """Close the segment that is being staged with a blank; return where the next starts."""
@@ -157,10 +168,10 @@ class CommitLog:
                     f"write at {start} in {self.directory} failed and could not be undone: {error}",
                     hint="check the disk, then start the broker anew: recovery cuts the log there",
                 ) from error
-        # Empty now and ahead of the end, they must not count as the oldest ones to be flushed.
-        with self._sync_lock:
-            for base in [base for base in self._descriptors if base > end]:
-                self._files.close(self._descriptors.pop(base))
+        # Empty now and ahead of the end, they must not count as the oldest ones to be flushed. No
+        # lock: the thread that flushes holds it while it waits, and never looks behind the end.
+        for base in [base for base in list(self._descriptors) if base > end]:
+            self._files.close(self._descriptors.pop(base))
 
     def _clear(self, base: int, start: int, stop: int) -> None:
         descriptor = self._descriptors.get(base)
@@ -190,8 +201,7 @@ class CommitLog:
         self._descriptors[base] = descriptor
         try:
             if len(self.bases) == 1:
-                # A dead machine may forget a new name and keep the next one. That shows as a gap,
-                # but not if it forgets the first of all; this wait comes once in a store's life.
+                # See `create_first`, which did it unless there was no room.
                 self.sync(base)
             if len(self._descriptors) > _MAX_UNFLUSHED_SEGMENTS:
                 self.sync(min(self._descriptors) + self.segment_size)
@@ -331,24 +341,34 @@ class CommitLog:
         self._maps.forget(path)
         self._files.remove(path)
 
-    def remove_first(self) -> int:
-        """Delete the oldest segment; readers that hold slices of it keep them."""
+    def retire_first(self) -> str:
+        """Take the oldest segment out of the log; readers that hold slices of it keep them.
+
+        Returns its path; `remove_retired` deletes the file.
+        """
         base = self.bases[0]
         if len(self.bases) < 2 or base + self.segment_size > self.written[0]:
             raise StoreError(f"segment {base} of {self.directory} is still being written")
-        # One at a time: a dead machine may bring back the last one removed, never a gap.
-        self.sync(base)
         path = segment_path(self.directory, base)
         self._forget_views()
         self._maps.forget(path)
-        with self._sync_lock:
-            descriptor = self._descriptors.pop(base, None)
-            if descriptor is not None:
-                self._files.close(descriptor)
-            del self.bases[0]
-            self._files.remove(path)
-            self._directory_is_dirty = True
-        return base
+        del self.bases[0]
+        self._retired.append(base)
+        return path
+
+    def remove_retired(self) -> None:
+        """Delete the files of retired segments, oldest first. Waits for the disk; any thread."""
+        while self._retired:
+            base = self._retired[0]
+            # One at a time: a dead machine may bring back the last one removed, never a gap.
+            self.sync(base)
+            with self._sync_lock:
+                descriptor = self._descriptors.pop(base, None)
+                if descriptor is not None:
+                    self._files.close(descriptor)
+                self._files.remove(segment_path(self.directory, base))
+                self._directory_is_dirty = True
+            self._retired.popleft()
 
     def _forget_views(self) -> None:
         self._view_base, self._view = -1, memoryview(b"")

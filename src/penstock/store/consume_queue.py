@@ -406,26 +406,22 @@ class ConsumeQueue:
         del self.tail[: (self.persisted - self.tail_start) * UNIT_BYTES]
         self.tail_start = self.persisted
 
-    def remove_files_before(self, queue_offset: int) -> list[str]:
-        """Delete the files whose entries are all before ``queue_offset``; the last one stays."""
+    def retire_files_before(self, queue_offset: int) -> list[str]:
+        """Forget the files whose entries are all before ``queue_offset``; the last one stays.
+
+        Returns their paths, oldest first, for the caller to remove.
+        """
         shared = self._shared
-        removed: list[str] = []
+        retired: list[str] = []
         while self.first_base >= 0:
             following = self.first_base + shared.segment_bytes
-            path = segment_path(self.directory, self.first_base)
             if following > queue_offset * UNIT_BYTES or following >= self.persisted * UNIT_BYTES:
                 break
-            before = segment_path(self.directory, self.first_base - shared.segment_bytes)
-            if before in shared.touched:
-                # One at a time: a dead machine may bring back the last one removed, never a gap.
-                shared.files.sync_dir(self.directory)
-                del shared.touched[before]
+            path = segment_path(self.directory, self.first_base)
             shared.maps.forget(path)
-            shared.files.remove(path)
-            shared.touched[path] = True  # so that the next flush syncs its directory
-            removed.append(path)
+            retired.append(path)
             self.first_base = following
-        return removed
+        return retired
 
     def _file_view(self, base: int) -> memoryview:
         shared = self._shared

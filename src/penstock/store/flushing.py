@@ -30,7 +30,7 @@ class Flusher:
         self._failure: FlushFailed | None = None
         self._persisted_ms = self._synced_ms = context.time_ms()
         self.lock = threading.Lock()
-        """Also guards our note, which deleting a topic changes too."""
+        """Also guards our note, which deleting a topic changes, too."""
 
     def flush(self, *, thorough: bool = False) -> int:
         """Return when all that was written is on the disk, and up to where that is.
@@ -62,11 +62,13 @@ class Flusher:
         if now - self._synced_ms >= config.flush_consume_queue_thorough_interval_ms:
             thorough = True
         try:
-            context.queues.persist(None if thorough else _QUEUES_PER_FLUSH)
+            is_complete = context.queues.persist(None if thorough else _QUEUES_PER_FLUSH)
         except OSError as error:
             # Only a delay: the entries stay in memory, and the log has the messages.
             log.error("queues cannot be written root=%s error=%s", context.root, error)
             return
+        if not is_complete:
+            return  # The checkpoint would claim entries that are in memory only.
         index_synced = ""
         if thorough:
             self._synced_ms = now
@@ -89,6 +91,7 @@ class Flusher:
                     queue_position=queue_position,
                     index_synced=index_synced,
                     index_stopped_at=-1 if stopped_at is None else stopped_at,
+                    deleted_topics=context.index_builder.deleted_topics,
                 )
                 save_state(context.files, context.root, state)
                 context.state = state
@@ -141,6 +144,7 @@ class Flusher:
         context = self._context
         with self.lock:
             assert context.state is not None
+            context.state.deleted_topics = context.index_builder.deleted_topics
             try:
                 save_state(context.files, context.root, context.state)
             except OSError as error:

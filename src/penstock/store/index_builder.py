@@ -79,6 +79,8 @@ class IndexBuilder:
         self._topic_hashes: dict[str, TopicHash] = {}
         self.listeners: list[tuple[Arrival, Collection[tuple[str, int]] | None]] = []
         self.deleted_topics: dict[str, int] = {}
+        """Where the log ended when a topic was deleted. Replaced, never changed, once the store is
+        open: the thread that flushes writes it to the disk."""
         self.index_stopped_at: int | None = None
         """From where on keys are missing; the thread that flushes notes it for the next start."""
         self.index_error: OSError | None = None

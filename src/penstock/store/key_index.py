@@ -500,29 +500,31 @@ class KeyIndex:
         """The time of the newest key."""
         return self._end_timestamp
 
-    def remove_before(self, log_start: int) -> list[str]:
-        """Delete the files that only know messages before ``log_start``; the newest stays."""
-        removed: list[str] = []
+    def retire_before(self, log_start: int) -> list[str]:
+        """Forget the files that only know messages before ``log_start``; the newest stays.
+
+        Returns their paths, for the caller to remove.
+        """
+        retired: list[str] = []
         for name, header in list(self.headers.items())[:-1]:
             if header.end_position >= log_start:
                 break
-            removed.append(self._remove(name))
-        return removed
+            retired.append(self._forget(name))
+        return retired
 
     def remove_from(self, name: str) -> None:
         """Delete ``name`` and all newer files, whose content cannot be trusted."""
         for newer in [other for other in self.headers if other >= name]:
-            self._remove(newer)
+            self._files.remove(self._forget(newer))
         self._name, self._count, self._slots_used = "", 1, 0
         self._begin_timestamp = self._end_timestamp = 0
         self._begin_position = self.end_position = 0
         if self.headers:
             self._take_over(*next(reversed(self.headers.items())))
 
-    def _remove(self, name: str) -> str:
+    def _forget(self, name: str) -> str:
         path = f"{self.directory}/{name}"
         self._maps.forget(path)
-        self._files.remove(path)
         del self.headers[name]
         return path
 

@@ -122,6 +122,13 @@ def recover(context: StoreContext) -> Recovery:
     # The log may have lost its end, and new records of the topic may be there now.
     for topic, position in context.index_builder.deleted_topics.items():
         context.index_builder.deleted_topics[topic] = min(position, context.commit_log.written[0])
+    if not context.commit_log.bases:
+        try:
+            context.commit_log.create_first()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            context.refuse_for_lack_of_room(error)
     if recovery.kind in ("new", "checked"):
         state.is_all_ours = recovery.kind == "new"
     context.state = state

@@ -6,8 +6,11 @@ reads ten thousand directories to serve one of them.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from penstock.errors import IllegalName
@@ -62,7 +65,10 @@ class QueueTable:
         self.has_gap = False
         """Whether dispatching again found entries missing that should have been on the disk."""
         self.lock = threading.Lock()
-        """Held while tails go to files, and while files go."""
+        """Held while tails go to files; never while something waits for the disk."""
+        self._removing: Counter[str] = Counter()
+        """Topics whose files are being removed. A queue of that name can be created meanwhile and
+        stays in memory: its files would have the names of those that are about to go."""
         self.failed_writes: OSError | None = None
 
     @property
@@ -81,7 +87,7 @@ class QueueTable:
         """The queue, if it ever had a message."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
-            if not _is_possible(topic, queue_id):
+            if topic in self._removing or not _is_possible(topic, queue_id):
                 return None
             path = f"{self._shared.directory}/{topic}/{queue_id}"
             if self._shared.files.stat(path) is None:
@@ -136,10 +142,19 @@ class QueueTable:
         return _QUEUE_KEY.unpack_from(record) == (queue.queue_id, queue_offset)
 
     def names(self) -> Iterator[tuple[str, int]]:
-        """Topic and number of every queue, those not loaded included."""
-        seen = set(self.queues)
+        """Topic and number of every queue, those not loaded included.
+
+        The tables are read by this call, the directories while the result is iterated over, which
+        may happen in another thread.
+        """
         # A queue that was only asked for, or given half messages, is none yet.
-        yield from sorted(key for key in seen if self.queues[key].max_offset)
+        loaded = sorted(key for key, queue in self.queues.items() if queue.max_offset)
+        known, removing = set(self.queues), set(self._removing)
+        others = (key for key in self.listed() if key not in known and key[0] not in removing)
+        return chain(loaded, others)
+
+    def listed(self) -> Iterator[tuple[str, int]]:
+        """Topic and number of every queue that has a directory; for any thread."""
         files = self._shared.files
         for topic in files.list_dir(self._shared.directory):
             if not topic.is_dir or not _is_possible(topic.name, 0):
@@ -147,7 +162,7 @@ class QueueTable:
             for queue in files.list_dir(f"{self._shared.directory}/{topic.name}"):
                 if queue.is_dir and queue.name.isascii() and queue.name.isdigit():
                     key = (topic.name, int(queue.name))
-                    if key not in seen and queue.name == str(key[1]):
+                    if queue.name == str(key[1]):
                         yield key
 
     def is_empty(self) -> bool:
@@ -171,14 +186,20 @@ class QueueTable:
     def bound_tails(self, added: int) -> None:
         """Keep all tails together within bounds, after ``added`` entries more."""
         self._tail_bytes += added * UNIT_BYTES
-        while self._tail_bytes > MAX_TAILS_BYTES and self.dirty and self.failed_writes is None:
+        while self._tail_bytes > MAX_TAILS_BYTES and self.failed_writes is None:
             # Many queues with short tails: the one that waits longest goes first.
-            self.flush_tail(next(iter(self.dirty)))
+            oldest = next((queue for queue in self.dirty if self._is_writable(queue)), None)
+            if oldest is None:
+                break
+            self.flush_tail(oldest)
+
+    def _is_writable(self, queue: ConsumeQueue) -> bool:
+        return queue.topic not in self._removing
 
     def flush_tail(self, queue: ConsumeQueue) -> None:
         """Move a tail from memory to its file."""
         before = len(queue.tail)
-        if self._read_only:
+        if self._read_only or not self._is_writable(queue):
             return
         with self.lock:
             try:
@@ -192,21 +213,26 @@ class QueueTable:
         self.dirty.pop(queue, None)
         self._tail_bytes = max(0, self._tail_bytes - before)
 
-    def persist(self, at_most: int | None = None) -> None:
+    def persist(self, at_most: int | None = None) -> bool:
         """Write tails, those that wait longest first, ``at_most`` so many or all.
 
-        May run in another thread than the one that appends.
+        May run in another thread than the one that appends. False: some had to be left out, since
+        files of their topic are being removed.
         """
+        is_complete = True
         try:
             for queue in list(self.dirty)[:at_most]:
                 with self.lock:
-                    if not queue.is_deleted:
+                    if not self._is_writable(queue):
+                        is_complete = False
+                    elif not queue.is_deleted:
                         queue.persist()
         except OSError as error:
             self.failed_writes = error
             raise
         self.failed_writes = None
         self.has_persisted = True
+        return is_complete
 
     def drop_persisted(self) -> None:
         """Forget what ``persist`` wrote; only for the thread that appends."""
@@ -236,7 +262,7 @@ class QueueTable:
                 files.close(descriptor)
         topics = {path.rpartition("/")[0] for path in directories}
         for path in [*directories, *topics, *({self._shared.directory} if topics else ())]:
-            if files.stat(path) is not None:
+            with contextlib.suppress(FileNotFoundError):
                 files.sync_dir(path)
 
     # Dispatching again
@@ -295,40 +321,72 @@ class QueueTable:
 
     def remove_topic(self, topic: str) -> int:
         """Delete all queues of a topic; return how many there were."""
-        if not _is_possible(topic, 0):
-            return 0
-        files = self._shared.files
-        parent = f"{self._shared.directory}/{topic}"
+        loaded = self.begin_removal(topic)
+        try:
+            return len(loaded | self.remove_topic_files(topic))
+        finally:
+            self.end_removal(topic)
+
+    def begin_removal(self, topic: str) -> set[int]:
+        """Take the queues of a topic out of the table; return their numbers.
+
+        `remove_topic_files` is to follow, in any thread, and `end_removal` in this one.
+        """
+        prefix = f"{self._shared.directory}/{topic}/"
         with self.lock:
-            gone = {key for key in self.queues if key[0] == topic}
-            for key in gone:
-                queue = self.queues.pop(key)
+            self._removing[topic] += 1
+            gone = {queue_id for name, queue_id in self.queues if name == topic}
+            for queue_id in gone:
+                queue = self.queues.pop((topic, queue_id))
                 queue.is_deleted = True
                 self.dirty.pop(queue, None)
-            for directory in files.list_dir(parent):
-                if not directory.is_dir:
-                    continue
-                for entry in files.list_dir(f"{parent}/{directory.name}"):
-                    if entry.is_dir:
-                        continue
-                    path = f"{parent}/{directory.name}/{entry.name}"
-                    self._shared.maps.forget(path)
-                    self._shared.touched.pop(path, None)
-                    files.remove(path)
-                files.remove_dir(f"{parent}/{directory.name}")
-                if directory.name.isdigit():
-                    gone.add((topic, int(directory.name)))
-            if files.stat(parent) is not None:
-                files.remove_dir(parent)
-            if files.stat(self._shared.directory) is not None:
-                # Even if nothing was there: an earlier try may have died before this point.
-                files.sync_dir(self._shared.directory)
-        return len(gone)
+            for path in [path for path in self._shared.touched if path.startswith(prefix)]:
+                del self._shared.touched[path]
+        self._shared.maps.forget_below(prefix)
+        return gone
 
-    def remove_old_files(self, queue: ConsumeQueue) -> list[str]:
-        """Delete the files of a queue that only know deleted messages."""
+    def remove_topic_files(self, topic: str) -> set[int]:
+        """Remove the directories of a topic's queues; return their numbers. Waits for the disk."""
+        files = self._shared.files
+        if not _is_possible(topic, 0):
+            return set()
+        parent = f"{self._shared.directory}/{topic}"
+        gone: set[int] = set()
+        for directory in files.list_dir(parent):
+            if not directory.is_dir:
+                continue
+            for entry in files.list_dir(f"{parent}/{directory.name}"):
+                if not entry.is_dir:
+                    files.remove(f"{parent}/{directory.name}/{entry.name}")
+            files.remove_dir(f"{parent}/{directory.name}")
+            if directory.name.isdigit():
+                gone.add(int(directory.name))
+        if files.stat(parent) is not None:
+            files.remove_dir(parent)
+        if files.stat(self._shared.directory) is not None:
+            # Even if nothing was there: an earlier try may have died before this point.
+            files.sync_dir(self._shared.directory)
+        return gone
+
+    def end_removal(self, topic: str) -> None:
+        """Let queues of the topic have files again."""
+        self._removing[topic] -= 1
+        if not self._removing[topic]:
+            del self._removing[topic]
+
+    def retire_old_files(self, queue: ConsumeQueue) -> list[str]:
+        """Take files that only know deleted messages out of a queue, for `remove_files`."""
         with self.lock:
-            return queue.remove_files_before(queue.min_offset)
+            return queue.retire_files_before(queue.min_offset)
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Remove retired files, the oldest of a queue first. Waits for the disk."""
+        files = self._shared.files
+        for path in paths:
+            files.remove(path)
+            # One at a time: a dead machine may bring back the last one removed, never a gap.
+            with contextlib.suppress(FileNotFoundError):
+                files.sync_dir(path.rpartition("/")[0])
 
 
 def _is_possible(topic: str, queue_id: int) -> bool:

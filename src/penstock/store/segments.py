@@ -311,6 +311,11 @@ class SegmentMaps:
         """Drop a segment that is removed or cut; slices of it stay valid."""
         self._views.pop(path, None)
 
+    def forget_below(self, prefix: str) -> None:
+        """Drop the segments whose paths begin with ``prefix``."""
+        for path in [path for path in self._views if path.startswith(prefix)]:
+            del self._views[path]
+
     def clear(self) -> None:
         """Drop every map."""
         self._views.clear()

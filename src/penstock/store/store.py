@@ -38,6 +38,7 @@ from penstock.store.cleaning import Cleaner
 from penstock.store.commit_log import CommitLog, store_timestamp_of
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import ConsumeQueue, QueueEntry
+from penstock.store.disk_steps import DiskSteps, run_inline
 from penstock.store.files import DiskSpace, FileLayer
 from penstock.store.flushing import Flusher
 from penstock.store.index_builder import Arrival, message_keys
@@ -440,13 +441,25 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> int:
         """Delete all queues of a topic; its records stay in the log until retention takes them."""
-        context = self._context
-        if context.refusal is not None or self._flusher is None:
+        return run_inline(self.topic_deletion(topic))
+
+    def topic_deletion(self, topic: str) -> DiskSteps[int]:
+        """`delete_topic` in steps; the topic has no messages any more after the first of them."""
+        context, flusher = self._context, self._flusher
+        if context.refusal is not None or flusher is None:
             context.refuse()
-        assert self._flusher is not None
+        assert flusher is not None
         self.write()
+        queues, index_builder = context.queues, context.index_builder
+        end, start = self._log.written[0], self._log.min_position
+        before = index_builder.deleted_topics.items()
+        index_builder.deleted_topics = {
+            **{name: position for name, position in before if position > start},
+            topic: end,
+        }
+        loaded = queues.begin_removal(topic)
         try:
-            removed = context.queues.remove_topic(topic)
+            listed: set[int] = yield lambda: queues.remove_topic_files(topic)
         except OSError as error:
             # Half of it may be gone, and entries that were in memory are: appending to what is
             # left would give offsets twice. Recovery makes the queues whole again.
@@ -456,14 +469,10 @@ class MessageStore:
             )
             context.refusal = failure
             raise failure from error
-        with self._flusher.lock:
-            # The flush thread writes this table into the note.
-            deleted = context.index_builder.deleted_topics
-            deleted[topic] = self._log.written[0]
-            for name in [name for name, end in deleted.items() if end <= self._log.min_position]:
-                del deleted[name]
-        self._flusher.save_note()
-        return removed
+        finally:
+            queues.end_removal(topic)
+        yield flusher.save_note
+        return len(loaded | listed)
 
     def was_deleted_since(self, topic: str, log_position: int) -> bool:
         """Whether a topic was deleted after a record was appended; it may be there again."""
@@ -475,10 +484,14 @@ class MessageStore:
 
     def clean(self, now_ms: int | None = None) -> list[str]:
         """One round of retention; returns the files that were deleted."""
+        return run_inline(self.cleaning(now_ms))
+
+    def cleaning(self, now_ms: int | None = None) -> DiskSteps[list[str]]:
+        """`clean` in steps."""
         if self.read_only:
             self._context.refuse()
         try:
-            return self._cleaner.clean(self._time_ms() if now_ms is None else now_ms)
+            return (yield from self._cleaner.clean(self._time_ms() if now_ms is None else now_ms))
         except OSError as error:
             failure = StoreError(f"store {self.root} cannot be cleaned: {error}")
             if self._log.has_failed_sync:

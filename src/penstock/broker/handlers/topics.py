@@ -119,8 +119,13 @@ def _when_known(broker: BrokerState, topics: Collection[str]) -> Promise:
 
 def _when_saved(broker: BrokerState) -> Promise:
     promise = Promise()
-    broker.tables.when_saved(TOPICS_FILE, lambda: promise.resolve(Command(0)), promise.fail)
+    _answer_saved(broker, promise)
     return promise
+
+
+def _answer_saved(broker: BrokerState, promise: Promise) -> None:
+    """Give the answer when the topic table is on the disk."""
+    broker.tables.when_saved(TOPICS_FILE, lambda: promise.resolve(Command(0)), promise.fail)
 
 
 @handles(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic)
@@ -139,10 +144,11 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
     broker.topics.remove(topic)
     broker.offsets.remove_topic(topic)
     broker.stats.forget_topic(topic)
-    broker.storage.store.delete_topic(topic)
+    promise = Promise()
+    broker.storage.delete_topic(topic, lambda: _answer_saved(broker, promise), promise.fail)
     for queue_id in range(queues):
         broker.held.wake((topic, queue_id))
-    return _when_saved(broker)
+    return promise
 
 
 @handles(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfig)
@@ -205,12 +211,15 @@ def query_topic_consumers(broker: BrokerState, ask: QueryTopicConsumers) -> Repl
 
 
 @handles(RequestCode.CLEAN_UNUSED_TOPIC)
-def clean_unused_topics(broker: BrokerState) -> None:
+def clean_unused_topics(broker: BrokerState) -> Promise:
     """Remove the queues of topics that no table knows any more."""
-    store = broker.storage.store
-    for topic in {topic for topic, _ in store.queues()}:
-        if topic not in broker.topics and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            store.delete_topic(topic)
+    promise = Promise()
+
+    def is_unused(topic: str) -> bool:
+        return topic not in broker.topics and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+    broker.storage.delete_topics(is_unused, lambda: promise.resolve(Command(0)), promise.fail)
+    return promise
 
 
 @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)

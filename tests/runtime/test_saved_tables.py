@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.tables.persistence import Tables
 from penstock.errors import ProtocolError, StoreDamaged
+from penstock.runtime.saved_tables import SavedTables
 from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
 
@@ -32,8 +32,8 @@ class Kept:
 
 async def test_an_urgent_table_is_saved_at_once(tmp_path: Path) -> None:
     kept = Kept()
-    tables = Tables(FakeClock(), tmp_path)
-    tables.add("t.json", load=kept.load, dump=kept.dump)
+    tables = SavedTables(FakeClock(), tmp_path)
+    await tables.add("t.json", load=kept.load, dump=kept.dump)
     async with tables:
         kept.content = b"changed"
         tables.changed("t.json")
@@ -43,8 +43,8 @@ async def test_an_urgent_table_is_saved_at_once(tmp_path: Path) -> None:
 
 async def test_a_burst_of_changes_is_few_saves(tmp_path: Path) -> None:
     kept = Kept()
-    tables = Tables(FakeClock(), tmp_path)
-    tables.add("t.json", load=kept.load, dump=kept.dump)
+    tables = SavedTables(FakeClock(), tmp_path)
+    await tables.add("t.json", load=kept.load, dump=kept.dump)
     async with tables:
         for number in range(1000):
             kept.content = str(number).encode()
@@ -66,8 +66,8 @@ def content_of(file: Path) -> bytes:
 
 async def test_a_periodic_table_waits_for_its_time(tmp_path: Path) -> None:
     clock, kept, file = FakeClock(), Kept(), tmp_path / "t.json"
-    tables = Tables(clock, tmp_path)
-    tables.add("t.json", load=kept.load, dump=kept.dump, period=5.0, first=10.0)
+    tables = SavedTables(clock, tmp_path)
+    await tables.add("t.json", load=kept.load, dump=kept.dump, period=5.0, first=10.0)
     async with tables:
         tables.changed("t.json")
         await clock.advance(9.5)
@@ -84,8 +84,8 @@ async def test_a_periodic_table_waits_for_its_time(tmp_path: Path) -> None:
 
 async def test_somebody_who_waits_makes_a_periodic_table_urgent(tmp_path: Path) -> None:
     kept = Kept()
-    tables = Tables(FakeClock(), tmp_path)
-    tables.add("t.json", load=kept.load, dump=kept.dump, period=1000.0)
+    tables = SavedTables(FakeClock(), tmp_path)
+    await tables.add("t.json", load=kept.load, dump=kept.dump, period=1000.0)
     async with tables:
         tables.changed("t.json")
         saved = asyncio.Event()
@@ -96,8 +96,8 @@ async def test_somebody_who_waits_makes_a_periodic_table_urgent(tmp_path: Path) 
 
 async def test_who_waits_for_what_did_not_change_waits_for_nothing(tmp_path: Path) -> None:
     kept = Kept()
-    tables = Tables(FakeClock(), tmp_path)
-    tables.add("t.json", load=kept.load, dump=kept.dump)
+    tables = SavedTables(FakeClock(), tmp_path)
+    await tables.add("t.json", load=kept.load, dump=kept.dump)
     called: list[bool] = []
     tables.when_saved("t.json", lambda: called.append(True))
     assert called == [True]
@@ -108,8 +108,8 @@ async def test_a_failed_save_is_told_tried_again_and_nobody_is_told_it_worked(
 ) -> None:
     directory = tmp_path / "config"
     clock, kept = FakeClock(), Kept()
-    tables = Tables(clock, directory / "deep")
-    tables.add("t.json", load=kept.load, dump=kept.dump)
+    tables = SavedTables(clock, directory / "deep")
+    await tables.add("t.json", load=kept.load, dump=kept.dump)
     directory.write_bytes(b"a file is in the way")
     async with tables:
         tables.changed("t.json")
@@ -128,15 +128,15 @@ async def test_who_does_not_want_to_wait_for_room_is_told_that_there_is_none(
 ) -> None:
     directory = tmp_path / "config"
     clock, kept = FakeClock(), Kept()
-    tables = Tables(clock, directory / "deep")
-    tables.add("t.json", load=kept.load, dump=kept.dump)
+    tables = SavedTables(clock, directory / "deep")
+    await tables.add("t.json", load=kept.load, dump=kept.dump)
     directory.write_bytes(b"a file is in the way")
     said: list[str] = []
     async with tables:
         tables.changed("t.json")
         tables.when_saved("t.json", lambda: said.append("saved"), lambda e: said.append(str(e)))
         await eventually(lambda: said)
-        assert "would not outlive the broker" in said[0]
+        assert "would be lost by a restart" in said[0]
         directory.unlink()
         await clock.advance(2)
         await eventually(lambda: content_of(directory / "deep/t.json") == b"new")
@@ -155,9 +155,9 @@ async def test_a_table_that_cannot_be_written_is_told_and_the_others_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, odd, sound = FakeClock(), Unwritable(), Kept()
-    tables = Tables(clock, tmp_path)
-    tables.add("odd.json", load=odd.load, dump=odd.dump)
-    tables.add("sound.json", load=sound.load, dump=sound.dump)
+    tables = SavedTables(clock, tmp_path)
+    await tables.add("odd.json", load=odd.load, dump=odd.dump)
+    await tables.add("sound.json", load=sound.load, dump=sound.dump)
     said: list[str] = []
     async with tables:
         tables.changed("odd.json")
@@ -171,7 +171,7 @@ async def test_a_table_that_cannot_be_written_is_told_and_the_others_go_on(
         await eventually(lambda: odd.dumps > 1)
         tables.changed("sound.json")
     sound.content = b"at the end"
-    tables.save_all()
+    await tables.save_all()
     assert (tmp_path / "sound.json").read_bytes() == b"at the end"
     assert not (tmp_path / "odd.json").exists()
     assert "table cannot be written" in caplog.text
@@ -179,11 +179,11 @@ async def test_a_table_that_cannot_be_written_is_told_and_the_others_go_on(
 
 async def test_at_the_end_everything_that_changed_is_saved(tmp_path: Path) -> None:
     one, other = Kept(b"one"), Kept(b"other")
-    tables = Tables(FakeClock(), tmp_path)
-    tables.add("one.json", load=one.load, dump=one.dump, period=1000.0)
-    tables.add("other.json", load=other.load, dump=other.dump, period=1000.0)
+    tables = SavedTables(FakeClock(), tmp_path)
+    await tables.add("one.json", load=one.load, dump=one.dump, period=1000.0)
+    await tables.add("other.json", load=other.load, dump=other.dump, period=1000.0)
     tables.changed("one.json")
-    tables.save_all()
+    await tables.save_all()
     assert (tmp_path / "one.json").read_bytes() == b"one"
     assert not (tmp_path / "other.json").exists()
 
@@ -192,21 +192,21 @@ async def test_what_is_there_is_loaded_the_backup_if_need_be(tmp_path: Path) -> 
     (tmp_path / "t.json").write_bytes(b"damaged")
     (tmp_path / "t.json.bak").write_bytes(b"older")
     kept = Kept()
-    tables = Tables(FakeClock(), tmp_path)
-    tables.add("t.json", load=kept.load, dump=kept.dump)
+    tables = SavedTables(FakeClock(), tmp_path)
+    await tables.add("t.json", load=kept.load, dump=kept.dump)
     assert kept.content == b"older"
 
 
 async def test_a_broker_does_not_start_beside_two_damaged_files(tmp_path: Path) -> None:
     for name in ("t.json", "t.json.bak"):
         (tmp_path / name).write_bytes(b"damaged")
-    tables = Tables(FakeClock(), tmp_path)
+    tables = SavedTables(FakeClock(), tmp_path)
     with pytest.raises(StoreDamaged):
-        tables.add("t.json", load=Kept().load, dump=Kept().dump)
+        await tables.add("t.json", load=Kept().load, dump=Kept().dump)
 
 
 async def test_a_table_nobody_added_is_none_of_its_business(tmp_path: Path) -> None:
-    tables = Tables(FakeClock(), tmp_path)
+    tables = SavedTables(FakeClock(), tmp_path)
     tables.changed("unknown.json")
-    tables.save_all()
+    await tables.save_all()
     assert not (tmp_path / "unknown.json").exists()
