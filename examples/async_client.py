@@ -1,4 +1,4 @@
-"""The same classes with ``async`` methods: penstock.aio.
+"""Send and receive with asyncio: penstock.aio has the same classes with coroutines.
 
 python examples/async_client.py
 """
@@ -16,7 +16,7 @@ ORDERS = 100
 async def main() -> None:
     async with aio.embedded() as mq:
         async with aio.Producer(group="shop", namesrv=mq.namesrv) as producer:
-            # A hundred sends under way at once; each gives its receipt.
+            # A hundred concurrent sends; each returns its receipt.
             receipts = await asyncio.gather(
                 *(producer.send(Message("orders", b"order %d" % n)) for n in range(ORDERS))
             )
@@ -29,8 +29,8 @@ async def main() -> None:
 
         @consumer.on("orders")
         async def bill(message: StoredMessage) -> None:
-            # Runs on this loop. The session has a loop and a thread of its own, so a handler that
-            # takes long never keeps the heartbeats from going out.
+            # Runs on this loop. The session has its own loop and thread, so a slow handler does
+            # not delay heartbeats.
             await asyncio.sleep(0.001)
             billed.add(message.body)
             if len(billed) == ORDERS:

@@ -1,4 +1,4 @@
-"""Many messages at a time: one request for a batch, futures, and handlers that get lists.
+"""Many messages at once: batches, futures, and handlers that receive lists.
 
 python examples/batch.py
 """
@@ -14,13 +14,13 @@ def main() -> None:
     with embedded() as mq:
         mq.admin.create_topic("readings", queues=2)
         with Producer("sensors", namesrv=mq.namesrv) as producer:
-            # One request, one queue: all of them are stored, or none.
+            # One request, one queue: either all messages are stored or none.
             receipt = producer.send_batch(
                 Message("readings", b"%d" % n, tag="batch") for n in range(100)
             )
             print(f"a batch of {len(receipt.msg_id.split(','))} went to one queue")
 
-        # With a linger, single sends wait a moment for company and share requests by themselves.
+        # With linger, single sends wait up to 5 ms and leave together as batches.
         with Producer("sensors", namesrv=mq.namesrv, linger="5ms") as producer:
             futures = [
                 producer.submit(Message("readings", b"%d" % n, tag="single"))
@@ -37,7 +37,7 @@ def main() -> None:
             "averages",
             namesrv=mq.namesrv,
             start_from="first",
-            batch_size=50,  # at most; a handler with more than 1 always gets a list
+            batch_size=50,  # at most; above 1 the handler always receives a list
         )
 
         @consumer.on("readings")

@@ -1,4 +1,4 @@
-"""Every member of a group gets every message: a cache that many processes must drop.
+"""Every member of a group receives every message: cache invalidation in many processes.
 
 python examples/broadcast.py
 """
@@ -26,8 +26,8 @@ def main() -> None:
                 namesrv=mq.namesrv,
                 model="broadcasting",
                 start_from="first",
-                # In clustering the broker keeps how far the group is; here each member keeps its
-                # own in a file, so it needs a name that outlives a restart.
+                # In clustering mode the broker keeps the group's offsets. Here each member keeps
+                # its own in a file, so it needs a name that stays the same after a restart.
                 instance=name,
                 offsets_dir=directory,
             )

@@ -1,4 +1,4 @@
-"""A message that is delivered later, and a clock that makes half an hour pass at once.
+"""Delayed messages, on a virtual clock that lets half an hour pass at once.
 
 python examples/delay.py
 """
@@ -11,8 +11,8 @@ from penstock import Message, Producer, PushConsumer, StoredMessage, embedded
 
 
 def main() -> None:
-    # With a virtual clock name server, broker and clients live in their own time, over a network
-    # in memory. It is the real code; only waiting takes no time.
+    # With a virtual clock the real name server, broker and clients run over an in-memory network,
+    # and waiting takes no time.
     with embedded(clock="virtual") as mq:
 
         def now() -> str:
@@ -27,7 +27,7 @@ def main() -> None:
         with Producer(group="shop", namesrv=mq.namesrv) as producer, consumer:
             print(f"{now()}  sending three messages")
             producer.send(Message("reminders", b"at once"))
-            # RocketMQ has 18 levels: 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.
+            # RocketMQ has 18 delay levels: 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.
             producer.send(Message("reminders", b"after ten seconds", delay="10s"))
             producer.send(Message("reminders", b"after half an hour", delay="30m"))
             for step in ("1s", "10s", "20m", "10m"):

@@ -1,6 +1,6 @@
-"""A web application that takes orders and bills them in the background.
+"""A web application that accepts orders and bills them in the background.
 
-As a script it tries itself out; as an application, against the cluster of NAMESRV_ADDR:
+Run it as a script to see a demonstration, or as an application with the cluster of NAMESRV_ADDR:
 
     python examples/fastapi_app.py
     uvicorn --app-dir examples fastapi_app:app
@@ -22,7 +22,7 @@ from penstock.aio import Message, StoredMessage
 
 
 class Order(BaseModel):
-    """What a customer sends."""
+    """The body of a request."""
 
     number: str
     amount: int
@@ -30,10 +30,10 @@ class Order(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Clients live as long as the application: joined before it serves, left after it has."""
+    """Start the clients before the application serves, and stop them afterwards."""
     async with AsyncExitStack() as stack:
         namesrv = os.environ.get("NAMESRV_ADDR")
-        if namesrv is None:  # no cluster: bring one
+        if namesrv is None:  # no cluster: start one
             namesrv = (await stack.enter_async_context(aio.embedded())).namesrv
         app.state.bills = {}
         app.state.has_billed = asyncio.Event()
@@ -55,7 +55,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/orders", status_code=202)
 async def place(order: Order, request: Request) -> dict[str, str]:
-    """Accepted once a broker has it; billed by whoever consumes it."""
+    """Accept an order once a broker has stored it; the consumer bills it."""
     receipt = await request.app.state.producer.send(
         Message("orders", order.model_dump_json().encode(), keys=[order.number])
     )
@@ -64,7 +64,7 @@ async def place(order: Order, request: Request) -> dict[str, str]:
 
 @app.get("/bills/{number}")
 async def show(number: str, request: Request) -> dict[str, int | str]:
-    """The bill of an order, when it is written."""
+    """Return the bill of an order if there is one."""
     amount = request.app.state.bills.get(number)
     if amount is None:
         raise HTTPException(404, f"order {number} has no bill yet")

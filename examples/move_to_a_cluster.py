@@ -1,6 +1,6 @@
-"""From the broker in this process to a real cluster: the address is all that changes.
+"""Move from a broker in this process to a real cluster by changing the address.
 
-Against your own cluster, Penstock's or Apache RocketMQ's, or without one, against a stand-in:
+Run it with your own cluster, Penstock's or Apache RocketMQ's, or without one:
 
     NAMESRV_ADDR=rocketmq-1:9876 python examples/move_to_a_cluster.py
     python examples/move_to_a_cluster.py
@@ -20,14 +20,14 @@ TOPIC = "penstock-example-orders"
 
 
 def shop(namesrv: str, count: int) -> None:
-    """The program that is moved: it sends, and knows a cluster by its address alone."""
+    """The producer: it depends on the cluster only through its address."""
     with Producer("example-shop", namesrv=namesrv) as producer:
         for n in range(count):
             producer.send(Message(TOPIC, b"order %d" % n, keys=[f"order-{n}"]))
 
 
 def billing(namesrv: str, count: int) -> set[str]:
-    """The other program: it handles ``count`` messages and tells which orders they were."""
+    """The consumer: handle ``count`` messages and return their orders."""
     billed: set[str] = set()
     handled = itertools.count(1)
     done = threading.Event()
@@ -45,14 +45,14 @@ def billing(namesrv: str, count: int) -> set[str]:
 
 
 def copy(old: str, new: str) -> int:
-    """Bring along what is stored: read the old cluster as a group of its own, send to the new."""
+    """Copy the stored messages: read them from the old cluster, send them to the new one."""
     copied = 0
     with (
         PullConsumer("example-move", namesrv=old, start_from="first") as source,
         Producer("example-move", namesrv=new) as target,
     ):
         source.subscribe(TOPIC)
-        # The group commits what it has copied: a copy that was stopped goes on where it was.
+        # The group commits what it has copied, so an interrupted copy can be continued.
         while messages := source.poll(timeout=3):
             for message in messages:
                 target.send(Message(TOPIC, message.body, tag=message.tag, keys=message.keys))
@@ -62,7 +62,7 @@ def copy(old: str, new: str) -> int:
 
 @contextmanager
 def the_cluster() -> Iterator[str]:
-    """The cluster of NAMESRV_ADDR, or two brokers in this process that play it."""
+    """The cluster of NAMESRV_ADDR, or two brokers in this process instead."""
     namesrv = os.environ.get("NAMESRV_ADDR")
     if namesrv:
         yield namesrv
@@ -81,15 +81,15 @@ def main() -> None:
             admin.create_topic(TOPIC, queues=4)
             try:
                 copied = copy(laptop.namesrv, namesrv)
-                print(f"brought along: {copied} messages")
-                shop(namesrv, 50)  # 20 of them are there already
+                print(f"copied: {copied} messages")
+                shop(namesrv, 50)  # 20 of them were copied already
                 brokers = len({broker.broker_name for broker in admin.cluster()})
                 billed = billing(namesrv, copied + 50)
                 print(f"on the cluster of {brokers} brokers: billed {len(billed)} of 50")
                 lag = sum(row.lag for row in admin.group_lag("example-billing"))
                 print(f"lag there: {lag}")
             finally:
-                # This is an example: it leaves nothing behind.
+                # Leave nothing behind on the cluster.
                 admin.delete_topic(TOPIC)
                 admin.delete_group("example-billing")
 

@@ -1,4 +1,4 @@
-"""Messages of one customer in order, although many customers are served at once.
+"""Messages of one customer in order, while many customers are served at once.
 
 python examples/orderly.py
 """
@@ -25,7 +25,7 @@ def main() -> None:
         with Producer(group="shop", namesrv=mq.namesrv) as producer:
             for step in STEPS:
                 for customer in CUSTOMERS:
-                    # One sharding key, one queue: that is what keeps the order.
+                    # Messages with the same sharding key go to the same queue, which keeps order.
                     producer.send(
                         Message("orders", step.encode(), sharding_key=customer, keys=[customer])
                     )
@@ -34,8 +34,8 @@ def main() -> None:
             group="shipping",
             namesrv=mq.namesrv,
             start_from="first",
-            orderly=True,  # a queue has one handler at a time, in the whole group
-            suspend_time="50ms",  # how long a queue waits after a failure; a second by default
+            orderly=True,  # one handler call per queue at a time, in the whole group
+            suspend_time="50ms",  # how long a queue waits after a failure; default: 1 s
         )
 
         @consumer.on("orders")
@@ -44,7 +44,7 @@ def main() -> None:
             with lock:
                 if step == "paid" and customer not in failed_once:
                     failed_once.add(customer)
-                    # The queue waits and brings this message again: nothing overtakes it.
+                    # The message is retried before any later message of its queue.
                     raise ConnectionError(f"the bank does not answer for {customer}")
                 seen[customer].append(step)
                 if sum(map(len, seen.values())) == len(CUSTOMERS) * len(STEPS):
@@ -62,5 +62,5 @@ def main() -> None:
 if __name__ == "__main__":
     import logging
 
-    logging.disable(logging.WARNING)  # the failures are meant
+    logging.disable(logging.WARNING)  # the failures are intended
     main()

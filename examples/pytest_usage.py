@@ -1,7 +1,7 @@
-"""Tests of handlers with a broker as a fixture: real code, virtual time, milliseconds each.
+"""Tests of handlers with a broker as a fixture: real code in virtual time, milliseconds each.
 
-The fixtures come with the package, nothing has to be imported or configured: ``penstock`` has a
-virtual clock, ``penstock_aio`` is the same for coroutines, ``penstock_broker`` has real sockets.
+Installing the package registers the fixtures: ``penstock`` has a virtual clock, ``penstock_aio`` is
+the same for coroutines, ``penstock_broker`` has real sockets.
 
     python examples/pytest_usage.py        or: pytest examples/pytest_usage.py
 """
@@ -16,7 +16,7 @@ from penstock.testing.embedded import AsyncEmbedded, Embedded
 
 
 class Bank:
-    """What is tested: a handler that depends on something unreliable."""
+    """The code under test: a handler that depends on an unreliable service."""
 
     def __init__(self, *, down_for: int) -> None:
         self.down_for = down_for
@@ -92,6 +92,6 @@ async def test_coroutines_are_tested_the_same_way(penstock_aio: AsyncEmbedded) -
 
 
 if __name__ == "__main__":
-    # asyncio_mode: what a project has in its own configuration, for the test that is a coroutine.
+    # The test that is a coroutine needs asyncio_mode, which projects usually configure.
     options = ["-q", "--no-header", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
     sys.exit(subprocess.call([sys.executable, "-m", "pytest", *options, __file__]))

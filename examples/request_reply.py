@@ -1,4 +1,4 @@
-"""Ask and wait for the answer, over a topic: whoever consumes the request replies.
+"""Send a request over a topic and wait for the reply of its consumer.
 
 python examples/request_reply.py
 """
@@ -17,7 +17,7 @@ def main() -> None:
         service = PushConsumer("price-service", namesrv=mq.namesrv, start_from="first")
 
         @service.on("price-requests")
-        def tell_price(request: StoredMessage) -> None:
+        def quote_price(request: StoredMessage) -> None:
             price = PRICES.get(request.body.decode())
             if price is not None:
                 replier.reply(request, str(price).encode())
@@ -29,7 +29,7 @@ def main() -> None:
             try:
                 producer.request(Message("price-requests", b"unicorn"), timeout=0.5)
             except PenstockError as error:
-                print(f"nobody knows the price of a unicorn: {type(error).__name__}")
+                print(f"no price for a unicorn: {type(error).__name__}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A handler fails, is retried, gives up; the dead letter is read, and given to its group again.
+"""Retries, dead letters with their reasons, and redrive.
 
-The retries take minutes and this takes none: the clock is virtual.
+The retries would take minutes; a virtual clock makes them instant.
 
 python examples/retry_and_redrive.py
 """
@@ -42,7 +42,7 @@ def main() -> None:
             elif what == "flowers":
                 if attempt == 1:
                     print(f"{after()}  {what}: the bank is busy, again in 5 s")
-                    raise RetryLater("5s")  # this time, and not the usual 10 s
+                    raise RetryLater("5s")  # instead of the usual 10 s
                 print(f"{after()}  {what}: billed at attempt {attempt}")
             elif what == "a coat":
                 print(f"{after()}  {what}: no use trying again")
@@ -64,8 +64,8 @@ def main() -> None:
                     f"{letter.reason_type}: {letter.reason}"
                 )
 
-            cards_are_readable = True  # the handler was repaired
-            # The copies go to the group's retry topic: no other group sees them.
+            cards_are_readable = True  # the handler was fixed
+            # The copies go to the group's retry topic, so no other group receives them.
             mq.admin.redrive(GROUP, letters)
             mq.admin.settle_dead_letters(GROUP)
             mq.clock.advance("1m")
@@ -74,5 +74,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # the failures are meant
+    logging.disable(logging.WARNING)  # the failures are intended
     main()

@@ -1,4 +1,4 @@
-"""Archive a topic to Parquet, day by day; then send a part of it again.
+"""Archive a topic to Parquet by day, then replay a part of it.
 
 python examples/spark_archive_and_replay.py      (needs: pip install 'penstock[spark,java]')
 """
@@ -25,11 +25,11 @@ def main() -> None:
             first = archive(spark, "orders", f"{work}/archive", namesrv=mq.namesrv)
             print(f"archived {first.archived}, {first.total} in all")
             producer.send(Message("orders", b"order 61", keys=["o-61"], tag="paid"))
-        # Run it as often as you like: only what is new is added, nothing twice.
+        # Run it as often as you like: it adds new messages only.
         second = archive(spark, "orders", f"{work}/archive", namesrv=mq.namesrv)
         print(f"archived {second.archived}, {second.total} in all")
 
-        # What would be sent again, and then for real, at most 1,000 a second.
+        # First show what would be sent, then send it, at most 1,000 messages a second.
         chosen: Any = {"archive": f"{work}/archive", "tags": "paid", "namesrv": mq.namesrv}
         tried = replay(spark, "orders-again", dry_run=True, **chosen)
         print(f"a replay would send {tried.matched}")

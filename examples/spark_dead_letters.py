@@ -1,4 +1,4 @@
-"""Handle messages on Spark's executors, then repair the dead letters and give them back.
+"""Handle messages on Spark's executors, then repair and redrive the dead letters.
 
 python examples/spark_dead_letters.py      (needs: pip install 'penstock[spark,java]')
 """
@@ -16,7 +16,7 @@ GROUP = "billing"
 
 
 def bill(message: StoredMessage) -> None:
-    """Runs on executors. Return: done. Raise: retried, or given up."""
+    """Runs on executors. Returning acknowledges the message; raising retries or rejects it."""
     if message.body.startswith(b"?"):
         raise DeadLetter("amount cannot be read")
 
@@ -49,7 +49,7 @@ def main() -> None:
             letters, group=GROUP, audit=f"{work}/audit", repair=repair, namesrv=mq.namesrv
         )
         print("redriven:", result.redriven)
-        consume(source, bill, **settings).awaitTermination()  # goes on where it stopped
+        consume(source, bill, **settings).awaitTermination()  # continues where it stopped
         print("dead letters left:", dead_letters(spark, GROUP, namesrv=mq.namesrv).count())
 
 

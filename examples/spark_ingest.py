@@ -1,4 +1,4 @@
-"""Read a topic with Spark: as a table, and as a stream that a consumer group's lag shows.
+"""Read a topic with Spark as a table and as a stream, and write messages from a table.
 
 python examples/spark_ingest.py      (needs: pip install 'penstock[spark,java]')
 """
@@ -20,7 +20,7 @@ def main() -> None:
                 order = {"number": number, "amount": number * 10}
                 producer.send(Message("orders", json.dumps(order).encode(), tag="created"))
 
-        # A table: everything that is there now.
+        # A batch read: all messages stored so far.
         orders = (
             spark.read.format("penstock")
             .option("namesrv", mq.namesrv)
@@ -32,7 +32,7 @@ def main() -> None:
         )
         print("sum of all orders:", parsed.selectExpr("sum(it.amount)").collect()[0][0])
 
-        # A stream into Parquet: started again later, it goes on where it was.
+        # A stream into Parquet: when started again, it continues from its checkpoint.
         query = (
             spark.readStream.format("penstock")
             .option("namesrv", mq.namesrv)
@@ -51,7 +51,7 @@ def main() -> None:
         lag = sum(row.lag for row in mq.admin.group_lag("warehouse"))
         print("lag of group warehouse:", lag)
 
-        # And back: a table becomes messages.
+        # The opposite direction: rows become messages.
         (
             parsed.where("it.amount > 900")
             .selectExpr("to_json(it) AS body", "'large' AS tags")

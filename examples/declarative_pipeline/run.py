@@ -3,8 +3,8 @@
 python examples/declarative_pipeline/run.py   (needs: pip install 'penstock[spark,java]'
                                                'pyspark[pipelines]')
 
-It starts a broker in this process, sends orders, has ``spark-pipelines`` run the pipeline beside
-this file, and prints what came out. With a broker of your own, this is all you need:
+It starts a broker in this process, sends orders, runs the pipeline in this directory with
+``spark-pipelines`` and prints the result. With a broker of your own, this is all you need:
 
     NAMESRV_ADDR=127.0.0.1:9876 spark-pipelines run --spec spark-pipeline.yml
 """
@@ -30,7 +30,7 @@ ORDERS = 30
 
 
 def run_pipeline(namesrv: str, work: Path) -> None:
-    """What a shell would do; the pipeline's copy, checkpoints and tables are in ``work``."""
+    """Run ``spark-pipelines`` on a copy of the pipeline; tables and checkpoints go to ``work``."""
     pipeline = work / "pipeline"
     shutil.copytree(HERE, pipeline)
     spec = pipeline / "spark-pipeline.yml"
@@ -39,7 +39,7 @@ def run_pipeline(namesrv: str, work: Path) -> None:
     settings = {
         "spark.sql.warehouse.dir": f"file://{work}/tables",
         "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it runs for seconds only
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it runs only for seconds
     }
     words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     done = subprocess.run(
@@ -70,7 +70,7 @@ def main() -> None:
                 order = {"shop": f"shop-{number % 3}", "amount": number * 20}
                 body = json.dumps(order).encode()
                 producer.send(Message("orders", body, keys=[f"o-{number}"]))
-        print(f"{ORDERS} orders sent; spark-pipelines is at work ...", flush=True)
+        print(f"{ORDERS} orders sent; spark-pipelines is running ...", flush=True)
         run_pipeline(mq.namesrv, Path(name))
 
         sold = pyarrow.dataset.dataset(f"{name}/tables/sold_by_shop", format="parquet").to_table()

@@ -1,4 +1,4 @@
-"""Every example runs as its reader would run it, and prints what happened."""
+"""Every example runs as a reader would run it, and prints what happened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# What each must have said; patterns are looked for in this order.
+# What each must print; the patterns must occur in this order.
 PRINTED = {
     "hello": [r"sent SEND_OK", r"billing 'two books', keys \('order-1',\), tag created", r"done"],
     "async_client": [r"sent 100 messages to \d queues", r"billed 100 orders"],
@@ -51,7 +51,7 @@ PRINTED = {
     "pytest_usage": [r"4 passed"],
     "move_to_a_cluster": [
         r"on the laptop: billed 20 of 20",
-        r"brought along: 20 messages",
+        r"copied: 20 messages",
         r"on the cluster of 2 brokers: billed 50 of 50",
         r"lag there: 0",
     ],
@@ -59,7 +59,7 @@ PRINTED = {
 
 
 def run(name: str, directory: Path) -> str:
-    """Run an example where a reader might; what it printed."""
+    """Run an example in an empty directory and return its output."""
     environment = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
@@ -81,14 +81,14 @@ def test_an_example_runs_and_prints_what_happened(name: str, tmp_path: Path) -> 
     position = 0
     for pattern in PRINTED[name]:
         found = re.compile(pattern).search(printed, position)
-        assert found is not None, f"{pattern!r} not found, or not in this place, in:\n{printed}"
+        assert found is not None, f"{pattern!r} not found, or out of order, in:\n{printed}"
         position = found.end()
-    assert list(tmp_path.iterdir()) == [], "it left something behind"
+    assert list(tmp_path.iterdir()) == [], "the example left files behind"
 
 
 def test_every_example_is_run_and_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    # Those that need Spark are run with the tests of the Spark part.
+    # The examples that need Spark run in tests/spark.
     names = {path.stem for path in EXAMPLES.glob("*.py") if not path.stem.startswith("spark_")}
     assert names == set(PRINTED)
     assert all(f"({name}.py)" in listed for name in names)

@@ -1,7 +1,7 @@
-"""Orders from a topic to a table; what is sold by shop; large orders to another topic.
+"""Orders from a topic to a table, sales by shop, and large orders to another topic.
 
-``spark-pipelines`` runs the streams up to what the topic holds now, and goes on from there the next
-time. The address of the name server is ``NAMESRV_ADDR``, as for every client.
+``spark-pipelines`` processes what the topic holds now and continues from there in the next run. The
+environment variable ``NAMESRV_ADDR`` names the name server, as for every client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGE = 500
 
 @dp.table
 def orders() -> DataFrame:
-    """Every order once, as columns."""
+    """Each order as one row."""
     body = F.from_json(F.col("body").cast("string"), "shop STRING, amount INT")
     return (
         spark.readStream.format("penstock")
@@ -32,7 +32,7 @@ def orders() -> DataFrame:
 
 @dp.materialized_view
 def sold_by_shop() -> DataFrame:
-    """What each shop has sold."""
+    """Sales of each shop."""
     return (
         spark.read.table("orders")
         .groupBy("shop")
@@ -45,7 +45,7 @@ dp.create_sink("large_orders", "penstock", {"topic": "large-orders"})
 
 @dp.append_flow(target="large_orders")
 def large() -> DataFrame:
-    """Large orders, for whoever wants to have a look at them."""
+    """Large orders as messages."""
     return (
         spark.readStream.table("orders")
         .where(F.col("amount") >= LARGE)
