@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from penstock.client.arguments import AccessOptions, session_settings, split
+from penstock.client.requests import Request, body_bytes
 from penstock.client.session import session_registry
 from penstock.client.session.client_session import ClientSession
 from penstock.client.session.host import Host
@@ -22,7 +23,6 @@ from penstock.errors import (
     ConfigError,
     LifecycleError,
     NameserverUnavailable,
-    ProtocolError,
     RemotingError,
     ServiceNotAvailable,
     TopicNotFound,
@@ -144,9 +144,12 @@ class ClusterRequests:
         seconds: float | None = None,
     ) -> Command:
         """Ask one server; anything but success is an error that names it and ``about``."""
-        return await self.session.calls.ask(
-            address, code, header, body, about=about, seconds=seconds or self._timeout
-        )
+        request = Request(code=code, about=about, header=header, body=body, read=lambda a: a)
+        return await self.call(address, request, seconds)
+
+    async def call(self, address: str, request: Request[_T], seconds: float | None = None) -> _T:
+        """Send a request to one server, with the timeout of this administrator."""
+        return await self.session.calls.call(address, request, seconds or self._timeout)
 
     async def ask_body(
         self,
@@ -160,7 +163,7 @@ class ClusterRequests:
     ) -> _Body:
         """Ask one server for a structured body."""
         answer = await self.ask(address, code, header, about=about, seconds=seconds)
-        return decode_body(body_type, received(answer))
+        return decode_body(body_type, body_bytes(answer))
 
     async def ask_nameserver(
         self, code: int, header: DataclassInstance | None = None, *, about: str
@@ -205,7 +208,7 @@ class ClusterRequests:
         answer = await self.ask_nameserver(
             RequestCode.GET_BROKER_CLUSTER_INFO, about="the brokers of the cluster"
         )
-        return decode_body(bodies.routes.ClusterInfo, received(answer))
+        return decode_body(bodies.routes.ClusterInfo, body_bytes(answer))
 
     async def masters(self, brokers: Iterable[str] | None = None) -> dict[str, str]:
         """The addresses of masters by broker name: of all, or of the brokers named."""
@@ -256,10 +259,3 @@ class ClusterRequests:
             for broker in route.brokers
             if broker.master is not None and broker.broker_name in with_queues
         }
-
-
-def received(answer: Command) -> bytes:
-    """The body of an answer."""
-    if not isinstance(answer.body, bytes):
-        raise ProtocolError(f"a received body of type {type(answer.body).__name__}")
-    return answer.body

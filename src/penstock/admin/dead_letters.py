@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from penstock.admin.cluster_requests import on_host
 from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
 from penstock.admin.reports import DeadLetterQueue, DeadLetterRow
+from penstock.client import requests
 from penstock.client.producing.receipts import Receipt
 from penstock.client.session.client_session import INNER_PRODUCER
 from penstock.client.settings import ProducerSettings
@@ -118,7 +119,9 @@ class DeadLetterActions(MessageActions):
         queues = [MessageQueue(topic, row.broker_name, row.queue_id) for row in ends]
         marks = await asyncio.gather(
             *(
-                self.session.calls.committed(masters[queue.broker_name], TOOLS_GROUP, queue)
+                self.session.calls.call(
+                    masters[queue.broker_name], requests.committed(TOOLS_GROUP, queue)
+                )
                 for queue in queues
             )
         )
@@ -289,9 +292,8 @@ class DeadLetterActions(MessageActions):
                 )
         masters = await self.topic_masters(topic) if wanted else {}
         for key, offset in wanted.items():
-            await self.session.calls.commit(
-                masters[key[0]], TOOLS_GROUP, places[key].queue, offset, oneway=False
-            )
+            commit = requests.commit(TOOLS_GROUP, places[key].queue, offset)
+            await self.session.calls.call(masters[key[0]], commit)
         return {places[key].queue: offset for key, offset in wanted.items()}
 
     @on_host
@@ -310,9 +312,8 @@ class DeadLetterActions(MessageActions):
             # letters that count as settled.
             masters = await self.topic_masters(name)
             for place in await self._dead_letter_queues(name):
-                await self.session.calls.commit(
-                    masters[place.queue.broker_name], TOOLS_GROUP, place.queue, 0, oneway=False
-                )
+                commit = requests.commit(TOOLS_GROUP, place.queue, 0)
+                await self.session.calls.call(masters[place.queue.broker_name], commit)
         await super()._delete(name)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.admin.cluster_requests import on_host, received
+from penstock.admin.cluster_requests import on_host
 from penstock.admin.offsets import OffsetActions
 from penstock.admin.reports import QueueSlice
 from penstock.client.arguments import Time, timestamp_ms
-from penstock.client.session.calls import refusal
+from penstock.client.requests import body_bytes, refusal
 from penstock.errors import InvalidArgument, NotFound, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
@@ -92,7 +92,7 @@ class MessageActions(OffsetActions):
             )
         except RequestRefused:
             return None
-        found = messages_from_pull(received(answer), names[0])
+        found = messages_from_pull(body_bytes(answer), names[0])
         return found[0] if found else None
 
     async def _in_any_topic(self, msg_id: str) -> list[StoredMessage]:
@@ -148,7 +148,7 @@ class MessageActions(OffsetActions):
                 )
             except NotFound:
                 return b""
-            return received(answer)
+            return body_bytes(answer)
 
         found = [
             message
@@ -200,7 +200,7 @@ class MessageActions(OffsetActions):
             ends = decode_header(headers.pull.PullMessageResult, answer.ext)
             if answer.code == ResponseCode.SUCCESS:
                 messages += messages_from_pull(
-                    received(answer), queue.broker_name, keep_unreadable=True
+                    body_bytes(answer), queue.broker_name, keep_unreadable=True
                 )
             is_moving = ends.next_begin_offset != offset
             offset = ends.next_begin_offset

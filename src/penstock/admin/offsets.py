@@ -8,6 +8,7 @@ import re
 from penstock.admin.cluster_requests import on_host
 from penstock.admin.groups import GroupActions
 from penstock.admin.reports import QueueLag, QueueRange
+from penstock.client import requests
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.errors import (
     ConsumerNotOnline,
@@ -116,7 +117,9 @@ class OffsetActions(GroupActions):
             if wanted > row.last_timestamp:
                 return row.max_offset
             queue = MessageQueue(name, row.broker_name, row.queue_id)
-            found = await self.session.calls.offset_at(masters[row.broker_name], queue, wanted)
+            found = await self.session.calls.call(
+                masters[row.broker_name], requests.offset_at(queue, wanted)
+            )
             return min(max(found, row.min_offset), row.max_offset)
 
         offsets = await asyncio.gather(*map(at, ends))
@@ -192,13 +195,13 @@ class OffsetActions(GroupActions):
         """Commit for a group that nobody is connected for."""
         calls = self.session.calls
         if timestamp == TO_THE_END:
-            target = await calls.max_offset(address, queue)
+            target = await calls.call(address, requests.max_offset(queue))
         else:
-            target = await calls.offset_at(address, queue, timestamp)
-        before = await calls.committed(address, group, queue)
+            target = await calls.call(address, requests.offset_at(queue, timestamp))
+        before = await calls.call(address, requests.committed(group, queue))
         if not force and before is not None and before <= target:
             return queue, before
-        await calls.commit(address, group, queue, target, oneway=False)
+        await calls.call(address, requests.commit(group, queue, target))
         return queue, target
 
     async def _reset_queue(
@@ -213,18 +216,18 @@ class OffsetActions(GroupActions):
             )
         calls = self.session.calls
         low, high = (
-            await calls.min_offset(address, queue),
-            await calls.max_offset(address, queue),
+            await calls.call(address, requests.min_offset(queue)),
+            await calls.call(address, requests.max_offset(queue)),
         )
         if isinstance(to, int):
             target = to
         elif (timestamp := _timestamp(to)) == TO_THE_END:
             target = high
         else:
-            target = await calls.offset_at(address, queue, timestamp)
+            target = await calls.call(address, requests.offset_at(queue, timestamp))
         if not low <= target <= high:
             raise InvalidArgument(f"offset {target} of {queue}", expected=f"{low} to {high}")
-        before = await calls.committed(address, group, queue)
+        before = await calls.call(address, requests.committed(group, queue))
         if not force and before is not None and before <= target:
             return {queue: before}
         if await self._resets_by_queue(address):
@@ -246,7 +249,7 @@ class OffsetActions(GroupActions):
             )
         # Not done where a reset is possible: a broker that keeps an earlier reset for a group that
         # has not connected since says yes to a commit and forgets it.
-        await calls.commit(address, group, queue, target, oneway=False)
+        await calls.call(address, requests.commit(group, queue, target))
         return {queue: target}
 
     async def _resets_by_queue(self, address: str) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.admin.cluster_requests import ClusterRequests, on_host, received
+from penstock.admin.cluster_requests import ClusterRequests, on_host
 from penstock.admin.reports import QueueRange
+from penstock.client import requests
+from penstock.client.requests import body_bytes
 from penstock.errors import (
     InvalidArgument,
     RemotingError,
@@ -49,7 +51,7 @@ class TopicActions(ClusterRequests):
         answer = await self.ask_nameserver(
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, about="all topics"
         )
-        names = set(decode_body(bodies.common.TopicList, received(answer)).topic_list)
+        names = set(decode_body(bodies.common.TopicList, body_bytes(answer)).topic_list)
         names = {name for name in names if self.is_ours(name)}
         if not internal:
             system = await self._system_topics()
@@ -60,7 +62,7 @@ class TopicActions(ClusterRequests):
         """Names of clusters and brokers, and what one broker counts among the system topics."""
         about = "system topics"
         answer = await self.ask_nameserver(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, about=about)
-        known = decode_body(bodies.common.TopicList, received(answer))
+        known = decode_body(bodies.common.TopicList, body_bytes(answer))
         system = set(known.topic_list)
         if known.broker_addr:
             code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
@@ -133,7 +135,7 @@ class TopicActions(ClusterRequests):
             pause = ROUTE_STEP
             while True:
                 try:
-                    route = await calls.route(address, topic)
+                    route = await calls.call(address, requests.route(topic))
                 except RemotingError:
                     break
                 answered += 1

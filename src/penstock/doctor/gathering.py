@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from penstock.admin import Client
 from penstock.admin.admin import Admin
-from penstock.admin.cluster_requests import received
 from penstock.admin.groups import RELAY_SECONDS
+from penstock.client.requests import body_bytes
 from penstock.doctor import members
 from penstock.doctor.facts import (
     BrokerFacts,
@@ -100,7 +100,7 @@ async def _nameserver(admin: Admin, address: str) -> NameserverFacts:
         answer = await admin.ask(
             address, RequestCode.GET_BROKER_CLUSTER_INFO, about="the brokers of the cluster"
         )
-        info = decode_body(ClusterInfo, received(answer))
+        info = decode_body(ClusterInfo, body_bytes(answer))
     except PenstockError as error:
         return NameserverFacts(address, error=error.what)
     return NameserverFacts(

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from penstock.admin.admin import Admin
+from penstock.client import requests
 from penstock.doctor.facts import (
     DeadLetterFacts,
     QueueFacts,
     SampledMessage,
     TopicFacts,
 )
-from penstock.errors import NotFound, PenstockError, TopicNotFound
+from penstock.errors import PenstockError, TopicNotFound
 from penstock.model import MessageQueue, Subscription, TopicRoute
 from penstock.model.names import READ, dead_letter_topic, retry_topic
 from penstock.model.subscription import EVERYTHING
@@ -20,8 +21,6 @@ from penstock.protocol.bodies.groups import SubscriptionGroupTable
 from penstock.protocol.bodies.stats import TopicOffset, TopicStats
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import GetTopicStats
-from penstock.protocol.headers.codec import decode_header
-from penstock.protocol.headers.offsets import OffsetResult, QueryConsumerOffset
 
 SAMPLED_QUEUES = 16
 SAMPLED_MESSAGES = 32
@@ -76,7 +75,7 @@ class TopicGathering:
         failures: list[str] = []
         for address in session.nameservers.addresses:
             try:
-                routes[address] = await session.calls.route(address, name)
+                routes[address] = await session.calls.call(address, requests.route(name))
             except PenstockError as error:
                 failures.append(error.what)
         return routes, None if routes else "; ".join(failures)
@@ -129,20 +128,9 @@ class TopicGathering:
 
     async def _committed(self, address: str, queue: MessageQueue) -> int | None:
         # A broker would rather say 0 than that there is none; 4.9 cannot be kept from it.
-        header = QueryConsumerOffset(
-            self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
-        )
-        try:
-            answer = await self._admin.ask(
-                address,
-                RequestCode.QUERY_CONSUMER_OFFSET,
-                header,
-                about=f"group {self._group!r} in {queue}",
-            )
-        except NotFound:
-            return None
-        offset = decode_header(OffsetResult, answer.ext).offset
-        return None if offset < 0 else offset
+        request = requests.committed(self._group, queue, or_zero=False)
+        offset = await self._admin.call(address, request)
+        return None if offset is None or offset < 0 else offset
 
     async def _sample(self, queues: Sequence[QueueFacts]) -> tuple[SampledMessage, ...] | None:
         """The newest messages of each queue; None when they may not be read."""

@@ -18,12 +18,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.client.cluster_access import ClusterAccess
-from penstock.client.session.calls import refusal
+from penstock.client.requests import body_bytes, refusal
 from penstock.errors import (
     ConnectionLost,
     NameserverUnavailable,
     PenstockError,
-    ProtocolError,
     TopicNotFound,
 )
 from penstock.model import TopicRoute
@@ -238,11 +237,3 @@ def _after_fork() -> None:
     global _shared_lock
     _shared_lock = threading.Lock()
     _shared.clear()
-
-
-def body_bytes(answer: Command) -> bytes:
-    """The body of a received answer."""
-    body = answer.body
-    if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
-    raise ProtocolError(f"a received body of type {type(body).__name__}")

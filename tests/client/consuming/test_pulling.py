@@ -651,7 +651,7 @@ async def test_a_queue_whose_pulls_got_lost_is_taken_anew_after_two_minutes(benc
 
 
 def test_an_unusual_answer_to_a_pull_is_an_error_with_its_code() -> None:
-    from penstock.client.session.calls import refusal
+    from penstock.client.requests import refusal
 
     error = refusal(Command(ResponseCode.NO_PERMISSION, remark="sealed"), PULL, "b:1", "T@b:0")
     assert isinstance(error, RequestRefused)

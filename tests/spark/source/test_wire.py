@@ -17,6 +17,7 @@ import trustme
 from tests.spark.source.brokers import create
 
 from penstock.client.cluster_access import ClusterAccess
+from penstock.client.requests import body_bytes
 from penstock.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -30,7 +31,7 @@ from penstock.protocol.commands import RESPONSE, Command, decode_command, encode
 from penstock.protocol.frames import FrameDecoder
 from penstock.spark.connections import Connection
 from penstock.spark.source.options import parse_read
-from penstock.spark.wire import Wire, body_bytes
+from penstock.spark.wire import Wire
 from penstock.testing.embedded import Embedded
 
 PLAIN = ClusterAccess(namesrv=("127.0.0.1:1",))

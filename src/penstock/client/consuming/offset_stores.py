@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from penstock.client import requests
 from penstock.client.session.calls import Calls
 from penstock.client.session.routes import BrokerAddress
 from penstock.errors import PenstockError, StoreError
@@ -150,7 +151,9 @@ class BrokerOffsetStore:
                 return offset
         try:
             replica = await self._session.find_broker(queue)
-            committed = await self._session.calls.committed(replica.address, self._group, queue)
+            committed = await self._session.calls.call(
+                replica.address, requests.committed(self._group, queue)
+            )
         except PenstockError as error:
             log.warning("offset not read group=%s queue=%s error=%s", self._group, queue, error)
             return READ_FAILED
@@ -179,17 +182,15 @@ class BrokerOffsetStore:
 
     async def commit_to_broker(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
         replica = await self._session.find_broker(queue)
-        commit = functools.partial(
-            self._session.calls.commit, replica.address, self._group, queue, offset, oneway=oneway
-        )
-        # Apache's brokers make the table of a group and a topic with its first commit, and without
-        # a lock: of several at once all but one may get lost. What is lost of one-way commits comes
-        # again with the next ones; those that are waited for may be the last.
-        table = (queue.broker_name, queue.topic)
-        if oneway or table in self._begun:
+        calls, request = self._session.calls, requests.commit(self._group, queue, offset)
+        commit = functools.partial(calls.call, replica.address, request)
+        table = requests.offset_table(queue)
+        if oneway:
+            await calls.tell(replica.address, request)
+        elif table in self._begun:
             await commit()
         elif (first := self._beginning.get(table)) is not None:
-            # Whatever became of it: one after the other, they would wait for a silent broker as
+            # Go on even if it failed: one after the other, they would wait for a silent broker as
             # many times as there are queues.
             await first.wait()
             await commit()

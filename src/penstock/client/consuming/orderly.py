@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from penstock.client import requests
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.executors import Executor
 from penstock.client.consuming.listeners import Job, Listener
@@ -339,11 +340,13 @@ class OrderlyRunner:
         state = self._state
         try:
             replica = await state.session.find_broker(queues[0].queue, only_this=True)
-            locks = await state.session.calls.lock(
+            locks = await state.session.calls.call(
                 replica.address,
-                state.group,
-                state.session.client_id,
-                sorted(queue.queue for queue in queues),
+                requests.lock(
+                    state.group,
+                    state.session.client_id,
+                    sorted(queue.queue for queue in queues),
+                ),
             )
         except PenstockError as error:
             # Nothing changes; if it goes on, the locks expire by themselves.

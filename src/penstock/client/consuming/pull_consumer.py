@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from penstock.client import requests
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.offset_stores import BrokerOffsetStore
@@ -317,8 +318,8 @@ class PullConsumerCore:
         """Go on at another offset of an assigned queue; it is committed as what is polled is."""
         self._holding(queue)
         address = (await self.session.find_broker(queue)).address
-        low = await self.session.calls.min_offset(address, queue)
-        high = await self.session.calls.max_offset(address, queue)
+        low = await self.session.calls.call(address, requests.min_offset(queue))
+        high = await self.session.calls.call(address, requests.max_offset(queue))
         if not low <= offset <= high:
             raise InvalidArgument(f"offset {offset} of {queue}", expected=f"{low} to {high}")
         # Meanwhile it may have gone to another member.
@@ -334,7 +335,9 @@ class PullConsumerCore:
     async def seek_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the first message stored at that time or later."""
         address = (await self.session.find_broker(queue)).address
-        await self.seek(queue, await self.session.calls.offset_at(address, queue, timestamp_ms))
+        await self.seek(
+            queue, await self.session.calls.call(address, requests.offset_at(queue, timestamp_ms))
+        )
 
     def pause(self, queues: frozenset[MessageQueue] | None = None) -> None:
         """Hand out nothing of these queues, and read no further ahead; None: of all read now."""

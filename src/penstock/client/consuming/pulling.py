@@ -32,7 +32,7 @@ from penstock.client.consuming.message_batches import (
 from penstock.client.consuming.offset_stores import ReadFrom
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.subscriptions import passes, takes_all
-from penstock.client.session.calls import refusal
+from penstock.client.requests import refusal
 from penstock.errors import (
     PenstockError,
     ProtocolError,

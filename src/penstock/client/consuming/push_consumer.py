@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from penstock.client import requests
 from penstock.client.consuming.concurrent import ConcurrentRunner
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.executors import Executor
@@ -224,11 +225,9 @@ class PushConsumerCore:
         subscription = self.state.subscriptions[topic]
         addresses = self.session.routes.addresses_of(topic)
         if subscription is not None and addresses:
-            await self.session.calls.check_filter(
+            await self.session.calls.call(
                 self.session.chance.choice(addresses),
-                self.session.client_id,
-                self.group,
-                subscription,
+                requests.check_filter(self.session.client_id, self.group, subscription),
             )
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> list[StoredMessage]:
@@ -315,8 +314,8 @@ class PushConsumerCore:
         for queues in by_broker.values():
             try:
                 replica = await self.session.find_broker(queues[0], only_this=True)
-                await self.session.calls.unlock(
-                    replica.address, self.group, self.session.client_id, queues, oneway=False
+                await self.session.calls.call(
+                    replica.address, requests.unlock(self.group, self.session.client_id, queues)
                 )
             except PenstockError as error:
                 log.warning("locks not given back group=%s error=%s", self.group, error)
@@ -428,7 +427,9 @@ class PushConsumerCore:
     async def seek_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the first message stored at that time or later."""
         address = (await self.session.find_broker(queue)).address
-        await self.seek(queue, await self.session.calls.offset_at(address, queue, timestamp_ms))
+        await self.seek(
+            queue, await self.session.calls.call(address, requests.offset_at(queue, timestamp_ms))
+        )
 
     def assignment(self) -> set[MessageQueue]:
         """The queues held now, those of the retry topic left out."""

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.client import requests
 from penstock.client.consuming.assignment import runs_user_code, share
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.offset_stores import NONE_STORED, ReadFrom
@@ -116,7 +117,7 @@ class Rebalancer:
         if not addresses:
             return None
         address = state.session.chance.choice(addresses)
-        members = await state.session.calls.members(address, state.group)
+        members = await state.session.calls.call(address, requests.members(state.group))
         if not members:
             return None
         if state.session.client_id not in members and topic not in self._unlisted:
@@ -241,8 +242,8 @@ class Rebalancer:
         session = self._state.session
         try:
             replica = await session.find_broker(queue, only_this=True)
-            await session.calls.unlock(
-                replica.address, self._state.group, session.client_id, [queue], oneway=True
+            await session.calls.tell(
+                replica.address, requests.unlock(self._state.group, session.client_id, [queue])
             )
         except PenstockError as error:
             # The broker's lock ends by itself after a minute.
@@ -299,8 +300,10 @@ class Rebalancer:
             return 0
         address = (await state.session.find_broker(queue)).address
         if start.where == "last" or is_retry:
-            return await state.session.calls.max_offset(address, queue)
-        return await state.session.calls.offset_at(address, queue, start.timestamp_ms)
+            return await state.session.calls.call(address, requests.max_offset(queue))
+        return await state.session.calls.call(
+            address, requests.offset_at(queue, start.timestamp_ms)
+        )
 
     def repair(self, cursor: PullCursor) -> None:
         """A queue was pulled at an illegal offset: set the right one, then take the queue anew."""

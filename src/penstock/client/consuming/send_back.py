@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 
+from penstock.client import requests
 from penstock.client.consuming.outcomes import DEAD_LETTER_LEVEL, Outcome
 from penstock.client.consuming.retry_rules import is_last, reason_of, retry_copy, send_back_header
 from penstock.client.producing.producer import ProducerCore
@@ -58,7 +59,7 @@ class FailedMessages:
                 self._settings.max_reconsume_times,
                 unit_mode=self._settings.unit_mode,
             )
-            await self._session.calls.send_back(address, header, reason)
+            await self._session.calls.call(address, requests.send_back(header, reason))
         except PenstockError as error:
             log.warning(
                 "send-back failed, sending to the retry topic group=%s msg_id=%s error=%s",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.client.producing.outgoing import OutgoingMessage
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt
-from penstock.client.session.calls import refusal
+from penstock.client.requests import refusal
 from penstock.errors import (
     PenstockError,
     ProtocolError,

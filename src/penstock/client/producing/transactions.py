@@ -12,13 +12,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.client import requests
 from penstock.client.consuming.listeners import is_coroutine_function
 from penstock.client.producing.outgoing import make_outgoing
 from penstock.client.producing.receipts import Receipt, SendStatus
 from penstock.errors import InvalidArgument
 from penstock.model import Message, StoredMessage
 from penstock.model.names import Property
-from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.transactions import EndTransaction, TransactionDecision
 from penstock.protocol.records.message_ids import parse_offset_message_id
 from penstock.protocol.records.sys_flags import SysFlag
@@ -101,7 +101,7 @@ async def end_transaction(producer: ProducerCore, half: HalfMessage, decision: i
         topic=half.message.topic,
     )
     replica = await producer.session.find_broker(stored.queue, only_this=True)
-    await producer.session.calls.tell(replica.address, RequestCode.END_TRANSACTION, end)
+    await producer.session.calls.tell(replica.address, requests.end_transaction(end))
     if producer.tracer is not None:
         producer.tracer.transaction_ended(
             half.message,

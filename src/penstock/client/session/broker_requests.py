@@ -18,15 +18,16 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.client.requests import body_bytes, end_transaction
 from penstock.client.session.members import ConsumerMember
-from penstock.errors import PenstockError, ProtocolError, RequestCodeNotSupported, RequestRefused
+from penstock.errors import PenstockError, RequestCodeNotSupported, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Property
 from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
-from penstock.protocol.headers.codec import decode_header, encode_header
+from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.records.codec import decode_record
 from penstock.protocol.records.compression import decompress
 from penstock.protocol.records.pulled import message_from_record
@@ -82,7 +83,7 @@ class BrokerRequests:
     def _reset_offsets(self, peer: Peer, request: Command) -> Answer:
         ask = decode_header(headers.clients.ResetOffset, request.ext)
         member = self._consumer(ask.group)
-        offsets = decode_body(bodies.offsets.ResetOffsets, _body(request)).offset_table
+        offsets = decode_body(bodies.offsets.ResetOffsets, body_bytes(request)).offset_table
         log.info("offsets reset group=%s topic=%s broker=%s", ask.group, ask.topic, peer.remote)
         self._session.tasks.spawn(
             member.reset_offsets(ask.topic, offsets), f"reset {ask.group} {ask.topic}"
@@ -102,7 +103,7 @@ class BrokerRequests:
     def _consume_directly(self, peer: Peer, request: Command) -> Answer:
         ask = decode_header(headers.clients.ConsumeMessageDirectly, request.ext)
         member = self._consumer(ask.consumer_group)
-        message = message_from_record(decode_record(_body(request)), ask.broker_name or "")
+        message = message_from_record(decode_record(body_bytes(request)), ask.broker_name or "")
         promise = Promise()
 
         async def consume() -> None:
@@ -121,7 +122,7 @@ class BrokerRequests:
         sys_flag = ask.sys_flag
         message = StoredMessage(
             ask.topic,
-            decompress(_body(request), sys_flag),
+            decompress(body_bytes(request), sys_flag),
             (ask.properties or "").encode(),
             MessageQueue(ask.topic, "", ask.queue_id),
             0,
@@ -145,7 +146,7 @@ class BrokerRequests:
 
     def _check_transaction(self, peer: Peer, request: Command) -> Answer:
         ask = decode_header(headers.transactions.CheckTransactionState, request.ext)
-        message = message_from_record(decode_record(_body(request)), "")
+        message = message_from_record(decode_record(body_bytes(request)), "")
         group = message.properties.get(Property.PRODUCER_GROUP, "")
         member = self._session.producers.get(group)
         if member is None:
@@ -163,17 +164,8 @@ class BrokerRequests:
                 transaction_id=ask.transaction_id,
                 topic=message.topic,
             )
-            command = Command(RequestCode.END_TRANSACTION, ext=encode_header(end))
-            self._session.calls.sign(command)
             if not peer.is_closed:
-                peer.oneway(command)
+                peer.oneway(self._session.calls.signed(end_transaction(end).command()))
 
         member.check_transaction(message, answer)
         return None
-
-
-def _body(request: Command) -> bytes:
-    body = request.body
-    if not isinstance(body, bytes):
-        raise ProtocolError(f"a received body of type {type(body).__name__}")
-    return body

@@ -18,8 +18,9 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 
+from penstock.client import requests
 from penstock.client.session.broker_requests import BrokerRequests
-from penstock.client.session.calls import Calls, encode_heartbeat
+from penstock.client.session.calls import Calls
 from penstock.client.session.members import ConsumerMember, ProducerMember
 from penstock.client.session.nameservers import NameServers
 from penstock.client.session.routes import BrokerAddress, RouteTable, template_route
@@ -35,6 +36,7 @@ from penstock.model import MessageQueue, StoredMessage, TopicRoute
 from penstock.model.names import DEFAULT_TOPIC, RETRY_PREFIX
 from penstock.model.route import MASTER_ID
 from penstock.protocol import bodies
+from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.commands import Language
 from penstock.remoting.peer import Peer
 from penstock.remoting.pool import Pool
@@ -185,14 +187,13 @@ class ClientSession:
     async def _tell_brokers_goodbye(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
+        leave = requests.unregister(
+            self.client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+
         async def tell(address: str) -> None:
             try:
-                await self.calls.unregister(
-                    address,
-                    self.client_id,
-                    producer_group=producer_group,
-                    consumer_group=consumer_group,
-                )
+                await self.calls.call(address, leave)
             except PenstockError as error:
                 # The broker forgets us by itself when the connection ends.
                 log.info("unregister failed address=%s error=%s", address, error)
@@ -230,7 +231,7 @@ class ClientSession:
 
     async def _greet(self, address: str, peer: Peer) -> None:
         try:
-            await self._heartbeat(address, encode_heartbeat(self.heartbeat_data()))
+            await self._heartbeat(address, encode_body(self.heartbeat_data()))
         except PenstockError as error:
             log.warning("heartbeat failed address=%s error=%s", address, error)
         finally:
@@ -267,7 +268,7 @@ class ClientSession:
         """Tell every known broker which groups live here; whether anyone listened."""
         if self.is_unused:
             return False
-        data = encode_heartbeat(self.heartbeat_data())
+        data = encode_body(self.heartbeat_data())
 
         async def tell(address: str) -> bool:
             try:
@@ -290,7 +291,7 @@ class ClientSession:
         await self.heartbeat_all()
 
     async def _heartbeat(self, address: str, data: bytes) -> None:
-        answer = await self._plain_calls.heartbeat(address, data)
+        answer = await self._plain_calls.call(address, requests.heartbeat(data))
         self.broker_versions[address] = answer.version
         # Nobody else writes brokers in Python; ours keeps the reasons of send-backs.
         if answer.language is Language.PYTHON:

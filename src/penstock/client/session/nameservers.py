@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from penstock.client import requests
 from penstock.client.session.calls import Calls
 from penstock.errors import NameserverUnavailable, ProtocolError, RemotingError, RequestRefused
 from penstock.model import TopicRoute
@@ -35,7 +36,7 @@ class NameServers:
         for _ in self.addresses:
             address = self.current
             try:
-                route = await self._calls.route(address, topic)
+                route = await self._calls.call(address, requests.route(topic))
             except (RemotingError, RequestRefused, ProtocolError) as error:
                 failures.append(str(error))
                 self._current = (self._current + 1) % len(self.addresses)

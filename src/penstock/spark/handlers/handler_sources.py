@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from penstock.client.consuming.subscriptions import restored_topic
+from penstock.client.requests import body_bytes
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import RETRY_PREFIX, Property, retry_topic
@@ -43,7 +44,6 @@ from penstock.spark.source.planning import Range, TaskRanges
 from penstock.spark.source.readers import StreamReader
 from penstock.spark.source.stream_driver import Offsets, StreamDriver
 from penstock.spark.source.topic_driver import TopicDriver
-from penstock.spark.wire import body_bytes
 
 log = logging.getLogger(__name__)
 

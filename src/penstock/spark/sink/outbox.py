@@ -21,7 +21,7 @@ from penstock.client.cluster_access import ClusterAccess
 from penstock.client.producing.receipts import receipt
 from penstock.client.producing.selection import RoundRobin
 from penstock.client.producing.sending import RETRIED_CODES
-from penstock.client.session.calls import refusal
+from penstock.client.requests import refusal
 from penstock.errors import (
     ConnectionLost,
     PenstockError,

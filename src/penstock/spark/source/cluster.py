@@ -11,14 +11,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
+from penstock.client import requests
 from penstock.client.cluster_access import ClusterAccess
-from penstock.client.session.calls import refusal
+from penstock.client.requests import Request, body_bytes
 from penstock.errors import (
     InvalidArgument,
     NameserverUnavailable,
-    NotFound,
     PenstockError,
     ProtocolError,
     TopicNotFound,
@@ -34,20 +34,13 @@ from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.protocol.headers.offsets import (
     EarliestStoreTimeResult,
     GetEarliestStoreTime,
-    GetMaxOffset,
-    GetMinOffset,
-    OffsetResult,
-    QueryConsumerOffset,
-    SearchOffset,
-    UpdateConsumerOffset,
 )
 from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.protocol.records.pulled import messages_from_pull
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.wire import Wire, body_bytes
+from penstock.spark.wire import Wire
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+_T = TypeVar("_T")
 
 ROUTE_SECONDS = 2.0
 """How old a route may be: a queue that was added is seen that much later."""
@@ -152,19 +145,11 @@ class Cluster:
 
         With ``failures`` what cannot be asked is noted there, and its queues left out.
         """
-        code = RequestCode.GET_MAX_OFFSET
-        found: dict[MessageQueue, int] = {}
-        for queue, answer in self._ask(
-            queues, code, lambda q, topic: GetMaxOffset(topic, q.queue_id), failures
-        ):
-            with _noting(failures):
-                found[queue] = _offset(answer, code, queue)
-        return found
+        return _offsets(self._ask(queues, requests.max_offset, failures), failures)
 
     def earliest(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The first message of each queue."""
-        code = RequestCode.GET_MIN_OFFSET
-        return self._offsets(queues, code, lambda q, topic: GetMinOffset(topic, q.queue_id))
+        return _offsets(self._ask(queues, requests.min_offset))
 
     def committed(
         self, queues: Iterable[MessageQueue], *, guessed: bool = True
@@ -174,25 +159,15 @@ class Cluster:
         Unless ``guessed`` is false, brokers say 0 for a new group in a queue whose first message
         is still in memory.
         """
-        found: dict[MessageQueue, int] = {}
-        for queue, answer in self._ask(
-            queues,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            lambda q, topic: QueryConsumerOffset(
-                self.group, topic, q.queue_id, None if guessed else False
-            ),
-        ):
-            if answer.code != NotFound.code:
-                found[queue] = _offset(answer, RequestCode.QUERY_CONSUMER_OFFSET, queue)
-        return found
+        or_zero = None if guessed else False
+        return _offsets(
+            self._ask(queues, lambda q: requests.committed(self.group, q, or_zero=or_zero))
+        )
 
     def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         """The first message of each queue that was stored at that time or later."""
         queues = list(queues)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        found = self._offsets(
-            queues, code, lambda q, topic: SearchOffset(topic, q.queue_id, timestamp_ms)
-        )
+        found = _offsets(self._ask(queues, lambda q: requests.offset_at(q, timestamp_ms)))
         ends = self.latest(queues)
         for queue in queues:
             # After the last message Apache's brokers name that one, not the place behind it.
@@ -225,32 +200,23 @@ class Cluster:
 
         With ``failures`` what cannot be reached or refuses is noted there, and the rest moved.
         """
-        ahead, others = _in_commit_order(offsets)
-        moved = self._commit(ahead, offsets, failures)
-        reached = {(queue.broker_name, queue.topic) for queue in moved}
-        others = [queue for queue in others if (queue.broker_name, queue.topic) in reached]
-        return moved + self._commit(others, offsets, failures)
+        # One commit to each offset table first, then the others; see `requests.offset_table`.
+        first: dict[tuple[str, str], MessageQueue] = {}
+        for queue in offsets:
+            first.setdefault(requests.offset_table(queue), queue)
+        moved = self._commit(first.values(), offsets, failures)
+        others = set(offsets).difference(first.values())
+        reached = [q for q in offsets if q in others and first[requests.offset_table(q)] in moved]
+        return [*moved, *self._commit(reached, offsets, failures)]
 
     def _commit(
         self,
-        queues: list[MessageQueue],
+        queues: Iterable[MessageQueue],
         offsets: Mapping[MessageQueue, int],
         failures: list[PenstockError] | None,
-    ) -> list[MessageQueue]:
-        code = RequestCode.UPDATE_CONSUMER_OFFSET
-        moved = []
-        for queue, answer in self._ask(
-            queues,
-            code,
-            lambda q, topic: UpdateConsumerOffset(self.group, topic, q.queue_id, offsets[q]),
-            failures,
-        ):
-            with _noting(failures):
-                if answer.code != ResponseCode.SUCCESS:
-                    about = f"group {self.group!r} in {queue}"
-                    raise refusal(answer, code, queue.broker_name, about)
-                moved.append(queue)
-        return moved
+    ) -> dict[MessageQueue, None]:
+        wanted = {self._long(queue): offset for queue, offset in offsets.items()}
+        return self._ask(queues, lambda q: requests.commit(self.group, q, wanted[q]), failures)
 
     def pull(
         self,
@@ -280,37 +246,30 @@ class Cluster:
         )
         return Command(RequestCode.PULL_MESSAGE, ext={**encode_header(header), **(extra or {})})
 
-    def _offsets(
-        self,
-        queues: Iterable[MessageQueue],
-        code: int,
-        header: Callable[[MessageQueue, str], DataclassInstance],
-    ) -> dict[MessageQueue, int]:
-        return {
-            queue: _offset(answer, code, queue) for queue, answer in self._ask(queues, code, header)
-        }
+    def _long(self, queue: MessageQueue) -> MessageQueue:
+        """The queue under the topic name brokers know."""
+        return queue._replace(topic=self.access.long_name(queue.topic))
 
     def _ask(
         self,
         queues: Iterable[MessageQueue],
-        code: int,
-        header: Callable[[MessageQueue, str], DataclassInstance],
+        request: Callable[[MessageQueue], Request[_T]],
         failures: list[PenstockError] | None = None,
-    ) -> list[tuple[MessageQueue, Command]]:
-        """One request a queue, all of a broker's together; the header gets the brokers' name."""
+    ) -> dict[MessageQueue, _T]:
+        """One request a queue, all of a broker's together; ``request`` gets the long name."""
         by_address: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             with _noting(failures):
                 by_address.setdefault(self.address(queue), []).append(queue)
-        answers: list[tuple[MessageQueue, Command]] = []
+        found: dict[MessageQueue, _T] = {}
         for address, asked in by_address.items():
-            commands = [
-                Command(code, ext=encode_header(header(q, self.access.long_name(q.topic))))
-                for q in asked
-            ]
+            wanted = [request(self._long(queue)) for queue in asked]
             with _noting(failures):
-                answers += zip(asked, self.wire.call_many(address, commands), strict=True)
-        return answers
+                answers = self.wire.call_many(address, [one.command() for one in wanted])
+                for queue, one, answer in zip(asked, wanted, answers, strict=True):
+                    with _noting(failures):
+                        found[queue] = one.result(answer, queue.broker_name)
+        return found
 
 
 @contextlib.contextmanager
@@ -329,26 +288,18 @@ def _noting(failures: list[PenstockError] | None) -> Iterator[None]:
         failures.append(error)
 
 
-def _in_commit_order(
-    queues: Iterable[MessageQueue],
-) -> tuple[list[MessageQueue], list[MessageQueue]]:
-    """One queue of each topic and broker, then the others.
-
-    Apache's brokers make the table of a group and a topic with its first commit, and without a
-    lock: of several at once all but one may get lost.
-    """
-    ahead: dict[tuple[str, str], MessageQueue] = {}
-    others: list[MessageQueue] = []
-    for queue in queues:
-        if ahead.setdefault((queue.broker_name, queue.topic), queue) is not queue:
-            others.append(queue)
-    return list(ahead.values()), others
-
-
-def _offset(answer: Command, code: int, queue: MessageQueue) -> int:
-    if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer, code, queue.broker_name, str(queue))
-    offset = decode_header(OffsetResult, answer.ext).offset
-    if offset < 0:
-        raise ProtocolError(f"offset {offset} of {queue} in an answer", expected="0 or more")
-    return offset
+def _offsets(
+    found: Mapping[MessageQueue, int | None], failures: list[PenstockError] | None = None
+) -> dict[MessageQueue, int]:
+    """The offsets that there are."""
+    offsets: dict[MessageQueue, int] = {}
+    for queue, offset in found.items():
+        with _noting(failures):
+            if offset is None:
+                continue
+            if offset < 0:
+                raise ProtocolError(
+                    f"offset {offset} of {queue} in an answer", expected="0 or more"
+                )
+            offsets[queue] = offset
+    return offsets

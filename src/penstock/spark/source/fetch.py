@@ -24,7 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.client.cluster_access import ClusterAccess
-from penstock.client.session.calls import refusal
+from penstock.client.requests import refusal
 from penstock.columnar.decode import Wanted, to_batches
 from penstock.errors import (
     ConnectionLost,
