@@ -1,4 +1,4 @@
-# Everything a newcomer runs: `make demo` and `make test` set up what they need by themselves.
+# `make demo` and `make test` install what they need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,13 +10,13 @@ STAMP := $(VENV)/.installed
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-install: $(STAMP)  ## create .venv with everything in it
+install: $(STAMP)  ## create .venv with all dependencies
 
-# The stamp holds the state of the lock and of the project: a second call installs nothing. The lock names every
-# package, so pip resolves nothing: its resolver would ask for an unpinned "coverage[toml]" once a newer one is out.
+# The stamp records that the lock and the project are installed, so a second call installs nothing. The lock names
+# every package; with its resolver, pip would ask for an unpinned "coverage[toml]" once a newer version is out.
 $(STAMP): requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
-	@echo "installing what is needed into $(VENV), a few minutes the first time"
+	@echo "installing dependencies into $(VENV); this takes a few minutes the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -36,16 +36,16 @@ layers: install
 	$(BIN)/lint-imports --no-cache
 
 pytest: install
-	$(BIN)/python -m pytest -n 3  # many tests wait: three keep two cores busy
+	$(BIN)/python -m pytest -n 3  # many tests wait, so three workers keep two cores busy
 
-spec: install  ## run the tests of the behaviour checklist and print its rows
+spec: install  ## run the tests of the behaviour checklist and print the table
 	$(BIN)/python -m tools.spec_table
 
 MINUTES ?= 10
-soak: install  ## simulated faults, kills, fuzzers, memory: make soak MINUTES=60
+soak: install  ## long checks: simulated faults, kills, fuzzers, memory: make soak MINUTES=60
 	$(BIN)/python -m tools.soak --minutes $(MINUTES)
 
-demo: install  ## run the main job end to end
+demo: install  ## run the demonstration end to end
 	$(BIN)/penstock demo
 
 docs: install  ## build the documentation into build/site
@@ -62,10 +62,10 @@ $(PEERS_STAMP): requirements/peers.lock requirements/peers-cpp.lock | $(STAMP)
 	  --upgrade --target $(PEERS)/cpp -r requirements/peers-cpp.lock || echo "the C++ client has no wheel for this machine"
 	@touch $(PEERS_STAMP)
 
-bench: install $(PEERS_STAMP)  ## measure everything, beside the peers, and report it: make bench BENCH_OPTIONS=--tiny
+bench: install $(PEERS_STAMP)  ## measure Penstock and its peers and write a report: make bench BENCH_OPTIONS=--tiny
 	$(BIN)/python -m benchmarks.peers $(BENCH_OPTIONS)
 
-interop: install  ## all clients against both brokers, stores swapped (needs a JDK and Maven, or Go, or Node)
+interop: install  ## all clients with both brokers, stores exchanged (needs a JDK and Maven, or Go, or Node)
 	$(BIN)/python -m tests.interop.run
 
 lock: install  ## resolve requirements/dev.lock again (needs uv in .venv: .venv/bin/pip install uv)

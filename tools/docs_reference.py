@@ -1,7 +1,7 @@
-"""Pages of the documentation that are made from the code whenever it is built.
+"""Pages of the documentation that are generated from the code at build time.
 
-mkdocs calls ``on_files``: the command line from its own help, the settings of a broker and the
-options of Spark from their declarations. So these pages are never out of date.
+mkdocs calls ``on_files``. The page of the command line comes from its own help, the pages of broker
+settings and Spark options from their declarations, so none can be out of date.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.store.config import StoreConfig
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made, not written."""
+    """Add the generated pages."""
     pages = {
         "reference/cli.md": cli_page(),
         "reference/broker-settings.md": settings_page(),
@@ -36,12 +36,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def cli_page() -> str:
-    """The help of every command."""
+    """The page with the help of every command."""
     lines = [
         "# Command line",
         "",
-        "What `--help` prints. `NAMESRV_ADDR` or a context names the cluster; `--json` is for",
-        "machines, errors included; commands that destroy something ask, or take `--yes`.",
+        "The output of `--help`. `NAMESRV_ADDR` or a context selects the cluster; `--json` prints",
+        "machine-readable output and errors; destructive commands ask, or take `--yes`.",
     ]
     runner = CliRunner()
     for path in _paths(app, ()):
@@ -52,7 +52,7 @@ def cli_page() -> str:
 
 
 def _paths(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The command and all below it, as what stands between ``penstock`` and ``--help``."""
+    """The paths of a command and all its subcommands, without ``penstock``."""
     yield path
     if hasattr(command, "list_commands"):
         context = command.context_class(command, info_name="penstock")
@@ -80,12 +80,12 @@ def spark_options_page() -> str:
 
 
 def settings_page() -> str:
-    """Every key of a broker's configuration file."""
+    """The page with every key of a broker's configuration file."""
     lines = [
         "# Broker settings",
         "",
         "Keys for `penstock up --config FILE` and `penstock broker --config FILE`. They are",
-        "RocketMQ's, so an existing `broker.conf` loads; unknown keys are named in a warning.",
+        "RocketMQ's, so an existing `broker.conf` loads; unknown keys cause a warning.",
     ]
     for title, owner in (("Broker", BrokerConfig), ("Store", StoreConfig)):
         lines += ["", f"## {title}", "", "| Key | Default | What it does |", "|---|---|---|"]

@@ -1,12 +1,12 @@
-"""Source, handlers that fail at random and the sink on Spark, with kills; every message's fate.
+"""Spark source, failing handlers and sink with kills; accounts for every message.
 
     python -m tools.spark_soak --messages 200000 --kills 10 --broker-kills 3
 
 A broker process, a Spark process and this one. The Spark process runs two queries: one hands the
-messages of a topic to a handler that fails by chance (`consume`), one copies the topic through
-source and sink. Both Spark and the broker are killed with SIGKILL along the way and started again.
-At the end every message must have been handled or be a dead letter, and its copy must be there,
-once when repeats are dropped. Ends with 1 if one is missing; prints what became of them as JSON.
+messages of a topic to a handler that fails at random (`consume`), one copies the topic through
+source and sink. Both Spark and the broker are killed with SIGKILL and started again. At the end
+every message must have been handled or be a dead letter, and its copy must exist, exactly once after
+duplicates are dropped. Prints the result as JSON; exits with 1 if a message is missing.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ START_SECONDS = 180.0
 PATIENCE_SECONDS = 240.0
 POLL_SECONDS = 0.5
 DELAYS = " ".join(["1s"] * 18)
-"""Retries that wait for hours would make a soak of days."""
+"""With the usual delays a soak would take days."""
 FAILING, LATER, GIVEN_UP = 0.06, 0.10, 0.12
-"""Up to these shares of calls raise, ask for a later retry, give the message up."""
+"""Cumulative shares of calls that raise, raise `RetryLater`, raise `DeadLetter`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much, and how rough."""
+    """The size of the run and the number of kills."""
 
     messages: int = 20_000
     kills: int = 2
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass
 class Fates:
-    """What became of the messages; the last four lines must be empty lists."""
+    """The outcome of the messages; the last four fields must be empty."""
 
     messages: int
     calls: int
@@ -90,7 +90,7 @@ class Fates:
 
 
 class Handler:
-    """Fails by chance, the same way for the same message and attempt; notes each call."""
+    """Fails at random, in the same way for the same message and attempt; records each call."""
 
     def __init__(self, seed: int, notes: str) -> None:
         self._seed = seed
@@ -149,7 +149,7 @@ def job(namesrv: str, directory: Path, seed: int) -> None:
 
 
 class Cluster:
-    """A broker process that comes back under the same address."""
+    """A broker process that restarts at the same address."""
 
     def __init__(self, directory: Path) -> None:
         config = directory / "broker.conf"
@@ -176,7 +176,7 @@ class Cluster:
 
 
 def soak(plan: Plan, directory: Path, tell: Callable[[str], None] | None = None) -> Fates:
-    """Run it all and account for every message."""
+    """Run everything and account for every message."""
     tell = tell or (lambda text: None)
     cluster = Cluster(directory)
     spark = ChildProcess(
@@ -206,7 +206,7 @@ def _produce(
     directory: Path,
     tell: Callable[[str], None],
 ) -> None:
-    """Send the messages burst by burst, with the kills in between."""
+    """Send the messages in bursts, with the kills in between."""
     bursts = [
         range(start, min(start + BURST, plan.messages)) for start in range(0, plan.messages, BURST)
     ]
@@ -217,12 +217,12 @@ def _produce(
         for place, burst in enumerate(bursts):
             _send(producer, burst)
             for _ in range(broker_blows[place]):
-                # New queries that find no cluster fail, as they should; later they wait for it.
+                # New queries that find no cluster fail by design; running ones wait for it.
                 _until(lambda: _has_begun(directory), spark, "a query does not begin")
                 tell(f"kills the broker after message {burst[-1]}")
                 cluster.kill()
             for _ in range(blows[place]):
-                # Not before it has done something since its last start: that is what is tested.
+                # Only after it made progress since its last start; otherwise nothing is tested.
                 _until_called(directory, spark)
                 tell(f"kills Spark after message {burst[-1]}")
                 spark.kill()
@@ -230,7 +230,7 @@ def _produce(
 
 
 def _send(producer: Producer, burst: range) -> None:
-    """Send some messages; a broker that is being started again is waited for."""
+    """Send some messages; wait while the broker restarts."""
     left = [Message(IN, b"%012d %s" % (number, b"x" * 100)) for number in burst]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while left:
@@ -238,7 +238,7 @@ def _send(producer: Producer, burst: range) -> None:
             producer.send_batch(left)
             return
         except PenstockError:
-            # Perhaps they were stored: then there are some twice, which the accounts allow.
+            # They may have been stored; the accounts allow duplicates.
             if time.monotonic() > deadline:
                 raise
             time.sleep(POLL_SECONDS)
@@ -247,7 +247,7 @@ def _send(producer: Producer, burst: range) -> None:
 def _settled(
     plan: Plan, namesrv: str, directory: Path, spark: ChildProcess, tell: Callable[[str], None]
 ) -> Fates:
-    """The accounts, once nothing is missing any more or patience is at its end."""
+    """The accounts, when nothing is missing or the time is up."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     best = None
     while True:
@@ -278,7 +278,7 @@ def _until(is_so: Callable[[], bool], spark: ChildProcess, otherwise: str) -> No
 
 
 def _has_begun(directory: Path) -> bool:
-    """Whether both queries have written down where they begin."""
+    """Whether both queries have saved their starting offsets."""
     return all((directory / name / "offsets" / "0").exists() for name in (HANDLING, COPYING))
 
 
@@ -291,7 +291,7 @@ def _calls(directory: Path) -> int:
 
 
 def account(plan: Plan, namesrv: str, directory: Path) -> Fates:
-    """What became of each message, from the notes, the dead letters and the copies."""
+    """The outcome of each message, from the call records, the dead letters and the copies."""
     calls = _notes(directory / "notes")
     done = Counter(number for number, verdict in calls if verdict == "done")
     dead = {number for number, _ in _stored(namesrv, f"%DLQ%{GROUP}")}
@@ -312,7 +312,7 @@ def account(plan: Plan, namesrv: str, directory: Path) -> Fates:
         broker_kills=plan.broker_kills,
         lost_by_handler=sorted(everything - set(done) - dead)[:20],
         lost_by_sink=sorted(everything - set(distinct))[:20],
-        # A message that the producer sent twice has two copies by right.
+        # A message that the producer sent twice may have two copies.
         copied_twice_when_deduplicated=sorted(
             number for number, count in distinct.items() if count > sent[number]
         )[:20],
@@ -324,17 +324,17 @@ def _notes(path: Path) -> list[tuple[int, str]]:
     if not path.exists():
         return []
     lines = [line.split() for line in path.read_text().splitlines()]
-    # A killed process may leave half a line.
+    # A killed process may leave an incomplete line.
     return [(int(parts[0]), parts[2]) for parts in lines if len(parts) == 3]
 
 
 def _stored(namesrv: str, topic: str) -> Iterator[tuple[int, str]]:
-    """The messages of a topic, each with the name of the row it was."""
+    """The messages of a topic with the names of their rows."""
     options = parse_read({"namesrv": namesrv, "topic": topic})
     try:
         planned = tasks(Positions(options).batch_ranges())
     except PenstockError:
-        return  # nothing was ever given up
+        return  # there were no dead letters
     fetcher = Fetcher(options)
     for task in planned:
         for batch in fetcher.batches(task, ("body", "properties")):
@@ -349,7 +349,7 @@ def say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; 1 if a message is missing."""
+    """Run; return 1 if a message is missing."""
     parser = argparse.ArgumentParser(prog="python -m tools.spark_soak", description=__doc__)
     parser.add_argument("--messages", type=int, default=Plan.messages)
     parser.add_argument("--kills", type=int, default=Plan.kills, help="of the Spark process")

@@ -1,4 +1,4 @@
-"""Which rows of the behaviour checklist have tests, and whether these pass.
+"""Shows which rows of the behaviour checklist have tests, and whether they pass.
 
     python -m tools.spec_table            run every test marked with a row, then print the table
     python -m tools.spec_table --list     only list the tests, run nothing
@@ -21,22 +21,22 @@ ROWS_FILE = Path(__file__).with_name("spec_rows.txt")
 
 
 def read_rows(text: str) -> dict[str, str]:
-    """Row to short name, in the order of the file."""
+    """Map each row to its short name, in the order of the file."""
     rows: dict[str, str] = {}
     for line in text.splitlines():
         row, _, name = line.partition(" ")
         if not name or row in rows:
-            raise ValueError(f"line {line!r} of {ROWS_FILE.name} is no new row with a name")
+            raise ValueError(f"line {line!r} of {ROWS_FILE.name} is not a new row with a name")
         rows[row] = name
     return rows
 
 
 @dataclass(eq=False)
 class Outcomes:
-    """A pytest plugin that runs marked tests only, and remembers how they went."""
+    """A pytest plugin that runs only marked tests and records their results."""
 
     tests: dict[str, set[str]] = field(default_factory=dict)
-    """Row to the ids of its tests."""
+    """Maps each row to the ids of its tests."""
     failed: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
 
@@ -60,7 +60,7 @@ class Outcomes:
             self.passed.add(report.nodeid)
 
     def verdict(self, row: str) -> str:
-        """How a row stands."""
+        """The state of a row."""
         tests = self.tests.get(row, set())
         if not tests:
             return "no test"
@@ -70,11 +70,11 @@ class Outcomes:
 
 
 def table(rows: dict[str, str], outcomes: Outcomes) -> Iterable[str]:
-    """The lines to print."""
+    """The lines of the table."""
     width = max(map(len, rows.values()))
     for row, name in rows.items():
         tests = outcomes.tests.get(row, set())
-        # Parameters of one test are one test here.
+        # All parameters of a test count as one test.
         shown = sorted({test.partition("[")[0].removeprefix("tests/") for test in tests})
         yield f"{row:<5} {outcomes.verdict(row):<8} {name:<{width}}  {len(tests):>3}  " + (
             shown[0] + (f" (+{len(shown) - 1})" if len(shown) > 1 else "") if shown else ""
@@ -90,7 +90,7 @@ def table(rows: dict[str, str], outcomes: Outcomes) -> Iterable[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run, print, and fail if a test did."""
+    """Run the tests, print the table, return 1 if a test failed."""
     parser = argparse.ArgumentParser(prog="spec_table", description=__doc__)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--missing", action="store_true")

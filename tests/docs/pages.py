@@ -1,4 +1,4 @@
-"""What the pages of the documentation show: programs, commands and what they print."""
+"""Extracts programs, commands and their expected output from the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLE = re.compile(r"[0-9A-F]{16,}|\d[\d.,:T-]*|(?<=data=)\S+")
 
 
 class Program(NamedTuple):
-    """A block of Python and the text that follows it, if the page shows one."""
+    """A block of Python and its expected output, if the page shows one."""
 
     page: str
     number: int
@@ -22,22 +22,22 @@ class Program(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A line after a dollar sign and what the page says it prints."""
+    """A line after a dollar sign and its expected output."""
 
     line: str
     printed: str
 
 
 def pages() -> list[Path]:
-    """The README and all pages but the records of decisions."""
+    """The README and all pages except the decision records."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [page for page in found if "decisions" not in page.parts]
 
 
 def programs(page: Path) -> list[Program]:
-    """The Python blocks of a page; each is a whole program.
+    """The Python blocks of a page; each is a complete program.
 
-    Those with a file's name are run by the page's commands.
+    Blocks with a file name are run by the commands of the page instead.
     """
     found: list[Program] = []
     blocks = _FENCE.findall(page.read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ def programs(page: Path) -> list[Program]:
 
 
 def plain_programs() -> list[Program]:
-    """Programs that need nothing but the package."""
+    """Programs that need only the package itself."""
     return [program for program in _all_programs() if "penstock.spark" not in program.code]
 
 
@@ -79,7 +79,7 @@ def commands(page: Path) -> list[Command]:
 
 
 def files(page: Path) -> dict[str, str]:
-    """The blocks that a page tells to save, by the name of the file."""
+    """The blocks that the reader saves as files, by file name."""
     return {
         title[1]: content
         for _, more, content in _FENCE.findall(page.read_text(encoding="utf-8"))
@@ -93,6 +93,6 @@ def name_of(page: Path) -> str:
 
 
 def comparable(text: str) -> list[str]:
-    """Lines without what differs from run to run: numbers, ids, times, directories, spacing."""
+    """Lines without numbers, ids, times, directories and spacing, which differ between runs."""
     lines = [" ".join(_VARIABLE.sub("N", line).split()) for line in text.splitlines()]
     return [line for line in lines if line.strip("─━ ┃│┡┩╇└┘┴├┤┼")]

@@ -1,4 +1,4 @@
-"""Every command of the README and the documentation runs, and prints what the page says."""
+"""Every command of the README and the documentation runs and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.docs.pages import ROOT, commands, comparable, files, name_of, pages
 from penstock.runtime.child_process import ChildProcess
 
 PAGES = [page for page in pages() if commands(page)]
-# What sets the project up, or takes minutes, has tests of its own.
+# Commands that install the project or take minutes have tests of their own.
 ELSEWHERE = re.compile(r"(make|pip|git|cd|python3? -m (build|venv|pip)|penstock demo)\b")
 FREE_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
 SECONDS = 100
@@ -24,7 +24,7 @@ ID = re.compile(r"\b[0-9A-F]{32}\b")
 
 
 class Terminal:
-    """Runs a page's commands in one directory; a broker that is started goes on running."""
+    """Runs the commands of a page in one directory; a started broker keeps running."""
 
     def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
         self._directory = directory
@@ -38,7 +38,7 @@ class Terminal:
         self._environment.pop("NAMESRV_ADDR", None)
 
     def run(self, line: str) -> str:
-        """Run one command line and return what it printed."""
+        """Run one command line and return its output."""
         if re.match(r"penstock up\b", line):
             return self._serve(line)
         done = subprocess.run(
@@ -81,7 +81,7 @@ def test_the_commands_of_a_page_print_what_it_says(
     for name, content in files(page).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     ran = 0
-    # A later command may name what an earlier one printed.
+    # A later command may use an id that an earlier one printed.
     ids: dict[str, str] = {}
     for command in commands(page):
         if ELSEWHERE.match(command.line):

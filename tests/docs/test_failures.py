@@ -1,4 +1,4 @@
-"""The failure catalogue: what it quotes stands in the code, and no kind of failure is missing."""
+"""The failure catalogue quotes messages that are in the code, and has every class of error."""
 
 from __future__ import annotations
 

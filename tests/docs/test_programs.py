@@ -1,6 +1,6 @@
-"""Every Python block of the README and the documentation runs, and prints what the page says.
+"""Every Python block of the README and the documentation runs and prints what the page shows.
 
-Those that use Spark are in ``tests/spark``, where one session serves all.
+The blocks that use Spark run in ``tests/spark``, where they share one session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Environments that have penstock and nothing but what it says it needs.
+"""Virtual environments with penstock and only the packages it requires.
 
 Nothing is downloaded: the packages a wheel requires are taken from the environment the tests run
 in, each alone. So an import of something that is not declared fails here, as it would for a user.
@@ -21,7 +21,7 @@ _NOT_IMPORTABLE = ("..", "__pycache__")
 
 
 def closure(requirements: Iterable[str], extras: Iterable[str] = ()) -> dict[str, Requirement]:
-    """Everything that requirements need, by normal name."""
+    """The requirements and everything they need, by normalised name."""
     found: dict[str, Requirement] = {}
     waiting = [(text, frozenset(extras)) for text in requirements]
     while waiting:
@@ -44,14 +44,14 @@ class Environment:
     """A virtual environment in a directory."""
 
     def __init__(self, directory: Path) -> None:
-        # pip is that of the tests, told to work here: making a second one takes long.
+        # Uses the pip of the tests with another target: creating a second one is slow.
         venv.create(directory, with_pip=False)
         self.directory = directory
         self.python = directory / "bin" / "python"
         self.packages = next((directory / "lib").glob("python*")) / "site-packages"
 
     def lend(self, distributions: Iterable[str]) -> None:
-        """Give it packages of the environment the tests run in, without copying them."""
+        """Make packages of the tests' own environment importable, without copying them."""
         for name in distributions:
             distribution = metadata.distribution(name)
             for part in {file.parts[0] for file in distribution.files or ()}:
@@ -62,21 +62,21 @@ class Environment:
                         target.symlink_to(source)
 
     def pip_install(self, *arguments: str | Path) -> None:
-        """Install from this machine alone."""
+        """Install without a package index."""
         offline = ["--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check", "-q"]
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install"]
         self._run(*pip, *offline, *arguments)
 
     def run(self, *arguments: str | Path) -> str:
-        """Run its Python; return what that printed."""
+        """Run its Python and return the output."""
         return self._run(self.python, *arguments)
 
     def run_command(self, name: str, *arguments: str) -> str:
-        """Run one of the commands that were installed."""
+        """Run one of the installed commands."""
         return self._run(self.directory / "bin" / name, *arguments)
 
     def _run(self, *command: str | Path) -> str:
-        # Neither this source tree nor settings of whoever runs the tests are to be found.
+        # Hide this source tree and the user's own settings.
         clean = {"PATH": os.defpath, "HOME": str(self.directory), "LANG": "C.UTF-8"}
         done = subprocess.run(
             [str(part) for part in command],

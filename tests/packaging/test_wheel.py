@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from tests.packaging.environments import Environment, closure
 
 ROOT = Path(__file__).parents[2]
-# Python before 3.11.4 knows no filters, and later ones warn where none is named.
+# Python before 3.11.4 has no filters; later versions warn when none is given.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 EXTRAS = {"lz4", "zstd", "spark", "java", "report", "all"}
 
@@ -37,7 +37,7 @@ print(penstock.__file__)
 
 
 def build(what: str, source: Path, target: Path) -> Path:
-    """Build a wheel or a source archive with what is installed here."""
+    """Build a wheel or a source archive with the installed build backend."""
     done = subprocess.run(
         [sys.executable, "-m", "build", what, "--no-isolation", "--outdir", str(target)],
         cwd=source,

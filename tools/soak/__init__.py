@@ -1,1 +1,1 @@
-"""What cannot be tried in minutes: clusters under faults, kills, bad bytes, memory over time."""
+"""Checks that take longer than minutes: clusters under faults, kills, fuzzing, memory."""

@@ -1,11 +1,11 @@
-"""Everything that finds more the longer it runs, for as long as asked.
+"""Long-running checks that find more the longer they run.
 
     python -m tools.soak --minutes 60              simulations, kills, fuzzers, memory, in turn
     python -m tools.soak --minutes 10 simulation   one part only
-    python -m tools.soak --seed 17                 one simulated cluster again, telling all
-    python -m tools.soak --seed 17 --big           the same of a big cluster
+    python -m tools.soak --seed 17                 one simulated cluster again, with the full log
+    python -m tools.soak --seed 17 --big           the same for a big cluster
 
-Prints what was tried at the end. Ends with 1 if anything failed, and tells how to try it again.
+Prints a summary at the end. Exits with 1 if a check failed, and prints how to repeat it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tools.soak import checks, memory, simulation
 from tools.soak.outcome import Outcome, say
 
 SHARES: Final = {"simulation": 0.5, "kills": 0.2, "fuzzers": 0.2, "memory": 0.1}
-"""The parts, and which part of the time each has."""
+"""The parts and their shares of the time."""
 
 
 def soak(parts: Sequence[str], minutes: float, first: int, processes: int) -> list[Outcome]:
@@ -37,17 +37,17 @@ def soak(parts: Sequence[str], minutes: float, first: int, processes: int) -> li
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; 1 if something failed."""
+    """Run the chosen parts; return 1 if a check failed."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.soak",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(SHARES)} (default: all)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
-    parser.add_argument("--seed", type=int, help="simulate this seed only, and tell what happens")
-    parser.add_argument("--big", action="store_true", help="with --seed: the big cluster of it")
-    parser.add_argument("--first", type=int, help="the first seed (default: by the time of day)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration (default: 10)")
+    parser.add_argument("--seed", type=int, help="simulate only this seed and print the log")
+    parser.add_argument("--big", action="store_true", help="with --seed: a big cluster")
+    parser.add_argument("--first", type=int, help="the first seed (default: from the current time)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     for part in chosen.parts:

@@ -1,8 +1,8 @@
-"""Tests that choose something new each time they run, run again and again.
+"""Repeats randomised tests with new seeds.
 
-Kills: processes killed at moments chosen by chance, and what the next one finds (`tests/crash`).
-Fuzzers: every property test, with more examples than `make test` has time for and another seed
-each time. What fails is printed by pytest; its seed is told, so that it can be run again.
+Kills: processes killed at random moments, and what the next start finds (`tests/crash`).
+Fuzzers: every property test, with more examples than in `make test` and a new seed each time.
+pytest prints what fails; the seed is printed so that the run can be repeated.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tools.soak.outcome import Outcome, say
 ROOT: Final = Path(__file__).parents[2]
 CRASHES: Final = ("tests/crash",)
 EXAMPLES: Final = 1_000
-"""Examples of each property that does not say how many it wants."""
+"""Examples for each property test that sets no number of its own."""
 _PASSED: Final = re.compile(r"(\d+) passed")
 _TAIL_LINES: Final = 60
 
 
 def property_tests() -> list[str]:
-    """The files with property tests, but for those that start Spark."""
+    """The files with property tests, except those that start Spark."""
     found = [
         path.relative_to(ROOT)
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -38,12 +38,12 @@ def property_tests() -> list[str]:
 
 
 def kill(seconds: float) -> Outcome:
-    """Kill writers and brokers, round after round."""
+    """Kill writers and brokers repeatedly."""
     return rounds("kills", CRASHES, {}, seconds, "killed at random")
 
 
 def fuzz(seconds: float) -> Outcome:
-    """Run the property tests with other seeds, round after round."""
+    """Run the property tests repeatedly with new seeds."""
     more = {"PENSTOCK_EXAMPLES": str(EXAMPLES)}
     return rounds("fuzzers", property_tests(), more, seconds, f"{EXAMPLES} examples each")
 
@@ -51,7 +51,7 @@ def fuzz(seconds: float) -> Outcome:
 def rounds(
     part: str, paths: Sequence[str], more: dict[str, str], seconds: float, what: str
 ) -> Outcome:
-    """Run these tests with other seeds until the time has come, once at least."""
+    """Run these tests with new seeds until the time is up, at least once."""
     say(f"{part}: {seconds:.0f} s")
     until = time.monotonic() + seconds
     count = checks = 0

@@ -1,9 +1,9 @@
-"""A broker under load for long: does its memory grow, do files stay open, does it survive nonsense?
+"""A broker under load for a long time: memory, open files, and resistance to corrupted requests.
 
-A producer and a consumer work all the time; beside them real requests, captured from Apache
-RocketMQ, are sent with some of their bytes changed. The broker must still serve at the end, have
-written no traceback, and need no more memory and files than when it was warm. A broker keeps
-counters for each topic, group and client it meets, so all of these stay the same here.
+A producer and a consumer run all the time. In addition, requests captured from Apache RocketMQ are
+sent with some bytes changed. At the end the broker must still serve, must have logged no traceback,
+and must use no more memory and files than after warm-up. A broker keeps counters for each topic,
+group and client, so the load uses the same ones throughout.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ FRAMES: Final = Path(__file__).parents[2] / "tests" / "vectors" / "frames-5.5.0.
 TOPIC: Final = "soak"
 BATCH: Final = 50
 GROWTH: Final = 1.25
-"""How much more memory than when warm is too much; the allocator alone makes it vary."""
+"""Allowed growth of memory after warm-up; the allocator alone makes it vary."""
 MORE_FILES: Final = 20
 SAMPLE_SECONDS: Final = 1.0
-# Requests that change state by name would make a new topic or group of every changed byte.
+# Requests that change state by name would create a topic or group for every changed byte.
 HARMLESS: Final = frozenset({"PULL_MESSAGE", "QUERY_CONSUMER_OFFSET", "GET_ROUTEINFO_BY_TOPIC"})
 
 
 def watch(seconds: float) -> Outcome:
-    """Load a broker and watch it."""
+    """Load a broker and measure its memory and files."""
     say(f"memory: {seconds:.0f} s")
     seed = random.SystemRandom().getrandbits(32)
     with tempfile.TemporaryDirectory(prefix="penstock-soak-") as directory:
         command = [sys.executable, "-m", "penstock", "up", "--data", directory]
-        # Small segments that are removed soon: the log must not grow for ever either.
+        # Small segments that are removed soon, so that the log does not grow without bound.
         config = Path(directory).with_suffix(".conf")
         config.write_text("mappedFileSizeCommitLog=16777216\nfileReservedTime=1\n")
         command += ["--nameserver-port", "0", "--broker-port", "0", "--config", str(config)]
@@ -72,7 +72,7 @@ def _watched(broker: ChildProcess, seconds: float, seed: int) -> Outcome:
         failures.append("the broker has died")
     if "Traceback" in broker.output:
         failures.append("the broker wrote a traceback")
-    # The first third is the warming up.
+    # The first third is warm-up.
     third = max(1, len(memory) // 3)
     warm, last = (statistics.median(part) for part in (memory[third : 2 * third], memory[-third:]))
     if last > warm * GROWTH:
@@ -88,7 +88,7 @@ def _watched(broker: ChildProcess, seconds: float, seed: int) -> Outcome:
 
 
 class _Load:
-    """What a broker is given to do."""
+    """The load on the broker."""
 
     def __init__(self, namesrv: str, address: str, seed: int) -> None:
         self._namesrv = namesrv
@@ -97,7 +97,7 @@ class _Load:
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), daemon=True)
-            for work in (self._produce, self._speak_nonsense)
+            for work in (self._produce, self._send_corrupted)
         ]
         self._errors: list[str] = []
         self.sent = self.handled = self.odd = 0
@@ -107,7 +107,7 @@ class _Load:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
-        # A consumer finds the topic when the producer has made it.
+        # The consumer finds the topic once the producer has created it.
         self._consumer.start()
 
     def stop(self) -> None:
@@ -146,7 +146,7 @@ class _Load:
                     self.sent += 1
                 self._stopping.wait(0.05)
 
-    def _speak_nonsense(self) -> None:
+    def _send_corrupted(self) -> None:
         frames = _frames()
         host, _, port = self._address.rpartition(":")
         while not self._stopping.is_set():
@@ -159,12 +159,12 @@ class _Load:
                     connection.sendall(frame)
                     connection.recv(65_536)
                 except OSError:
-                    pass  # Silence and a closed door are answers, too.
+                    pass  # No answer and a closed connection are allowed.
             self.odd += 1
 
 
 def _frames() -> list[bytes]:
-    """Requests as real clients send them."""
+    """Captured requests of real clients."""
     with gzip.open(FRAMES, "rt") as lines:
         captured = [json.loads(line) for line in lines]
     return [
@@ -175,7 +175,7 @@ def _frames() -> list[bytes]:
 
 
 def _own_kb(pid: int) -> int:
-    """Memory that is not pages of files, which the kernel takes back when it likes."""
+    """Anonymous memory; the kernel can reclaim the pages of files at any time."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""What one part of a soak tried and found."""
+"""The result of one part of a soak."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 class Outcome(NamedTuple):
-    """The end of one part."""
+    """What one part tried and which checks failed."""
 
     part: str
     tried: str
     failures: list[str]
-    """What failed, each so that it can be tried again."""
+    """Failed checks, each with how to repeat it."""
 
 
 def say(text: str) -> None:
-    """Tell whoever waits."""
+    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Simulated clusters under faults, seed after seed."""
+"""Simulated clusters under faults, one seed after another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PROGRESS_SECONDS = 15.0
 BIG_EVERY = 4
 
 Result = tuple[int, bool, str | None]
-"""A seed, whether it was big, and what broke."""
+"""A seed, whether the cluster was big, and the failure."""
 
 
 def run_one(job: tuple[int, bool]) -> Result:
-    """One seed, in a process of its own pool."""
+    """Run one seed in a process of the pool."""
     seed, is_big = job
     logging.disable(logging.WARNING)
     try:
@@ -31,7 +31,7 @@ def run_one(job: tuple[int, bool]) -> Result:
 
 
 def jobs(first: int, until: float) -> Iterator[tuple[int, bool]]:
-    """Seeds from ``first`` on, until the time has come."""
+    """Seeds from ``first`` on, until the time is up."""
     seed = first
     while time.monotonic() < until:
         yield seed, seed % BIG_EVERY == 0
@@ -39,14 +39,14 @@ def jobs(first: int, until: float) -> Iterator[tuple[int, bool]]:
 
 
 def soak(seconds: float, first: int, processes: int) -> Outcome:
-    """Run fresh seeds, every fourth of a big cluster."""
+    """Run new seeds, every fourth with a big cluster."""
     say(f"seeds from {first} on, {seconds:.0f} s, {processes} processes")
     begun = said = time.monotonic()
     done = 0
     failed: list[str] = []
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=200) as pool:
         waiting = jobs(first, begun + seconds)
-        # Two for each process and no more: `imap` would ask for all seeds of the time at once.
+        # Two per process: `imap` would take all seeds from the iterator at once.
         running = [
             pool.apply_async(run_one, (job,)) for job in itertools.islice(waiting, 2 * processes)
         ]
@@ -64,7 +64,7 @@ def soak(seconds: float, first: int, processes: int) -> Outcome:
 
 
 def replay(seed: int, *, is_big: bool) -> int:
-    """Run one seed in this process, with the log on the screen."""
+    """Run one seed in this process and print its log."""
     logging.basicConfig(
         level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s %(message)s"
     )
