@@ -5,7 +5,7 @@
 A broker process, a Spark process and this one. The Spark process runs two queries: one hands the
 messages of a topic to a handler that fails at random (`consume`), one copies the topic through
 source and sink. Both Spark and the broker are killed with SIGKILL and started again. At the end
-every message must have been handled or be a dead letter, and its copy must exist, exactly once after
+every message must be handled or be a dead letter, and its copy must exist, exactly once after
 duplicates are dropped. Prints the result as JSON; exits with 1 if a message is missing.
 """
 

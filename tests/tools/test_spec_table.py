@@ -31,7 +31,7 @@ def test_the_checklist_has_150_rows_with_names(tool: ModuleType) -> None:
 
 @pytest.mark.parametrize("text", ["S1", "S1 a\nS1 b"])
 def test_a_row_needs_a_name_and_comes_once(tool: ModuleType, text: str) -> None:
-    with pytest.raises(ValueError, match="no new row"):
+    with pytest.raises(ValueError, match="not a new row"):
         tool.read_rows(text)
 
 
