@@ -24,6 +24,7 @@ from benchmarks.script import main
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.columnar.schema import ALL
+from penstock.spark.jvm import jvm_of
 from penstock.spark.session_setup.tuned_session import session
 from penstock.store import Draft, MessageStore, StoreConfig
 
@@ -98,7 +99,7 @@ def _compared(
 
 def jvm_pid(spark: SparkSession) -> int:
     """The process whose tree does Spark's work."""
-    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    return int(jvm_of(spark).java.lang.ProcessHandle.current().pid())
 
 
 def fill(root: Path, count: int) -> None:

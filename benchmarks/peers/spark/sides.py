@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from penstock import Message, Producer
+from penstock.spark.jvm import jvm_of
 
 SINK_TOPIC = "bench-sink"
 FILES_A_BATCH = 2
@@ -101,7 +102,7 @@ class Kafka(Side):
     def __init__(self, spark: SparkSession, address: str) -> None:
         super().__init__(spark)
         self._servers = {"kafka.bootstrap.servers": address}
-        java: Any = spark.sparkContext._jvm
+        java: Any = jvm_of(spark)
         settings = java.java.util.HashMap()
         settings.put("bootstrap.servers", address)
         settings.put("key.serializer", _BYTES)

@@ -30,6 +30,7 @@ from benchmarks.spark_path import read as read_path
 from pyspark.sql import SparkSession
 
 from penstock import Admin
+from penstock.spark.jvm import jvm_of
 from penstock.spark.session_setup.tuned_session import session
 
 STREAM_SECONDS: Final = 600
@@ -82,7 +83,7 @@ class Bench:
 
     def _costs(self, side: Side, rows: int, work: Callable[[], float]) -> Figures:
         """Rows a second of what ``work`` says it took, and the CPU time of a row."""
-        java: Any = self.spark.sparkContext._jvm
+        java: Any = jvm_of(self.spark)
         jvm = int(java.java.lang.ProcessHandle.current().pid())
         served = self.servers.get(side.name, lambda: 0.0)
         before = served(), tree_cpu_seconds(jvm)

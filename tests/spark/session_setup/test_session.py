@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import LifecycleError
+from penstock.spark.jvm import jvm_of
 from penstock.spark.session_setup.tuned_session import (
     DEFAULT_MASTER,
     LOCAL,
@@ -47,7 +48,7 @@ def test_a_thread_that_did_not_make_the_session_can_write_after_asking_for_it(
 def test_the_local_profile_is_in_force_and_the_environment_as_it_was(spark: SparkSession) -> None:
     for key, value in LOCAL.items():
         assert spark.conf.get(key) == value, key
-    home = spark.sparkContext._jvm.java.lang.System.getenv("SPARK_HOME")  # type: ignore[union-attr]
+    home = jvm_of(spark).java.lang.System.getenv("SPARK_HOME")
     assert home != os.environ.get("SPARK_HOME")
 
 

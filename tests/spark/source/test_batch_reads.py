@@ -94,11 +94,14 @@ def test_a_mistake_is_an_error_that_says_what_to_do(
         assert word in str(refused.value)
 
 
-def test_secrets_are_in_no_plan_and_no_error(spark: SparkSession, mq: Embedded) -> None:
+def test_secrets_are_in_no_plan_and_no_error(
+    spark: SparkSession, mq: Embedded, capsys: pytest.CaptureFixture[str]
+) -> None:
     create(mq.namesrv, "orders", 1)
     secrets = {"accessKey": "AK-secret", "secretKey": "SK-secret", "securityToken": "TK-secret"}
     df = load(spark, mq, topic="orders", **secrets).select("body")
-    plan = df._jdf.queryExecution().toString()
+    df.explain(mode="extended")
+    plan = capsys.readouterr().out
     assert "penstock" in plan
     with pytest.raises(PySparkException) as refused:
         load(spark, mq, topic="orders", nonsense="1", **secrets).collect()

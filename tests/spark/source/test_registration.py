@@ -13,6 +13,7 @@ from tests.spark.source.brokers import create, numbered, produce
 import penstock.spark
 import pyspark_penstock
 from penstock.spark import register
+from penstock.spark.jvm import jvm_of
 from penstock.spark.session_setup.registration import _for_session, _registered
 from penstock.spark.source.data_source import PenstockSource
 from penstock.testing.embedded import Embedded
@@ -44,8 +45,7 @@ def test_registering_twice_changes_nothing(spark: SparkSession) -> None:
 def test_spark_does_not_warn_of_what_registering_is_for(spark: SparkSession) -> None:
     register(spark)
     name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
-    assert spark._jvm is not None
-    logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name)
+    logger = jvm_of(spark).org.apache.logging.log4j.LogManager.getLogger(name)
     assert not logger.isWarnEnabled()
     assert logger.isErrorEnabled()
 

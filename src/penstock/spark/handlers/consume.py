@@ -28,7 +28,8 @@ from penstock.protocol.validation import check_group
 from penstock.spark.handlers.handler_sources import PLACE, HandlerSink, HandlerSource
 from penstock.spark.handlers.handler_task import HandlerJob
 from penstock.spark.handlers.retry_topics import ensure_retry_topic
-from penstock.spark.session_setup.registration import activate, local_cores
+from penstock.spark.jvm import activate
+from penstock.spark.session_setup.registration import local_cores
 from penstock.spark.source.columns import SPARK_TYPES
 from penstock.spark.source.options import ReadOptions, parse_read
 from penstock.spark.source.streaming_plan import StreamedRelation, streamed_relations

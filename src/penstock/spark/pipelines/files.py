@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.spark.jvm import hadoop_configuration, java_array, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,16 +197,17 @@ class HadoopFiles:
     def __init__(self, root: str, spark: SparkSession) -> None:
         self._root = root.rstrip("/")
         # The JVM's own classes: what the session's executors use, credentials included.
-        jvm: Any = getattr(spark, "_jvm", None)
+        jvm = jvm_of(spark)
         if jvm is None:
             raise InvalidArgument(
                 f"directory {root!r} cannot be reached through Spark Connect",
                 expected="a classic Spark session, or a directory of this machine",
             )
-        configuration = spark._jsc.hadoopConfiguration()
+        configuration = hadoop_configuration(spark)
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._options = jvm.org.apache.hadoop.fs.Options
-        self._gateway: Any = spark.sparkContext._gateway
+        # The argument of a rename that does not replace.
+        rename = jvm.org.apache.hadoop.fs.Options.Rename
+        self._not_replacing = java_array(spark, rename, [rename.NONE])
         try:
             self._fs = self._path(self._root).getFileSystem(configuration)
             self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(
@@ -255,11 +257,9 @@ class HadoopFiles:
             stream.write(bytearray(data))
         finally:
             stream.close()
-        none = self._gateway.new_array(self._options.Rename, 1)
-        none[0] = self._options.Rename.NONE
         try:
-            # Without the option to replace, this rename refuses an existing name.
-            self._context.rename(draft, target, none)
+            # Unlike the file system's own, this rename refuses an existing name.
+            self._context.rename(draft, target, self._not_replacing)
         except Exception as error:
             self._fs.delete(draft, False)
             if self.exists(path):

@@ -327,7 +327,7 @@ def _send(rows: DataFrame, access: ClusterAccess, to: str, keep_queue: bool) -> 
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    from penstock.spark.session_setup.registration import activate
+    from penstock.spark.jvm import activate
 
     activate(rows.sparkSession)
     counted = Observation()

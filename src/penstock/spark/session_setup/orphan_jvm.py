@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark import SparkContext
+from penstock.spark.jvm import is_connected
 
 _PROCESSES: Final = Path("/proc")
 _LAUNCHED: Final = b"pyspark-shell"
@@ -30,7 +30,7 @@ def kill_orphan_on_failure() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if SparkContext._gateway is None:
+        if not is_connected():
             _kill(pid for pid in launched_jvms() if pid not in before)
         raise
 

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from penstock.errors import LifecycleError
+from penstock.spark.jvm import activate, running_context
 from penstock.spark.session_setup.cached_home_dirs import cached_home_dir
 from penstock.spark.session_setup.java import java_home
 from penstock.spark.session_setup.orphan_jvm import kill_orphan_on_failure
-from penstock.spark.session_setup.registration import activate, register
+from penstock.spark.session_setup.registration import register
 
 DEFAULT_MASTER: Final = "local[*,4]"
 """All cores, and four attempts a task as on a cluster; plain local[*] gives up at the first."""
@@ -78,7 +79,7 @@ def session(
     ``config`` says wins over the profile. Java is the machine's (``JAVA_HOME``, ``PATH``) if it is
     17, 21 or 25, else that of ``pip install 'penstock[java]'``.
     """
-    running = SparkContext._active_spark_context
+    running = running_context()
     if running is not None:
         if master is not None and running.master != master:
             raise LifecycleError(

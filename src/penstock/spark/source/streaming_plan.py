@@ -1,4 +1,4 @@
-"""What a streaming DataFrame was read from, as its plan says."""
+"""The sources of a streaming DataFrame, found in its plan."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from penstock.errors import InvalidArgument
+from penstock.spark.jvm import analyzed_plan
 
 
 @dataclass(frozen=True)
 class StreamedRelation:
-    """One source of a stream: its format, its options, and its columns by Spark's own numbers."""
+    """One source of a stream: its format, its options, and the expression ids of its columns."""
 
     name: str
     options: dict[str, str]
     columns: dict[str, int]
 
     def changed_columns(self, frame: DataFrame, known: Container[str]) -> list[str]:
-        """Columns of the frame that bear a known name, but are not what the source gave."""
+        """Columns of the frame with a known name that are not the source's own."""
         return [
             name
             for name, number in _columns(_plan(frame)).items()
@@ -29,7 +30,7 @@ class StreamedRelation:
 
 
 def streamed_relations(frame: DataFrame) -> list[StreamedRelation]:
-    """The streams a DataFrame is made of."""
+    """The streams that a DataFrame is made of."""
     return list(_relations(_plan(frame)))
 
 
@@ -50,11 +51,10 @@ def _columns(plan: Any) -> dict[str, int]:
 
 
 def _plan(frame: DataFrame) -> Any:
-    """The analysed plan; only a session in the same process has it."""
-    java = getattr(frame, "_jdf", None)
-    if java is None:
+    plan = analyzed_plan(frame)
+    if plan is None:
         raise InvalidArgument(
             "consume of a stream over Spark Connect",
             expected="a classic session, or the options of a read instead of a stream",
         )
-    return java.queryExecution().analyzed()
+    return plan

@@ -11,6 +11,7 @@ from tests.spark.source.brokers import SEGMENT, create, numbered, produce, runni
 
 from penstock.columnar.schema import ALL
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.spark.jvm import hadoop_configuration
 from penstock.spark.pipelines.archive.archive import archive
 from penstock.spark.pipelines.archive.reading import read_archive
 from penstock.spark.source.columns import spark_schema
@@ -195,7 +196,7 @@ def test_an_archive_in_another_file_system_works_alike(
 ) -> None:
     # Hadoop's own view of the local disk stands for any file system that it knows.
     url = f"viewfs://penstock{tmp_path}"
-    options = spark._jsc.hadoopConfiguration()
+    options = hadoop_configuration(spark)
     options.set(
         "fs.viewfs.mounttable.penstock.link./" + tmp_path.parts[1], f"file:/{tmp_path.parts[1]}"
     )
