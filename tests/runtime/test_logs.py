@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.runtime.logs import LogLimiter, set_up_logging
+from penstock.runtime.logs import set_up_logging
 
 
 @pytest.fixture
@@ -113,41 +113,3 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be opened: .*--log-file"):
         set_up_logging(file=tmp_path / "file" / "x.log")
-
-
-class Now:
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def __call__(self) -> float:
-        return self.value
-
-
-def test_once_is_once_a_key() -> None:
-    limiter = LogLimiter()
-    assert [limiter.once("a"), limiter.once("a"), limiter.once("b")] == [True, False, True]
-    limiter.forget("a")
-    limiter.forget("never seen")
-    assert limiter.once("a")
-
-
-def test_every_lets_one_through_in_a_while_and_counts_the_rest() -> None:
-    now = Now()
-    limiter = LogLimiter(monotonic=now)
-    assert limiter.every("peer", 10) == 0
-    assert [limiter.every("peer", 10) for _ in range(3)] == [None, None, None]
-    assert limiter.every("other", 10) == 0
-    now.value = 10.0
-    assert limiter.every("peer", 10) == 3
-    now.value = 25.0
-    assert limiter.every("peer", 10) == 0
-
-
-def test_the_memory_is_bounded_and_keeps_what_is_used() -> None:
-    limiter = LogLimiter(max_keys=10)
-    limiter.once("kept")
-    for number in range(1000):
-        limiter.once(number)
-        assert not limiter.once("kept")
-    assert len(limiter) == 10
-    assert limiter.once(0)

@@ -34,7 +34,6 @@ yes_flag = option("--yes", "-y", is_flag=True, help="Do not ask; needed in scrip
 _NOT_KNOWN = "-"
 # A pipe has no width: what goes into a file must not be folded to that of no terminal.
 _WIDTH_OF_A_PIPE = 100_000
-_MEBIBYTE = 1 << 20
 _GAP = "  "
 _NARROWEST_NAME = 12
 # A bar for what is done in a moment only flickers, and rich takes a while to load.
@@ -341,13 +340,6 @@ def local_time(milliseconds: object) -> str:
 def counted(count: int, what: str) -> str:
     """``1 queue``, ``2 queues``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def byte_count(size: object) -> str:
-    """Bytes as people read them."""
-    if not isinstance(size, int):
-        return cell(size)
-    return f"{size} B" if size < _MEBIBYTE else f"{size / _MEBIBYTE:.1f} MiB"
 
 
 # --------------------------------------------------------------------------- progress, questions

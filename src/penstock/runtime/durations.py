@@ -40,19 +40,6 @@ def milliseconds(duration: Duration) -> int:
     return round(seconds(duration) * 1000)
 
 
-def duration_text(value: float) -> str:
-    """Seconds as the shortest text that `seconds` reads back: ``90 -> "1m30s"``."""
-    left_ms = round(abs(value) * 1000)
-    parts: list[str] = []
-    for unit, size_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        count, left_ms = divmod(left_ms, size_ms)
-        if count:
-            parts.append(f"{count}{unit}")
-    if left_ms or not parts:
-        parts.append(f"{left_ms}ms" if left_ms else "0s")
-    return ("-" if value < 0 else "") + "".join(parts)
-
-
 def _parse(text: str) -> float:
     stripped = text.strip()
     sign = 1.0

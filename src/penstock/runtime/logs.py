@@ -1,6 +1,6 @@
-"""Where log lines go, what they look like, and how often one may be repeated.
+"""Where log lines go and what they look like.
 
-A line is a moment, a level, who speaks, a fixed phrase and ``key=value`` pairs:
+A line has a time, a level, the name of the logger, a fixed phrase and ``key=value`` pairs:
 
     2024-05-01T12:00:00.123Z INFO penstock.broker.broker broker started name=broker-a port=10911
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final, TextIO
@@ -21,7 +20,6 @@ from penstock.errors import ConfigError
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 FILE_BYTES: Final = 64 * 1024 * 1024
 FILES_KEPT: Final = 5
-MAX_KEYS: Final = 1_000
 
 _FORMAT: Final = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s"
 _DATE_FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
@@ -95,53 +93,3 @@ def _remove_our_handlers(logger: logging.Logger) -> None:
     for handler in [handler for handler in logger.handlers if handler.name == _HANDLER_NAME]:
         logger.removeHandler(handler)
         handler.close()
-
-
-class LogLimiter:
-    """Keeps one cause from filling the log.
-
-    Keys may come from peers, so only the `MAX_KEYS` last used are remembered; a forgotten key is
-    merely logged once more.
-
-        if limiter.once(("no topic", topic)): log.warning(...)
-        if (held := limiter.every(peer, 10.0)) is not None: log.warning("... before=%d", held)
-    """
-
-    def __init__(
-        self, *, monotonic: Callable[[], float] = time.monotonic, max_keys: int = MAX_KEYS
-    ) -> None:
-        self._monotonic = monotonic
-        self._max_keys = max_keys
-        # key -> (when it was last let through, how often not since)
-        self._seen: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
-
-    def once(self, key: Hashable) -> bool:
-        """True the first time only."""
-        if key in self._seen:
-            self._seen.move_to_end(key)
-            return False
-        self._remember(key, self._monotonic(), 0)
-        return True
-
-    def every(self, key: Hashable, seconds: float) -> int | None:
-        """How many were held back since the last, at most once in ``seconds``; None: hold back."""
-        now = self._monotonic()
-        last = self._seen.get(key)
-        if last is not None and now - last[0] < seconds:
-            self._remember(key, last[0], last[1] + 1)
-            return None
-        self._remember(key, now, 0)
-        return last[1] if last is not None else 0
-
-    def forget(self, key: Hashable) -> None:
-        """Let the next one through: the cause went away, and its return is news."""
-        self._seen.pop(key, None)
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def _remember(self, key: Hashable, when: float, held_back: int) -> None:
-        self._seen[key] = (when, held_back)
-        self._seen.move_to_end(key)
-        if len(self._seen) > self._max_keys:
-            self._seen.popitem(last=False)

@@ -220,14 +220,6 @@ def test_flags_of_a_retry_topic_are_added_and_never_lost() -> None:
     assert (config.topic_sys_flag, config.read_queue_nums) == (2, 1)
 
 
-def test_user_topics_are_what_users_made() -> None:
-    topics = make_topics()
-    for name in ("T", "%RETRY%g", "%DLQ%g", "rmq_sys_mine"):
-        topics.put(topic_config(name, 1, 1))
-    assert topics.user_names() == ["T"]
-    assert "TBW102" in topics.system_names()
-
-
 def test_order_topics_of_the_name_server_are_marked() -> None:
     topics = make_topics()
     topics.put(topic_config("T", 1, 1))

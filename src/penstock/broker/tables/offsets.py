@@ -140,10 +140,6 @@ class Offsets:
             del self._resets[key]
         return offset
 
-    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether the queue's next pull will be told of a reset."""
-        return queue_id in self._resets.get(_key(topic, group), ())
-
     # Removing
 
     def remove_topic(self, topic: str) -> None:

@@ -18,7 +18,6 @@ from penstock.model.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
     INHERIT,
-    LIGHT_QUEUE_PREFIX,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
     READ,
@@ -154,11 +153,6 @@ class Topics:
     def system_names(self) -> list[str]:
         """The topics that come with the broker."""
         return [topic for topic in self._table if self.is_system(topic)]
-
-    def user_names(self) -> list[str]:
-        """The topics that users made; retries and dead letters are the broker's."""
-        hidden = (RETRY_PREFIX, DLQ_PREFIX, LIGHT_QUEUE_PREFIX)
-        return [t for t in self._table if not self.is_system(t) and not t.startswith(hidden)]
 
     @property
     def version(self) -> DataVersion:

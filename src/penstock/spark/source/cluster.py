@@ -71,11 +71,6 @@ class Cluster:
         self._routes[topic] = (now, route)
         return route
 
-    def last_route(self, topic: str) -> TopicRoute | None:
-        """The route as it was last seen, however old."""
-        known = self._routes.get(topic)
-        return None if known is None else known[1]
-
     def forget_routes(self) -> None:
         """Ask for every route again before it is used."""
         self._routes.clear()
