@@ -135,7 +135,11 @@ async def paths_of(stage: Stage, **store: Any) -> Paths:
     wire = await stage.connect(broker)
     await put_topic(wire, "T", 1)
     paths = Paths(broker)
+    # A request on the plain path enables the fast path for its kind.
     assert paths.plain("").code == ResponseCode.SUCCESS
+    assert paths.plain("", batch_of(b""), is_batch=True).code == ResponseCode.SUCCESS
+    assert paths.fast("") is not None
+    assert paths.fast("", batch_of(b""), is_batch=True) is not None
     return paths
 
 

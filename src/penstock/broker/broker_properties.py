@@ -7,25 +7,16 @@ not parsed: one search tells whether a rule of `send_rules` may apply.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from penstock.broker.send_rules import DROPPED, END_MARK, REPLACED, VALUE_MARK, find_ruled
 from penstock.model.names import Property
 from penstock.model.properties import format_properties, parse_properties
 
 _UNIQUE_KEY_MARK = END_MARK + Property.UNIQUE_KEY + VALUE_MARK
-_new_tuple = tuple.__new__
 
-
-class StampedProperties(NamedTuple):
-    """The properties to store, and the unique id among them.
-
-    ``ruled`` holds them parsed when a rule of `send_rules` may apply.
-    """
-
-    text: str
-    unique_id: str
-    ruled: dict[str, str] | None
+StampedProperties: TypeAlias = tuple[str, str, dict[str, str] | None]
+"""The property string to store, the unique id in it and, when a rule may apply, it all parsed."""
 
 
 class BrokerProperties:
@@ -63,8 +54,7 @@ class BrokerProperties:
             unique_id = enclosed[start : enclosed.index(END_MARK, start)]
             if not unique_id:
                 return self._stamp_parsed(text)
-        # NamedTuple's own constructor costs twice as much as the tuple it makes.
-        return _new_tuple(StampedProperties, (text + self._suffix, unique_id, None))
+        return text + self._suffix, unique_id, None
 
     def _stamp_parsed(self, text: str) -> StampedProperties:
         properties = parse_properties(text)
@@ -72,4 +62,4 @@ class BrokerProperties:
             properties.pop(key, None)
         unique_id = properties.get(Property.UNIQUE_KEY) or self._new_unique_id()
         properties.update({Property.UNIQUE_KEY: unique_id, **self._added})
-        return StampedProperties(format_properties(properties), unique_id, properties)
+        return format_properties(properties), unique_id, properties

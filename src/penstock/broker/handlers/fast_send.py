@@ -1,12 +1,13 @@
 """The fast path of sends: JSON header and body in, encoded answer out.
 
-Most requests of a producer differ only in the body and the id of the message. Once a queue has
-stored a message on the plain path (`send`), the queue is enabled here; while its topic stays as it
-is, further sends need no second check of topic and queue, no `Command` and no header object.
-The plain path is the specification: a request that is in any way unusual (a flag, a delay, a
-missing field, a number that is not small) is left to it, and so is every error in the request.
+Most requests of a producer differ only in the body, the time and the id of the message. Once the
+plain path (`send`) has served a request, it enables the fast path for requests of the same kind:
+same topic, queue, flags and so on, compared as text. While the topics stay as they are, these need
+no second check, no `Command` and no header object. The plain path is the specification: whatever
+is unusual (a property with a rule, a missing field, another spelling of a number) is left to it,
+and so is every error in a request.
 
-    header ─▶ queue enabled? ─▶ properties without a rule? ─▶ append ─▶ answer
+    header ─▶ kind enabled? ─▶ properties without a rule? ─▶ append ─▶ answer
                   │ no                  │ no
                   └─────────────────────┴──▶ None: the plain path serves it
 
@@ -16,7 +17,7 @@ clients write them: a decoder that also converted them would take "1e3" for a nu
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,7 +30,7 @@ from penstock.model.hosts import parse_host
 from penstock.model.names import RETRY_PREFIX, Property
 from penstock.protocol.commands import RESPONSE, Command, encode_command
 from penstock.protocol.extensions import SHORT_RECEIPT
-from penstock.protocol.headers.send import SEND_V2_KEYS
+from penstock.protocol.headers.send import SEND_V2_KEYS, SendMessage
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.send_answers import SendAnswers
 from penstock.remoting import Peer
@@ -40,17 +41,28 @@ SENDER_FLAGS: Final = ~SysFlag.TRANSACTION_MASK
 _BORN_HOST: Final = "born_host"
 _INT64_DIGITS: Final = 18
 """A number with at most this many characters always fits into 64 bits."""
-_SMALL: Final = {str(number): number for number in range(1024)}
-"""Looking up a small number is faster than parsing it and checking its range."""
+_MAX_KINDS: Final = 1 << 14
+"""Bounds memory against invented flags; one producer needs a kind for each queue."""
 
 # NamedTuple's own constructor costs twice as much as the tuple it makes.
 _new_tuple = tuple.__new__
-_EnabledQueue = tuple[int, QueueCounter]
+_Key: TypeAlias = tuple[str, str, str, str, str, str, str | None, str]
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
+class _Kind(NamedTuple):
+    """Requests that are served alike."""
+
+    queue_id: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+    is_batch: bool
+    counter: QueueCounter
+
+
 class _Ext(msgspec.Struct, gc=False, rename={**SEND_V2_KEYS, "short_receipt": SHORT_RECEIPT}):
-    """The ext fields of a send. Those that are required have no default."""
+    """The ext fields of a send; defaults are those of `SendMessage`, as text."""
 
     producer_group: str
     topic: str
@@ -62,7 +74,7 @@ class _Ext(msgspec.Struct, gc=False, rename={**SEND_V2_KEYS, "short_receipt": SH
     flag: str
     properties: str = ""
     reconsume_times: str = "0"
-    max_reconsume_times: str = "0"
+    max_reconsume_times: str | None = None
     batch: str = "false"
     short_receipt: str | None = None
 
@@ -89,47 +101,70 @@ class FastSend:
         self._max_body = broker.storage.max_message_size
         # With sync flush an answer is a promise, and a slave refuses sends.
         self._is_allowed = not broker.storage.is_sync_flush and not broker.config.is_slave
-        self._queues: dict[tuple[str, str], _EnabledQueue] = {}
+        self._kinds: dict[_Key, _Kind] = {}
         self._stamp = broker.broker_properties.stamp
         self._append = broker.storage.append
         self._append_batch_body = broker.storage.append_batch_body
         self._answer_frame = answers.frame
-        broker.topics.on_change(self._queues.clear)
+        broker.topics.on_change(self._kinds.clear)
 
-    def enable_fast_path(self, topic: str, queue_id: int) -> None:
-        """Serve further sends to a queue that has stored a message on the plain path."""
-        config = self._topics.get(topic)
+    def enable_fast_path(self, ask: SendMessage) -> None:
+        """Serve further requests like this one, which the plain path has served."""
+        topic, config = ask.topic, self._topics.get(ask.topic)
         if (
-            self._is_allowed
-            and config is not None
-            and not config.order
-            and topic not in SEND_FORBIDDEN
-            and not topic.startswith(RETRY_PREFIX)
+            not self._is_allowed
+            or config is None
+            or config.order
+            or topic in SEND_FORBIDDEN
+            or topic.startswith(RETRY_PREFIX)
+            # The broker chooses a queue for each message.
+            or ask.queue_id < 0
         ):
-            # The queue as clients write it, so that it need not be parsed.
-            self._queues[topic, str(queue_id)] = queue_id, self._stats.queue_puts(topic, queue_id)
+            return
+        if len(self._kinds) >= _MAX_KINDS:
+            self._kinds.clear()
+        key = (
+            topic,
+            str(ask.queue_id),
+            str(ask.flag),
+            str(ask.sys_flag),
+            str(ask.reconsume_times),
+            str(ask.default_topic_queue_nums),
+            None if ask.max_reconsume_times is None else str(ask.max_reconsume_times),
+            "true" if ask.batch else "false",
+        )
+        self._kinds[key] = _Kind(
+            ask.queue_id,
+            ask.flag,
+            ask.sys_flag & SENDER_FLAGS,
+            ask.reconsume_times,
+            ask.batch,
+            self._stats.queue_puts(topic, ask.queue_id),
+        )
 
     def serve(self, peer: Peer, header: bytes, body: bytes) -> bytes | None:
         """The answer to SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE; None leaves it to the plain path."""
         try:
             head = _decode(header)
             ext = head.ext
-            topic = ext.topic
-            queue_id, counter = self._queues[topic, ext.queue_id]
-            flag = _SMALL[ext.flag]
-            sys_flag = _SMALL[ext.sys_flag]
-            reconsume_times = _SMALL[ext.reconsume_times]
-            born_timestamp = int(ext.born_timestamp)
+            topic, born_text = ext.topic, ext.born_timestamp
+            queue_id, flag, sys_flag, reconsume_times, is_batch, counter = self._kinds[
+                topic,
+                ext.queue_id,
+                ext.flag,
+                ext.sys_flag,
+                ext.reconsume_times,
+                ext.default_topic_queue_nums,
+                ext.max_reconsume_times,
+                ext.batch,
+            ]
+            born_timestamp = int(born_text)
             text, unique_id, ruled = self._stamp(ext.properties)
-            is_batch = ext.batch != "false"
             if (
                 ruled is not None
                 or head.flag != 0
                 or not 0 < len(body) <= self._max_body
-                or len(ext.born_timestamp) > _INT64_DIGITS
-                or ext.default_topic_queue_nums not in _SMALL
-                or ext.max_reconsume_times not in _SMALL
-                or (is_batch and (ext.batch != "true" or sys_flag & ~SENDER_FLAGS))
+                or len(born_text) > _INT64_DIGITS
             ):
                 return None
             properties = text.encode()
@@ -143,7 +178,7 @@ class FastSend:
                 body,
                 properties,
                 flag,
-                sys_flag & SENDER_FLAGS,
+                sys_flag,
                 born_timestamp,
                 peer.data.get(_BORN_HOST) or born_host(peer),
                 self._store_host,
@@ -151,30 +186,29 @@ class FastSend:
                 0,
             ),
         )
+        request_id = head.request_id
         try:
-            if not is_batch:
+            if is_batch:
+                stored = self._append_batch_body(draft, body, BATCH_MARKS)
+                if stored is None:
+                    return None
+                positions, queue_offset, size, _ = stored
+            else:
                 log_position, queue_offset, size, _ = self._append(draft)
-                counter.count += 1
-                counter.size += size
-                counter.calls += 1
-                return self._answer_frame(
-                    head.request_id, log_position, queue_id, queue_offset, unique_id
-                )
-            stored = self._append_batch_body(draft, body, BATCH_MARKS)
         except PenstockError as error:
             refusal = refused(error, self._answers)
-            refusal.request_id, refusal.flag = head.request_id, RESPONSE
+            refusal.request_id, refusal.flag = request_id, RESPONSE
             return encode_command(refusal)
-        if stored is None:
-            return None
-        positions, queue_offset, size, _ = stored
-        counter.count += len(positions)
         counter.size += size
         counter.calls += 1
+        if not is_batch:
+            counter.count += 1
+            return self._answer_frame(request_id, log_position, queue_id, queue_offset, unique_id)
+        counter.count += len(positions)
         if ext.short_receipt is not None:
             positions = positions[:1]
         return self._answers.frame_of_batch(
-            head.request_id, positions, queue_id, queue_offset, unique_id
+            request_id, positions, queue_id, queue_offset, unique_id
         )
 
 

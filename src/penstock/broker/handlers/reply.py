@@ -91,11 +91,12 @@ class Replying:
         broker = self._broker
         refuse_if_slave(broker)
         body = checked_body(broker, command)
+        text, _, _ = broker.broker_properties.stamp(ask.properties or "")
         return Draft(
             ask.topic,
             queue_of_send(broker, ask),
             body,
-            broker.broker_properties.stamp(ask.properties or "").text.encode(),
+            text.encode(),
             ask.flag,
             ask.sys_flag & SENDER_FLAGS,
             ask.born_timestamp,

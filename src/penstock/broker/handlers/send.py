@@ -105,7 +105,7 @@ class Sending:
         except PenstockError as error:
             return refused(error, self._answers)
         if not is_new_topic:
-            self.fast.enable_fast_path(ask.topic, stored.queue_id)
+            self.fast.enable_fast_path(ask)
         ext = self._answers.ext(
             stored.msg_ids, stored.queue_id, stored.queue_offset, stored.unique_id
         )
