@@ -212,7 +212,7 @@ class GroupActions(TopicActions):
         assert failure is not None, "there is a master, and it did not answer well"
         raise failure
 
-    async def relay_message(
+    async def _relay_message(
         self, address: str, header: headers.clients.ConsumeMessageDirectly, *, about: str
     ) -> bodies.running.ConsumeDirectlyResult:
         """Have a broker hand one of its messages to a consumer."""

@@ -214,7 +214,7 @@ class MessageActions(OffsetActions):
         """Have a connected consumer handle one stored message now, and tell how that went."""
         found = await self._message(msg_id, None if topic is None else self.long_name(topic))
         address = (await self.masters([found.queue.broker_name]))[found.queue.broker_name]
-        return await self.relay_message(
+        return await self._relay_message(
             address,
             headers.clients.ConsumeMessageDirectly(
                 self.long_name(group),
