@@ -35,9 +35,9 @@ from penstock.broker import Broker, BrokerConfig
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
-from penstock.protocol.headers import encode_header, encode_send_v2
+from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.pull import PullFlag, PullMessage
-from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.send import SendMessage, encode_send_v2
 from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.remoting import Peer
 from penstock.remoting.loop import run as run_loop

@@ -6,8 +6,7 @@ from benchmarks.requests import BORN
 
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
-from penstock.protocol.headers import encode_send_v2
-from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.send import SendMessage, encode_send_v2
 from penstock.protocol.records.batches import BatchItem, encode_batch
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
-from penstock.protocol.headers import encode_header, encode_send_v2
+from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.pull import PullFlag, PullMessage
-from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.send import SendMessage, encode_send_v2
 
 BORN: Final = 1_700_000_000_000
 MESSAGES_PER_PULL: Final = 32

@@ -21,8 +21,13 @@ from penstock.model.hosts import pack_host
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command, encode_head, reply
 from penstock.protocol.frames import Frame, FrameDecoder
-from penstock.protocol.headers import decode_send_v2, encode_send_v2, header_codec
-from penstock.protocol.headers.send import SendMessage, SendMessageResult
+from penstock.protocol.headers.codec import encode_header
+from penstock.protocol.headers.send import (
+    SendMessage,
+    SendMessageResult,
+    decode_send_v2,
+    encode_send_v2,
+)
 from penstock.protocol.records.codec import encode_record
 
 BODY_BYTES = 128
@@ -31,7 +36,7 @@ CHUNKS_PER_ROUND = 300
 STORED_AT = 1_700_000_000_123
 
 _BORN_HOST, _STORE_HOST = pack_host("10.0.0.7", 51234), pack_host("10.0.0.5", 10911)
-_encode_result = header_codec(SendMessageResult).encode
+_encode_result = encode_header
 
 
 def run(effort: Effort = QUICK) -> Figures:

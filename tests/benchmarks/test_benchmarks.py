@@ -15,8 +15,9 @@ from benchmarks.requests import pull, send, sends
 from benchmarks import effort as efforts
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
-from penstock.protocol.headers import decode_header, decode_send_v2
+from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullMessage
+from penstock.protocol.headers.send import decode_send_v2
 
 
 @pytest.mark.parametrize("name", NAMES)

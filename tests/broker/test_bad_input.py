@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.raw_connection import RawConnection
+from tests.support.request_types import REQUESTS
 from tests.support.wire import Wire
 
 from penstock.broker import Broker
@@ -24,9 +25,7 @@ from penstock.protocol.bodies.common import (
 )
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode
 from penstock.protocol.commands import Command, encode_command
-from penstock.protocol.headers import HeaderField, header_fields
-from penstock.protocol.headers.registry import REQUESTS
-from penstock.protocol.headers.send import SEND_V2_KEYS
+from penstock.protocol.headers.codec import HeaderField, header_fields
 from penstock.protocol.validation import check_group, check_topic
 from penstock.remoting import Limits
 from penstock.remoting.dispatch import MAX_JSON_BYTES
@@ -130,7 +129,7 @@ def fields_of(code: int) -> list[HeaderField]:
     request = REQUESTS.get(code)
     if request is None or request.header is None:
         return []
-    return list(header_fields(request.header, SEND_V2_KEYS if request.has_short_keys else {}))
+    return header_fields(request.header)
 
 
 def required_fields(code: int) -> list[str]:

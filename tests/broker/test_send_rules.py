@@ -21,8 +21,7 @@ from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import RESPONSE, Command, decode_command
 from penstock.protocol.frames import JSON, FrameDecoder
-from penstock.protocol.headers import encode_send_v2
-from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.send import SendMessage, encode_send_v2
 from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.protocol.records.codec import decode_record
 from penstock.remoting import Peer, Promise

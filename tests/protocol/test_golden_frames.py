@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support.paths import VECTORS
+from tests.support.request_types import REQUESTS, RawBody, RequestType
 
 from penstock.model.properties import format_properties, parse_properties
 from penstock.protocol.bodies.codec import decode_body, encode_body
@@ -18,15 +19,9 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.fastjson.dialect import loads
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder
-from penstock.protocol.headers import (
-    CommonFields,
-    HeaderCodec,
-    decode_header,
-    encode_header,
-    header_codec,
-)
+from penstock.protocol.headers.codec import Header, decode_header, encode_header
+from penstock.protocol.headers.common import CommonFields
 from penstock.protocol.headers.nameserver import RegisterBroker
-from penstock.protocol.headers.registry import REQUESTS, RawBody, RequestType
 from penstock.protocol.records.batches import decode_batch, encode_batch
 from penstock.protocol.records.codec import Record, decode_record, decode_records, encode_record
 
@@ -51,12 +46,12 @@ class Recorded(NamedTuple):
         return self.command.body
 
     @property
-    def codec(self) -> HeaderCodec[Any] | None:
+    def header(self) -> type[Header] | None:
         if self.request is None:
             return None
         if self.command.is_response:
-            return self.request.response_codec(self.command.code)
-        return self.request.codec
+            return self.request.header_of_response(self.command.code)
+        return self.request.header
 
     @property
     def body_type(self) -> type | RawBody | None:
@@ -130,13 +125,13 @@ def test_a_header_is_typed_and_nothing_is_left_over(frames: list[Recorded]) -> N
     for recorded in frames:
         ext = recorded.command.ext or {}
         own: dict[str, str] = {}
-        if (codec := recorded.codec) is not None:
-            header = codec.decode(ext)
-            own = codec.encode(header)
-            assert codec.decode(own) == header, recorded
+        if (cls := recorded.header) is not None:
+            header = decode_header(cls, ext)
+            own = encode_header(header)
+            assert decode_header(cls, own) == header, recorded
         common = encode_header(decode_header(CommonFields, ext))
         assert {**common, **own} == ext, recorded
-        assert ext.keys() <= header_codec(CommonFields).keys | own.keys(), recorded
+        assert ext.keys() <= {*CommonFields.__struct_encode_fields__, *own}, recorded
 
 
 @EVERY_REQUEST
@@ -175,7 +170,7 @@ def check_body(recorded: Recorded) -> None:
     elif kind is RawBody.BATCH:
         assert encode_batch(decode_batch(body)) == body, recorded
     elif kind is RawBody.MESSAGE:
-        assert recorded.codec is not None
+        assert recorded.header is not None
     elif recorded.command.code == RequestCode.REGISTER_BROKER:
         check_registration(recorded)
     else:

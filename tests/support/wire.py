@@ -33,17 +33,23 @@ from penstock.protocol.commands import (
     encode_command,
 )
 from penstock.protocol.frames import FrameDecoder
-from penstock.protocol.headers.codec import header_codec
+from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.pull import PullFlag, PullMessage
-from penstock.protocol.headers.registry import REQUESTS
-from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.send import SendMessage, encode_send_v2
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from penstock.protocol.headers.codec import Header
 
 ANSWER_SECONDS: Final = 10.0
 """How long a test waits for an answer before it fails."""
 
+_SHORT_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
 Serve = Callable[[Command], Command | None]
 _Body = TypeVar("_Body")
 
@@ -91,7 +97,7 @@ class Wire(asyncio.Protocol):
     def start(
         self,
         code: int,
-        header: DataclassInstance | dict[str, str] | None = None,
+        header: Header | dict[str, str] | None = None,
         body: object = b"",
         *,
         serializer: int = 0,
@@ -107,7 +113,7 @@ class Wire(asyncio.Protocol):
     async def request(
         self,
         code: int,
-        header: DataclassInstance | dict[str, str] | None = None,
+        header: Header | dict[str, str] | None = None,
         body: object = b"",
         *,
         serializer: int = 0,
@@ -119,7 +125,7 @@ class Wire(asyncio.Protocol):
     async def ok(
         self,
         code: int,
-        header: DataclassInstance | dict[str, str] | None = None,
+        header: Header | dict[str, str] | None = None,
         body: object = b"",
     ) -> Command:
         """The same for an answer that must be a success."""
@@ -130,23 +136,23 @@ class Wire(asyncio.Protocol):
     def oneway(
         self,
         code: int,
-        header: DataclassInstance | dict[str, str] | None = None,
+        header: Header | dict[str, str] | None = None,
         body: object = b"",
     ) -> None:
         """Send a request that is never answered."""
         self._send(self._command(code, header, body, ONEWAY))
 
     def _command(
-        self, code: int, header: DataclassInstance | dict[str, str] | None, body: object, flag: int
+        self, code: int, header: Header | dict[str, str] | None, body: object, flag: int
     ) -> Command:
         self._last_id += 1
         ext: dict[str, str] | None
         if header is None or isinstance(header, dict):
             ext = header
         else:
-            known = REQUESTS.get(code)
-            codec = known.codec if known is not None else None
-            ext = (codec or header_codec(type(header))).encode(header)
+            ext = encode_header(header)
+            if code in _SHORT_SENDS and isinstance(header, SendMessage):
+                ext = encode_send_v2(header)
         return Command(
             code,
             request_id=self._last_id,

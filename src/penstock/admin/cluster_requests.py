@@ -35,7 +35,7 @@ from penstock.protocol.commands import Command
 from penstock.runtime.durations import Duration, seconds
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from penstock.protocol.headers.codec import Header
 
 _T = TypeVar("_T")
 _Body = TypeVar("_Body")
@@ -137,7 +137,7 @@ class ClusterRequests:
         self,
         address: str,
         code: int,
-        header: DataclassInstance | None = None,
+        header: Header | None = None,
         body: bytes = b"",
         *,
         about: str,
@@ -156,7 +156,7 @@ class ClusterRequests:
         body_type: type[_Body],
         address: str,
         code: int,
-        header: DataclassInstance | None = None,
+        header: Header | None = None,
         *,
         about: str,
         seconds: float | None = None,
@@ -166,7 +166,7 @@ class ClusterRequests:
         return decode_body(body_type, body_bytes(answer))
 
     async def ask_nameserver(
-        self, code: int, header: DataclassInstance | None = None, *, about: str
+        self, code: int, header: Header | None = None, *, about: str
     ) -> Command:
         """Ask whichever name server answers."""
         failures: list[str] = []
@@ -183,7 +183,7 @@ class ClusterRequests:
         )
 
     async def tell_nameservers(
-        self, code: int, header: DataclassInstance | None = None, *, about: str
+        self, code: int, header: Header | None = None, *, about: str
     ) -> None:
         """Tell every name server; they know nothing of each other."""
         await asyncio.gather(

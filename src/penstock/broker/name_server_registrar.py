@@ -31,7 +31,7 @@ from penstock.protocol.bodies.routes import QueueData, TopicRouteData
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
-from penstock.protocol.headers import encode_header
+from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.nameserver import RegisterBroker, RegisterTopic, UnregisterBroker
 from penstock.remoting import Handler, Peer, Pool
 from penstock.runtime.clock import Clock, TimerHandle

@@ -22,7 +22,7 @@ from penstock.protocol.extensions import LOCK_OWNERS, REASON_FIELDS
 from penstock.protocol.headers.codec import decode_header, encode_header
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from penstock.protocol.headers.codec import Header
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -40,7 +40,7 @@ class Request(Generic[_T_co]):
     about: str
     """The subject of the request, for errors."""
     read: Callable[[Command], _T_co]
-    header: DataclassInstance | None = None
+    header: Header | None = None
     body: bytes = b""
     extra: dict[str, str] | None = None
     """Further ext fields."""
@@ -238,7 +238,7 @@ def offset_at(queue: MessageQueue, timestamp_ms: int) -> Request[int]:
     return _offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, header)
 
 
-def _offset(code: int, queue: MessageQueue, header: DataclassInstance) -> Request[int]:
+def _offset(code: int, queue: MessageQueue, header: Header) -> Request[int]:
     return Request(
         code=code, about=str(queue), header=header, seconds=OFFSET_TIMEOUT, read=_read_offset
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -25,16 +25,14 @@ from penstock.errors import ProtocolError, RequestCodeNotSupported, ServiceNotAv
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import Body, Command
-from penstock.protocol.headers import encode_header, header_codec
+from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.remoting.peer import Handler, Peer, Shortcut, shortcut_key
 from penstock.remoting.promise import Promise
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from penstock.protocol.headers.codec import Header
 
 log = logging.getLogger(__name__)
-
-_NO_EXT: Final[Mapping[str, str]] = {}
 
 MAX_JSON_BYTES: Final = 512 * 1024
 """The longest JSON body of a request: a frame of 16 MiB of it takes seconds to read, in which
@@ -70,7 +68,7 @@ class Call(NamedTuple):
 class Reply(NamedTuple):
     """An answer that is more than a header; ``body`` is a JSON body class or ready bytes."""
 
-    header: DataclassInstance | None = None
+    header: Header | None = None
     body: object = b""
     remark: str | None = None
     code: int = 0
@@ -83,15 +81,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 @dataclass(frozen=True, slots=True)
 class _Spec:
     code: int
-    header: type[DataclassInstance] | None
+    header: type[Header] | None
 
 
 _ATTRIBUTE = "__penstock_requests__"
 
 
-def handles(
-    code: int, header: type[DataclassInstance] | None = None
-) -> Callable[[Function], Function]:
+def handles(code: int, header: type[Header] | None = None) -> Callable[[Function], Function]:
     """Mark a function as the handler of a request code."""
 
     def mark(function: Function) -> Function:
@@ -185,9 +181,9 @@ def _bound(function: Callable[..., Answer], spec: _Spec, state: object) -> Handl
         if wants_call:
             return lambda peer, command: answer_of(function(state, Call(peer, command)))
         return lambda peer, command: answer_of(function(state))
-    decode = header_codec(spec.header).decode
+    header = spec.header
     if wants_call:
         return lambda peer, command: answer_of(
-            function(state, decode(command.ext or _NO_EXT), Call(peer, command))
+            function(state, decode_header(header, command.ext), Call(peer, command))
         )
-    return lambda peer, command: answer_of(function(state, decode(command.ext or _NO_EXT)))
+    return lambda peer, command: answer_of(function(state, decode_header(header, command.ext)))

@@ -37,7 +37,7 @@ from penstock.protocol.headers.nameserver import GetRouteInfo
 from penstock.spark.connections import CALL_SECONDS, Connection
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from penstock.protocol.headers.codec import Header
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Wire:
         self,
         address: str,
         code: int,
-        header: DataclassInstance | None = None,
+        header: Header | None = None,
         body: bytes = b"",
         *,
         about: str,
@@ -157,7 +157,7 @@ class Wire:
 
     # -------------------------------------------------------------------------- name servers
 
-    def ask_nameservers(self, code: int, header: DataclassInstance | None, about: str) -> Command:
+    def ask_nameservers(self, code: int, header: Header | None, about: str) -> Command:
         """The answer of the first name server that gives one; a refusal counts as an answer."""
         failures: list[str] = []
         addresses = self.access.namesrv

@@ -24,8 +24,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import ONEWAY, Command, decode_command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.frames import FrameDecoder
-from penstock.protocol.headers import encode_send_v2
-from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.send import SendMessage, encode_send_v2
 from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.protocol.records.codec import Record
 from penstock.remoting.peer import shortcut_key

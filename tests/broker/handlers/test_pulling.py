@@ -26,9 +26,9 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.filters.tags import tag_code
-from penstock.protocol.headers import encode_header
 from penstock.protocol.headers.admin import UpdateTopic
 from penstock.protocol.headers.clients import ResetOffset
+from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.protocol.records.batches import BatchItem, encode_batch
 

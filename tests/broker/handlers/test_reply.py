@@ -14,7 +14,7 @@ from penstock.model.names import Property
 from penstock.model.properties import parse_properties
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
-from penstock.protocol.headers import decode_header
+from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import PushReply
 
 Connect = Callable[..., Awaitable[Wire]]

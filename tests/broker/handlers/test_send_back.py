@@ -31,7 +31,7 @@ from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import REASON_FIELDS
-from penstock.protocol.headers import encode_header
+from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.send import SendBack
 from penstock.protocol.records.codec import Record
 from penstock.testing.eventually import eventually

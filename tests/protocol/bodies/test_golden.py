@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.support.paths import VECTORS
+from tests.support.request_types import REQUEST_BODIES, RESPONSE_BODIES
 
 from penstock.protocol.bodies.clients import HeartbeatData
 from penstock.protocol.bodies.codec import decode_body, encode_body, encode_state, from_json
@@ -24,7 +25,6 @@ from penstock.protocol.bodies.registration import (
     decode_registration,
     encode_registration,
 )
-from penstock.protocol.bodies.registry import REQUEST_BODIES, RESPONSE_BODIES
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.bodies.topics import TimerMetrics, TopicConfigTable
 from penstock.protocol.codes import RequestCode

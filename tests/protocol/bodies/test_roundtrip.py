@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.request_types import REQUEST_BODIES, RESPONSE_BODIES
 
 import penstock.protocol.bodies as bodies
 from penstock.errors import ProtocolError
@@ -28,7 +29,6 @@ from penstock.protocol.bodies.registration import (
     decode_registration,
     encode_registration,
 )
-from penstock.protocol.bodies.registry import REQUEST_BODIES, RESPONSE_BODIES
 from penstock.protocol.bodies.values import WireEnum
 from penstock.protocol.fastjson.dialect import Json, dumps, loads
 

@@ -13,17 +13,18 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.request_types import REQUESTS
 
 from penstock.errors import ProtocolError
 from penstock.protocol.acl import access_key, sign, verify
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, Language, decode_command, encode_command, reply
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder
-from penstock.protocol.headers import CommonFields, decode_header, encode_header
+from penstock.protocol.headers.codec import decode_header, encode_header
+from penstock.protocol.headers.common import CommonFields
 from penstock.protocol.headers.offsets import UpdateConsumerOffset
 from penstock.protocol.headers.pull import PullMessage, PullMessageResult
-from penstock.protocol.headers.registry import REQUESTS
-from penstock.protocol.headers.send import SendMessage
+from penstock.protocol.headers.send import SendMessage, SendMessageV2
 
 
 def received(header: dict[str, Any], body: bytes = b"", *, end: bytes = b"") -> Command:
@@ -36,9 +37,9 @@ def received(header: dict[str, Any], body: bytes = b"", *, end: bytes = b"") -> 
 
 
 def typed(command: Command) -> Any:
-    codec = REQUESTS[command.code].codec
-    assert codec is not None
-    return codec.decode(command.ext or {})
+    cls = REQUESTS[command.code].header
+    assert cls is not None
+    return decode_header(cls, command.ext)
 
 
 def test_a_send_of_the_node_client_with_native_numbers_and_booleans() -> None:
@@ -58,7 +59,7 @@ def test_a_send_of_the_node_client_with_native_numbers_and_booleans() -> None:
         },
         b"hello",
     )
-    assert typed(command) == SendMessage(
+    assert typed(command) == SendMessageV2(
         *("pg", "T", "TBW102", 4, 1, 0, 1_700_000_000_000, 0), properties="TAGS\x01A\x02"
     )
     assert command.body == b"hello"
@@ -172,17 +173,19 @@ def test_a_signed_binary_request_has_its_fields_twice_and_still_verifies() -> No
 def test_whatever_stands_in_a_request_its_header_is_typed_or_refused(
     code: int, data: st.DataObject
 ) -> None:
-    codec = REQUESTS[code].codec
-    assert codec is not None
+    cls = REQUESTS[code].header
+    assert cls is not None
     scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5)
     numbers = st.integers(-5, 5) | st.integers(-5, 5).map(str)
-    ext = data.draw(st.dictionaries(st.sampled_from(sorted(codec.keys)), numbers | scalars))
+    ext = data.draw(
+        st.dictionaries(st.sampled_from(sorted(cls.__struct_encode_fields__)), numbers | scalars)
+    )
     try:
         command = received({"code": code, "flag": 0, "opaque": 1, "extFields": ext})
         header = typed(command)
     except ProtocolError:
         return
-    assert codec.decode(codec.encode(header)) == header
+    assert decode_header(cls, encode_header(header)) == header
 
 
 def test_every_code_of_a_request_is_an_integer_that_a_command_can_carry() -> None:

@@ -6,12 +6,10 @@ from the classes, so that a slip in a class does not go unseen.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.support.request_types import REQUESTS
 
-from penstock.protocol.headers.codec import HeaderCodec
-from penstock.protocol.headers.registry import REQUESTS
+from penstock.protocol.headers.codec import Header, header_fields
 
 SEND = "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag"
 SEND_OPTIONAL = "properties reconsumeTimes unitMode maxReconsumeTimes batch bname"
@@ -163,9 +161,9 @@ I64_FIELDS = {
 }
 
 
-def names(codec: HeaderCodec[Any] | None) -> tuple[set[str], set[str]]:
+def names(cls: type[Header] | None) -> tuple[set[str], set[str]]:
     """The required and the optional names of a header."""
-    fields = codec.fields if codec else ()
+    fields = header_fields(cls) if cls else []
     required = {field.wire for field in fields if field.is_required}
     return required, {field.wire for field in fields} - required
 
@@ -173,13 +171,13 @@ def names(codec: HeaderCodec[Any] | None) -> tuple[set[str], set[str]]:
 @pytest.mark.parametrize("code", REQUEST_FIELDS)
 def test_a_request_has_the_fields_of_the_reference(code: int) -> None:
     required, optional = REQUEST_FIELDS[code]
-    assert names(REQUESTS[code].codec) == (set(required.split()), set(optional.split()))
+    assert names(REQUESTS[code].header) == (set(required.split()), set(optional.split()))
 
 
 @pytest.mark.parametrize("code", RESPONSE_FIELDS)
 def test_a_response_has_the_fields_of_the_reference(code: int) -> None:
     required, optional = RESPONSE_FIELDS[code]
-    assert names(REQUESTS[code].response_codec(0)) == (
+    assert names(REQUESTS[code].header_of_response(0)) == (
         set(required.split()),
         set(optional.split()),
     )
@@ -187,23 +185,23 @@ def test_a_response_has_the_fields_of_the_reference(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(REQUEST_FIELDS.keys() - RESPONSE_FIELDS.keys()))
 def test_other_responses_have_no_fields(code: int) -> None:
-    assert REQUESTS[code].response_codec(0) is None
+    assert REQUESTS[code].header_of_response(0) is None
 
 
 @pytest.mark.parametrize("code", sorted(BARE))
 def test_a_bare_request_has_no_fields_and_neither_has_its_answer(code: int) -> None:
-    assert REQUESTS[code].codec is None
-    assert REQUESTS[code].response_codec(0) is None
+    assert REQUESTS[code].header is None
+    assert REQUESTS[code].header_of_response(0) is None
 
 
 @pytest.mark.parametrize("code", sorted(REQUEST_FIELDS.keys() | RESPONSE_FIELDS.keys()))
 def test_what_counts_bytes_messages_or_milliseconds_has_64_bits(code: int) -> None:
-    for codec in (REQUESTS[code].codec, REQUESTS[code].response_codec(0)):
-        for field in codec.fields if codec else ():
+    for cls in (REQUESTS[code].header, REQUESTS[code].header_of_response(0)):
+        for field in header_fields(cls) if cls else ():
             if field.kind in ("int32", "int64"):
                 assert (field.kind == "int64") == (field.wire in I64_FIELDS), field.wire
 
 
 def test_a_refused_send_or_pull_says_little() -> None:
-    assert names(REQUESTS[310].response_codec(13)) == (set(), {"MSG_REGION", "TRACE_ON"})
-    assert names(REQUESTS[11].response_codec(16)) == (set(), {"forbiddenType"})
+    assert names(REQUESTS[310].header_of_response(13)) == (set(), {"MSG_REGION", "TRACE_ON"})
+    assert names(REQUESTS[11].header_of_response(16)) == (set(), {"forbiddenType"})

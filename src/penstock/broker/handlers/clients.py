@@ -20,13 +20,13 @@ from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.filters.tags import parse_tags
-from penstock.protocol.headers import encode_header, header_codec
 from penstock.protocol.headers.clients import (
     GetConsumerList,
     HeartbeatResult,
     NotifyConsumerIdsChanged,
     UnregisterClient,
 )
+from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.remoting import Peer
 from penstock.remoting.dispatch import Call, handles
 from penstock.remoting.promise import error_answer
@@ -131,7 +131,7 @@ def unregister_client(broker: BrokerState, call: Call) -> Command:
     if not call.command.ext:
         # The .NET client says its goodbye in a body nobody reads, and then hangs up, which counts.
         return Command(0, ext={})
-    ask = header_codec(UnregisterClient).decode(call.command.ext)
+    ask = decode_header(UnregisterClient, call.command.ext)
     if ask.producer_group:
         broker.clients.unregister_producer(ask.producer_group, call.peer)
     if ask.consumer_group and broker.clients.unregister_consumer(ask.consumer_group, call.peer):

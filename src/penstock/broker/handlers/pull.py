@@ -8,7 +8,6 @@ commits no offset and is never held again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Final
 
 from penstock.broker.delivery.filters import EVERYTHING, Filter
@@ -31,14 +30,12 @@ from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
-from penstock.protocol.headers import header_codec
+from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.remoting import Peer, Promise
 from penstock.remoting.promise import error_answer
 from penstock.store import ReadResult, ReadStatus
 
-_NO_EXT: Final[Mapping[str, str]] = {}
-_decode = header_codec(PullMessage).decode
 _MAX_HOLD_SECONDS = 60.0
 
 _FOUND = ResponseCode.SUCCESS
@@ -94,7 +91,7 @@ class Pulling:
 
     def pull(self, peer: Peer, command: Command) -> Command | Promise | None:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
-        ask = _decode(command.ext or _NO_EXT)
+        ask = decode_header(PullMessage, command.ext)
         try:
             group, topic, filter_ = self._check(command, ask)
             if ask.sys_flag & PullFlag.COMMIT_OFFSET:

@@ -22,12 +22,12 @@ from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.offsets import ConsumerStatus
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name
 from penstock.protocol.commands import Command
-from penstock.protocol.headers import encode_header
 from penstock.protocol.headers.clients import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatus,
 )
+from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.records.message_ids import parse_offset_message_id
 from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, handles

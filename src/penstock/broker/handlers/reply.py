@@ -8,7 +8,6 @@ and only then answers the replier. A copy is stored in the cluster's reply topic
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Final
 
 from penstock.broker.handlers.fast_send import SENDER_FLAGS, born_host
@@ -25,8 +24,8 @@ from penstock.model.names import Property
 from penstock.model.properties import format_properties, parse_properties
 from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
-from penstock.protocol.headers import decode_send_v2, encode_header, header_codec
-from penstock.protocol.headers.send import PushReply, SendMessage
+from penstock.protocol.headers.codec import decode_header, encode_header
+from penstock.protocol.headers.send import PushReply, SendMessage, decode_send_v2
 from penstock.remoting import Peer, Promise
 from penstock.store import Appended, Draft
 
@@ -34,9 +33,6 @@ log = logging.getLogger(__name__)
 
 PUSH_SECONDS: Final = 10.0
 """How long a requester may take to say that the reply arrived."""
-
-_NO_EXT: Final[Mapping[str, str]] = {}
-_decode_v1 = header_codec(SendMessage).decode
 
 
 class Replying:
@@ -51,11 +47,11 @@ class Replying:
 
     def reply_v1(self, peer: Peer, command: Command) -> Command | Promise:
         """SEND_REPLY_MESSAGE: the header spelt out."""
-        return self._reply(peer, command, _decode_v1(command.ext or _NO_EXT))
+        return self._reply(peer, command, decode_header(SendMessage, command.ext))
 
     def reply_v2(self, peer: Peer, command: Command) -> Command | Promise:
         """SEND_REPLY_MESSAGE_V2: the header in single letters."""
-        return self._reply(peer, command, decode_send_v2(command.ext or _NO_EXT))
+        return self._reply(peer, command, decode_send_v2(command.ext))
 
     def _reply(self, peer: Peer, command: Command, ask: SendMessage) -> Command | Promise:
         try:

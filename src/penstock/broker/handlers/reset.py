@@ -25,8 +25,8 @@ from penstock.protocol.bodies.offsets import ResetOffsets
 from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, Language
-from penstock.protocol.headers import encode_header
 from penstock.protocol.headers.clients import ResetOffset
+from penstock.protocol.headers.codec import encode_header
 from penstock.remoting.dispatch import Call, Reply, handles
 
 log = logging.getLogger(__name__)

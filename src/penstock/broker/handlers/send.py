@@ -40,7 +40,7 @@ from penstock.model.names import RETRY_PREFIX, WRITE, Property, dead_letter_topi
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
-from penstock.protocol.headers import header_codec
+from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
 from penstock.protocol.records.batches import BatchItem, decode_batch
 from penstock.protocol.send_answers import SendAnswers
@@ -50,7 +50,6 @@ from penstock.store import Draft
 
 _NO_EXT: Final[Mapping[str, str]] = {}
 _NO_EFFECTS: Final = Effects()
-_decode_v1 = header_codec(SendMessage).decode
 
 
 class _Stored(NamedTuple):
@@ -84,7 +83,7 @@ class Sending:
     def send_v1(self, peer: Peer, command: Command) -> Command | Promise:
         """SEND_MESSAGE: the header with whole names."""
         ext = command.ext or _NO_EXT
-        ask = _decode_v1(ext)
+        ask = decode_header(SendMessage, ext)
         if ext.get("batch") == "1":
             # The C++ client writes true this way. Java reads it as false, so its broker stores the
             # whole batch as one message that no consumer can read.
@@ -93,7 +92,7 @@ class Sending:
 
     def send_v2(self, peer: Peer, command: Command) -> Command | Promise:
         """SEND_MESSAGE_V2: the header in single letters."""
-        return self._send(peer, command, decode_send_v2(command.ext or _NO_EXT))
+        return self._send(peer, command, decode_send_v2(command.ext))
 
     # Steps
 

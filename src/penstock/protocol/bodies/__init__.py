@@ -1,7 +1,5 @@
 """Structured bodies: one dataclass each, by family, with one codec for all.
 
-``registry`` says which request has which.
-
 A family is loaded when it is first used, also as ``bodies.stats``: to make the classes of all
 families takes longer than most commands of the command line run.
 """
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
         offsets,
         pop,
         registration,
-        registry,
         routes,
         running,
         stats,
@@ -40,7 +37,6 @@ __all__ = [
     "offsets",
     "pop",
     "registration",
-    "registry",
     "routes",
     "running",
     "stats",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from penstock.protocol.headers.codec import Int32, Int64
+from penstock.protocol.headers.codec import Header, Int32, Int64
 
 # ---------------------------------------------------------------------------------------- topics
 
 
-@dataclass(slots=True)
-class UpdateTopic:
+class UpdateTopic(Header):
     """Create a topic or change it; ``attributes`` reads ``+k=v,+k2=v2,-k3``."""
 
     topic: str
@@ -25,13 +22,11 @@ class UpdateTopic:
     force: bool | None = None
 
 
-@dataclass(slots=True)
-class DeleteTopic:
+class DeleteTopic(Header):
     topic: str
 
 
-@dataclass(slots=True)
-class GetAllTopicConfig:
+class GetAllTopicConfig(Header):
     """A page of the topic table; 4.9 asks without fields and gets it whole."""
 
     topic_seq: Int32 | None = None
@@ -39,23 +34,19 @@ class GetAllTopicConfig:
     data_version: str | None = None
 
 
-@dataclass(slots=True)
-class GetAllTopicConfigResult:
+class GetAllTopicConfigResult(Header):
     total_topic_num: Int32 | None = None
 
 
-@dataclass(slots=True)
-class GetTopicConfig:
+class GetTopicConfig(Header):
     topic: str
 
 
-@dataclass(slots=True)
-class GetTopicStats:
+class GetTopicStats(Header):
     topic: str
 
 
-@dataclass(slots=True)
-class QueryTopicConsumers:
+class QueryTopicConsumers(Header):
     """Which groups consume a topic."""
 
     topic: str
@@ -64,8 +55,7 @@ class QueryTopicConsumers:
 # ---------------------------------------------------------------------------------------- groups
 
 
-@dataclass(slots=True)
-class GetAllGroupConfig:
+class GetAllGroupConfig(Header):
     """A page of the group table; 4.9 asks without fields and gets it whole."""
 
     group_seq: Int32 | None = None
@@ -73,18 +63,15 @@ class GetAllGroupConfig:
     data_version: str | None = None
 
 
-@dataclass(slots=True)
-class GetAllGroupConfigResult:
+class GetAllGroupConfigResult(Header):
     total_group_num: Int32 | None = None
 
 
-@dataclass(slots=True)
-class GetGroupConfig:
+class GetGroupConfig(Header):
     group: str
 
 
-@dataclass(slots=True)
-class DeleteGroup:
+class DeleteGroup(Header):
     """Forget a group; 4.9 calls the second field ``removeOffset``."""
 
     group_name: str
@@ -92,29 +79,24 @@ class DeleteGroup:
     remove_offset: bool | None = None
 
 
-@dataclass(slots=True)
-class GetConsumerConnections:
+class GetConsumerConnections(Header):
     consumer_group: str
 
 
-@dataclass(slots=True)
-class GetProducerConnections:
+class GetProducerConnections(Header):
     producer_group: str
 
 
-@dataclass(slots=True)
-class QueryTopicsByConsumer:
+class QueryTopicsByConsumer(Header):
     group: str
 
 
-@dataclass(slots=True)
-class QuerySubscription:
+class QuerySubscription(Header):
     group: str
     topic: str
 
 
-@dataclass(slots=True)
-class CloneGroupOffset:
+class CloneGroupOffset(Header):
     """Let one group start where another stands."""
 
     src_group: str
@@ -126,8 +108,7 @@ class CloneGroupOffset:
 # ------------------------------------------------------------------------------------ statistics
 
 
-@dataclass(slots=True)
-class GetConsumeStats:
+class GetConsumeStats(Header):
     """Offsets of a group, queue by queue; ``topic_list`` is joined by semicolons."""
 
     consumer_group: str
@@ -135,21 +116,18 @@ class GetConsumeStats:
     topic_list: str | None = None
 
 
-@dataclass(slots=True)
-class GetBrokerConsumeStats:
+class GetBrokerConsumeStats(Header):
     """Offsets of every group."""
 
     is_order: bool
 
 
-@dataclass(slots=True)
-class QueryConsumeTimeSpan:
+class QueryConsumeTimeSpan(Header):
     topic: str
     group: str
 
 
-@dataclass(slots=True)
-class QueryConsumeQueue:
+class QueryConsumeQueue(Header):
     """The entries of a consume queue from ``index`` on."""
 
     topic: str
@@ -159,14 +137,12 @@ class QueryConsumeQueue:
     consumer_group: str | None = None
 
 
-@dataclass(slots=True)
-class ViewBrokerStats:
+class ViewBrokerStats(Header):
     stats_name: str
     stats_key: str
 
 
-@dataclass(slots=True)
-class BrokerConfigResult:
+class BrokerConfigResult(Header):
     """The data version of the broker's settings, as JSON text."""
 
     version: str | None = None

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from penstock.protocol.headers.codec import Header
 
 
-@dataclass(slots=True)
-class UserName:
+class UserName(Header):
     """Which user to create, update, delete or get."""
 
     username: str
 
 
-@dataclass(slots=True)
-class ListUsers:
+class ListUsers(Header):
     filter: str | None = None
 
 
-@dataclass(slots=True)
-class AclSubject:
+class AclSubject(Header):
     """Whose rights to create, update or get: ``User:name``."""
 
     subject: str
 
 
-@dataclass(slots=True)
-class DeleteAcl:
+class DeleteAcl(Header):
     """Take away all rights of a subject, or those for one resource."""
 
     subject: str
@@ -33,7 +29,6 @@ class DeleteAcl:
     resource: str | None = None
 
 
-@dataclass(slots=True)
-class ListAcls:
+class ListAcls(Header):
     subject_filter: str | None = None
     resource_filter: str | None = None

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import field
 
-from penstock.protocol.headers.codec import Int32, Int64, wire
+from penstock.protocol.headers.codec import Header, Int32, Int64
 
 
-@dataclass(slots=True)
-class HeartbeatResult:
+class HeartbeatResult(Header):
     """Whether the broker takes heartbeats without subscriptions; absent before 5.1.3."""
 
-    supports_v2: bool | None = field(default=None, metadata=wire("IS_SUPPORT_HEART_BEAT_V2"))
-    is_subscription_changed: bool | None = field(default=None, metadata=wire("IS_SUB_CHANGE"))
+    supports_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
+    is_subscription_changed: bool | None = field(default=None, name="IS_SUB_CHANGE")
 
 
-@dataclass(slots=True)
-class UnregisterClient:
+class UnregisterClient(Header):
     """A client leaves one group."""
 
-    client_id: str = field(metadata=wire("clientID"))
+    client_id: str = field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-@dataclass(slots=True)
-class GetConsumerList:
+class GetConsumerList(Header):
     """Who is in a consumer group."""
 
     consumer_group: str
 
 
-@dataclass(slots=True)
-class NotifyConsumerIdsChanged:
+class NotifyConsumerIdsChanged(Header):
     """Members came or went: time to rebalance."""
 
     consumer_group: str
 
 
-@dataclass(slots=True)
-class ResetOffset:
+class ResetOffset(Header):
     """Move a group to a time (-1: the end) or an offset; to a broker (222) or a client (220)."""
 
     topic: str
@@ -50,8 +45,7 @@ class ResetOffset:
     offset: Int64 | None = None
 
 
-@dataclass(slots=True)
-class GetConsumerStatus:
+class GetConsumerStatus(Header):
     """Where the members of a group stand; to a broker (223) or a client (221).
 
     ``client_addr`` is a client id; empty or absent means all members.
@@ -62,8 +56,7 @@ class GetConsumerStatus:
     client_addr: str | None = None
 
 
-@dataclass(slots=True)
-class GetConsumerRunningInfo:
+class GetConsumerRunningInfo(Header):
     """What a consumer is doing; asked of a broker, which asks the client."""
 
     consumer_group: str
@@ -71,8 +64,7 @@ class GetConsumerRunningInfo:
     jstack_enable: bool = False
 
 
-@dataclass(slots=True)
-class ConsumeMessageDirectly:
+class ConsumeMessageDirectly(Header):
     """Have a consumer handle one message now and tell the result."""
 
     consumer_group: str

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from penstock.protocol.headers.codec import Int32, Int64
+from penstock.protocol.headers.codec import Header, Int32, Int64
 from penstock.protocol.headers.routes import GetRouteInfo as GetRouteInfo
 
 
-@dataclass(slots=True)
-class RegisterBroker:
+class RegisterBroker(Header):
     """A broker and its topics; an absent ``enable_acting_master`` marks a 4.9 broker.
 
     ``body_crc32`` is the CRC of the body as sent, without its top bit; 0 is not checked.
@@ -26,24 +23,21 @@ class RegisterBroker:
     enable_acting_master: bool | None = None
 
 
-@dataclass(slots=True)
-class RegisterBrokerResult:
+class RegisterBrokerResult(Header):
     """What a slave needs to find its master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
-@dataclass(slots=True)
-class UnregisterBroker:
+class UnregisterBroker(Header):
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Int64
 
 
-@dataclass(slots=True)
-class QueryDataVersion:
+class QueryDataVersion(Header):
     """Whether the name server's copy of a broker's topics is stale; also a sign of life."""
 
     broker_name: str
@@ -52,13 +46,11 @@ class QueryDataVersion:
     broker_id: Int64
 
 
-@dataclass(slots=True)
-class QueryDataVersionResult:
+class QueryDataVersionResult(Header):
     changed: bool
 
 
-@dataclass(slots=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(Header):
     """A sign of life in acting-master mode; a plain master sends the first three alone."""
 
     cluster_name: str
@@ -73,80 +65,67 @@ class BrokerHeartbeat:
     election_priority: Int32 | None = None
 
 
-@dataclass(slots=True)
-class GetBrokerMemberGroup:
+class GetBrokerMemberGroup(Header):
     """The master and slaves of one broker name."""
 
     cluster_name: str
     broker_name: str
 
 
-@dataclass(slots=True)
-class GetTopicsByCluster:
+class GetTopicsByCluster(Header):
     cluster: str
 
 
-@dataclass(slots=True)
-class DeleteTopicInNamesrv:
+class DeleteTopicInNamesrv(Header):
     topic: str
     cluster_name: str | None = None
 
 
-@dataclass(slots=True)
-class RegisterTopic:
+class RegisterTopic(Header):
     """Make a topic known before a broker has it; the body is a route."""
 
     topic: str
 
 
-@dataclass(slots=True)
-class PutKvConfig:
+class PutKvConfig(Header):
     namespace: str
     key: str
     value: str
 
 
-@dataclass(slots=True)
-class GetKvConfig:
+class GetKvConfig(Header):
     namespace: str
     key: str
 
 
-@dataclass(slots=True)
-class GetKvConfigResult:
+class GetKvConfigResult(Header):
     value: str | None = None
 
 
-@dataclass(slots=True)
-class DeleteKvConfig:
+class DeleteKvConfig(Header):
     namespace: str
     key: str
 
 
-@dataclass(slots=True)
-class GetKvList:
+class GetKvList(Header):
     namespace: str
 
 
-@dataclass(slots=True)
-class WipeWritePerm:
+class WipeWritePerm(Header):
     """No more sends to any topic of a broker."""
 
     broker_name: str
 
 
-@dataclass(slots=True)
-class WipeWritePermResult:
+class WipeWritePermResult(Header):
     wipe_topic_count: Int32
 
 
-@dataclass(slots=True)
-class AddWritePerm:
+class AddWritePerm(Header):
     """The reverse of ``WipeWritePerm``."""
 
     broker_name: str
 
 
-@dataclass(slots=True)
-class AddWritePermResult:
+class AddWritePermResult(Header):
     add_topic_count: Int32

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from penstock.protocol.headers.codec import Int32, Int64
+from penstock.protocol.headers.codec import Header, Int32, Int64
 
 
-@dataclass(slots=True)
-class OffsetResult:
+class OffsetResult(Header):
     """The answer to every request that asks for one offset of a queue."""
 
     offset: Int64
 
 
-@dataclass(slots=True)
-class QueryConsumerOffset:
+class QueryConsumerOffset(Header):
     """What a group has committed in a queue."""
 
     consumer_group: str
@@ -24,8 +20,7 @@ class QueryConsumerOffset:
     set_zero_if_not_found: bool | None = None
 
 
-@dataclass(slots=True)
-class UpdateConsumerOffset:
+class UpdateConsumerOffset(Header):
     """Commit; the offset may also go backwards."""
 
     consumer_group: str
@@ -34,8 +29,7 @@ class UpdateConsumerOffset:
     commit_offset: Int64
 
 
-@dataclass(slots=True)
-class SearchOffset:
+class SearchOffset(Header):
     """The offset at a time; ``boundary_type`` is LOWER (also when absent) or UPPER."""
 
     topic: str
@@ -44,8 +38,7 @@ class SearchOffset:
     boundary_type: str | None = None
 
 
-@dataclass(slots=True)
-class GetMaxOffset:
+class GetMaxOffset(Header):
     """One past the last message; absent ``committed`` means true."""
 
     topic: str
@@ -53,27 +46,23 @@ class GetMaxOffset:
     committed: bool | None = None
 
 
-@dataclass(slots=True)
-class GetMinOffset:
+class GetMinOffset(Header):
     topic: str
     queue_id: Int32
 
 
-@dataclass(slots=True)
-class GetEarliestStoreTime:
+class GetEarliestStoreTime(Header):
     topic: str
     queue_id: Int32
 
 
-@dataclass(slots=True)
-class EarliestStoreTimeResult:
+class EarliestStoreTimeResult(Header):
     """When the first message of a queue was stored; -1 for an empty one."""
 
     timestamp: Int64
 
 
-@dataclass(slots=True)
-class QueryCorrectionOffset:
+class QueryCorrectionOffset(Header):
     """The smallest offsets of other groups; ``filter_groups`` is a comma list to leave out."""
 
     topic: str

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from penstock.protocol.headers.codec import Int32, Int64
+from penstock.protocol.headers.codec import Header, Int32, Int64
 
 
-@dataclass(slots=True)
-class PopMessage:
+class PopMessage(Header):
     """Messages that stay invisible to others for ``invisible_time``; queue -1 is any queue."""
 
     consumer_group: str
@@ -25,8 +22,7 @@ class PopMessage:
     attempt_id: str | None = None
 
 
-@dataclass(slots=True)
-class PopMessageResult:
+class PopMessageResult(Header):
     """What the client builds its receipt handles from."""
 
     pop_time: Int64
@@ -38,8 +34,7 @@ class PopMessageResult:
     order_count_info: str | None = None
 
 
-@dataclass(slots=True)
-class PeekMessage:
+class PeekMessage(Header):
     """Messages, without taking them."""
 
     consumer_group: str
@@ -48,8 +43,7 @@ class PeekMessage:
     max_msg_nums: Int32
 
 
-@dataclass(slots=True)
-class AckMessage:
+class AckMessage(Header):
     """A popped message is done; ``extra_info`` is its receipt handle."""
 
     consumer_group: str
@@ -59,8 +53,7 @@ class AckMessage:
     offset: Int64
 
 
-@dataclass(slots=True)
-class ChangeInvisibleTime:
+class ChangeInvisibleTime(Header):
     """Keep a popped message from others for longer, or for less."""
 
     consumer_group: str
@@ -72,8 +65,7 @@ class ChangeInvisibleTime:
     suspend: bool | None = None
 
 
-@dataclass(slots=True)
-class ChangeInvisibleTimeResult:
+class ChangeInvisibleTimeResult(Header):
     """What the new receipt handle is built from."""
 
     pop_time: Int64
@@ -81,8 +73,7 @@ class ChangeInvisibleTimeResult:
     revive_qid: Int32
 
 
-@dataclass(slots=True)
-class Notification:
+class Notification(Header):
     """Tell me when there is something to pop."""
 
     consumer_group: str
@@ -96,14 +87,12 @@ class Notification:
     exp: str | None = None
 
 
-@dataclass(slots=True)
-class NotificationResult:
+class NotificationResult(Header):
     has_msg: bool
     polling_full: bool | None = None
 
 
-@dataclass(slots=True)
-class PollingInfo:
+class PollingInfo(Header):
     """How many pops of a queue are held."""
 
     consumer_group: str
@@ -111,6 +100,5 @@ class PollingInfo:
     queue_id: Int32
 
 
-@dataclass(slots=True)
-class PollingInfoResult:
+class PollingInfoResult(Header):
     polling_num: Int32

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.protocol.headers.codec import Int32, Int64, wire
+from msgspec import field
+
+from penstock.protocol.headers.codec import Header, Int32, Int64
 
 
 class PullFlag:
@@ -18,8 +19,7 @@ class PullFlag:
     LITE_PULL: Final = 0x10
 
 
-@dataclass(slots=True)
-class PullMessage:
+class PullMessage(Header):
     """The messages of a queue from ``queue_offset`` on; bits of ``sys_flag``: ``PullFlag``."""
 
     consumer_group: str
@@ -36,11 +36,10 @@ class PullMessage:
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
     # Java's own misspelling is the name on the wire.
-    proxy_forward_client_id: str | None = field(default=None, metadata=wire("proxyFrowardClientId"))
+    proxy_forward_client_id: str | None = field(default=None, name="proxyFrowardClientId")
 
 
-@dataclass(slots=True)
-class PullMessageResult:
+class PullMessageResult(Header):
     """Where the queue stands; sent with all four pull codes, since Java reads it unchecked."""
 
     suggest_which_broker_id: Int64
@@ -53,23 +52,20 @@ class PullMessageResult:
     forbidden_type: Int32 | None = None
 
 
-@dataclass(slots=True)
-class PullRefused:
+class PullRefused(Header):
     """Who forbade a pull: 1 broker, 2 group, 3 topic, 4 no broadcasting, 5 subscription."""
 
     forbidden_type: Int32 | None = None
 
 
-@dataclass(slots=True)
-class ViewMessage:
+class ViewMessage(Header):
     """The message at a position of the log, as its offset message id gives it."""
 
     offset: Int64
     topic: str | None = None
 
 
-@dataclass(slots=True)
-class QueryMessage:
+class QueryMessage(Header):
     """Messages by key, or by unique key, within a time range."""
 
     topic: str
@@ -77,13 +73,12 @@ class QueryMessage:
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
-    unique_key_query: bool | None = field(default=None, metadata=wire("_UNIQUE_KEY_QUERY"))
+    unique_key_query: bool | None = field(default=None, name="_UNIQUE_KEY_QUERY")
     index_type: str | None = None
     last_key: str | None = None
 
 
-@dataclass(slots=True)
-class QueryMessageResult:
+class QueryMessageResult(Header):
     """How far the key index reached; also answered when nothing was found."""
 
     index_last_update_timestamp: Int64

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from penstock.protocol.headers.codec import Header
 
 
-@dataclass(slots=True)
-class GetRouteInfo:
+class GetRouteInfo(Header):
     """Which brokers have a topic."""
 
     topic: str

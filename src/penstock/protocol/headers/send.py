@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
-from penstock.protocol.headers.codec import HeaderCodec, Int32, Int64, wire
+from msgspec import defstruct, field
+from msgspec.structs import fields
+
+from penstock.protocol.headers.codec import Header, Int32, Int64, decode_header
 
 
-@dataclass(slots=True)
-class SendMessage:
+class SendMessage(Header):
     """A message for a topic. Codes 10 and 324 spell the fields out; 310, 320 and 325 write
 
     producerGroup a   topic b          defaultTopic c     defaultTopicQueueNums d
@@ -32,21 +33,61 @@ class SendMessage:
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
-    broker_name: str | None = field(default=None, metadata=wire("bname"))
+    broker_name: str | None = field(default=None, name="bname")
 
 
 SEND_V2_KEYS: Final[Mapping[str, str]] = dict(
-    zip(SendMessage.__dataclass_fields__, "abcdefghijklmn", strict=True)
+    zip(SendMessage.__struct_fields__, "abcdefghijklmn", strict=True)
 )
-SEND_V2: Final = HeaderCodec(SendMessage, SEND_V2_KEYS)
+SendMessageV2: Final = cast(
+    type[SendMessage],
+    defstruct(
+        "SendMessageV2",
+        [
+            (one.name, one.type) if one.required else (one.name, one.type, one.default)
+            for one in fields(SendMessage)
+        ],
+        bases=(SendMessage,),
+        rename=SEND_V2_KEYS,
+    ),
+)
+"""The same header with one-letter fields."""
 
-decode_send_v2: Final = SEND_V2.decode
-"""The header of codes 310, 320 and 325 from its one-letter fields."""
-encode_send_v2: Final = SEND_V2.encode
+
+def decode_send_v2(ext: Mapping[str, str] | None) -> SendMessage:
+    """The header of codes 310, 320 and 325 from its one-letter fields."""
+    return decode_header(SendMessageV2, ext)
 
 
-@dataclass(slots=True)
-class SendMessageResult:
+def encode_send_v2(header: SendMessage) -> dict[str, str]:
+    """The one-letter fields of a send.
+
+    Clients call it for every message, so the fields are written out: this takes a third of the
+    time of `encode_header`.
+    """
+    ext = {
+        "a": header.producer_group,
+        "b": header.topic,
+        "c": header.default_topic,
+        "d": str(header.default_topic_queue_nums),
+        "e": str(header.queue_id),
+        "f": str(header.sys_flag),
+        "g": str(header.born_timestamp),
+        "h": str(header.flag),
+        "j": str(header.reconsume_times),
+        "k": "true" if header.unit_mode else "false",
+        "m": "true" if header.batch else "false",
+    }
+    if header.properties is not None:
+        ext["i"] = header.properties
+    if header.max_reconsume_times is not None:
+        ext["l"] = str(header.max_reconsume_times)
+    if header.broker_name is not None:
+        ext["n"] = header.broker_name
+    return ext
+
+
+class SendMessageResult(Header):
     """Where a message went. Java needs the first three in every success."""
 
     msg_id: str
@@ -55,20 +96,18 @@ class SendMessageResult:
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     recall_handle: str | None = None
-    region: str | None = field(default=None, metadata=wire("MSG_REGION"))
-    trace_on: str | None = field(default=None, metadata=wire("TRACE_ON"))
+    region: str | None = field(default=None, name="MSG_REGION")
+    trace_on: str | None = field(default=None, name="TRACE_ON")
 
 
-@dataclass(slots=True)
-class SendRefused:
+class SendRefused(Header):
     """What a refused send still says."""
 
-    region: str | None = field(default=None, metadata=wire("MSG_REGION"))
-    trace_on: str | None = field(default=None, metadata=wire("TRACE_ON"))
+    region: str | None = field(default=None, name="MSG_REGION")
+    trace_on: str | None = field(default=None, name="TRACE_ON")
 
 
-@dataclass(slots=True)
-class RecallMessage:
+class RecallMessage(Header):
     """Take back a timer message before it is due."""
 
     topic: str
@@ -76,14 +115,12 @@ class RecallMessage:
     producer_group: str | None = None
 
 
-@dataclass(slots=True)
-class RecallMessageResult:
+class RecallMessageResult(Header):
     msg_id: str
-    region: str | None = field(default=None, metadata=wire("MSG_REGION"))
+    region: str | None = field(default=None, name="MSG_REGION")
 
 
-@dataclass(slots=True)
-class SendBack:
+class SendBack(Header):
     """A message that a consumer could not handle; ``offset`` is its position in the log.
 
     ``delay_level`` 0 leaves the delay to the broker; below 0 means the dead letters at once.
@@ -98,8 +135,7 @@ class SendBack:
     max_reconsume_times: Int32 | None = None
 
 
-@dataclass(slots=True)
-class PushReply:
+class PushReply(Header):
     """A reply on its way to whoever asked, handed over by the broker."""
 
     producer_group: str

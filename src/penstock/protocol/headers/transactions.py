@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from penstock.protocol.headers.codec import Int32, Int64
+from penstock.protocol.headers.codec import Header, Int32, Int64
 
 
 class TransactionDecision:
@@ -16,8 +15,7 @@ class TransactionDecision:
     ROLLBACK: Final = 12
 
 
-@dataclass(slots=True)
-class EndTransaction:
+class EndTransaction(Header):
     """What became of a half message: ``commit_or_rollback`` is a ``TransactionDecision``."""
 
     producer_group: str
@@ -30,8 +28,7 @@ class EndTransaction:
     topic: str | None = None
 
 
-@dataclass(slots=True)
-class CheckTransactionState:
+class CheckTransactionState(Header):
     """The broker asks a producer of the group about a half message, which is the body."""
 
     tran_state_table_offset: Int64
@@ -42,8 +39,7 @@ class CheckTransactionState:
     topic: str | None = None
 
 
-@dataclass(slots=True)
-class ResumeCheckHalfMessage:
+class ResumeCheckHalfMessage(Header):
     """Start checking a half message again that was given up."""
 
     msg_id: str
