@@ -18,9 +18,10 @@ from tests.support.scripted import ScriptedBroker, ScriptedCluster
 
 from penstock.client.cluster_access import ClusterAccess, Credentials
 from penstock.client.consuming.executors import CoroutineExecutor, Executor, InlineExecutor
-from penstock.client.consuming.listeners import Caller, ConsumeHook, HandlerFunction, Job
+from penstock.client.consuming.listeners import Caller, HandlerFunction, Job
 from penstock.client.consuming.pulling import FilterHook
 from penstock.client.consuming.push_consumer import PushConsumerCore
+from penstock.client.middleware import Middleware
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.session.client_session import ClientSession
 from penstock.client.settings import (
@@ -66,7 +67,7 @@ def loop_consumer(
     *,
     tags: str = "*",
     sql: str | None = None,
-    hooks: Sequence[ConsumeHook] = (),
+    middleware: Sequence[Middleware] = (),
     filter_hooks: Sequence[FilterHook] = (),
     on_change: Callable[[str, frozenset[MessageQueue]], None] | None = None,
     **settings: Any,
@@ -96,7 +97,7 @@ def loop_consumer(
         session,
         chosen,
         make_executor,
-        hooks=hooks,
+        middleware=middleware,
         filter_hooks=filter_hooks,
         on_change=on_change,
     )

@@ -260,8 +260,8 @@ class PushConsumer(_Entered, PushConsumerFacade):
     one handler at a time; ``batch_size`` (consumeMessageBatchMaxSize); ``allocation``
     (allocateMessageQueueStrategy) is average, circle, consistent-hash or an `AssignmentStrategy`;
     ``threads`` (consumeThreadMin); ``max_retries`` (maxReconsumeTimes), None: 16, or without end
-    when orderly; ``instance`` (instanceName); ``hooks`` (registerConsumeMessageHook) are called
-    around handlers, ``filter_hooks`` (registerFilterMessageHook) see what was pulled before;
+    when orderly; ``instance`` (instanceName); ``middleware`` (registerConsumeMessageHook) is
+    called around handlers, ``filter_hooks`` (registerFilterMessageHook) see what was pulled before;
     ``on_queues_changed`` (messageQueueListener) is told what is held; with ``trace``
     (enableMsgTrace) each call of a handler is told to a trace topic, as in `Producer`.
     """

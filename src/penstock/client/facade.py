@@ -35,15 +35,17 @@ from penstock.client.arguments import (
 )
 from penstock.client.consuming.assignment import AssignmentStrategy
 from penstock.client.consuming.executors import Executor, Finished
+from penstock.client.consuming.handler_middleware import check_handler_middleware
 from penstock.client.consuming.listeners import (
     Caller,
-    ConsumeHook,
     HandlerFunction,
+    is_coroutine_function,
 )
 from penstock.client.consuming.pull_consumer import BATCH_SIZE, PullConsumerCore
 from penstock.client.consuming.pulling import FilterHook
 from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.consuming.subscriptions import Subscriptions
+from penstock.client.middleware import Middleware
 from penstock.client.observing.tracing import Tracer
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.producing.selection import QueueSelector, chosen
@@ -249,7 +251,7 @@ class PushConsumerFacade(Facade):
         threads: int = 20,
         max_retries: int | None = None,
         instance: str | None = None,
-        hooks: Sequence[ConsumeHook] = (),
+        middleware: Sequence[Middleware] = (),
         filter_hooks: Sequence[FilterHook] = (),
         on_queues_changed: QueueListener | None = None,
         trace: bool | str = False,
@@ -276,7 +278,8 @@ class PushConsumerFacade(Facade):
             },
         )
         self._trace_topic = trace_topic(trace)
-        self._hooks = tuple(hooks)
+        self._middleware = tuple(middleware)
+        check_handler_middleware(self._middleware, is_async=True)
         self._filter_hooks = tuple(filter_hooks)
         self._on_queues_changed = on_queues_changed
         self._handlers: list[tuple[str, HandlerFunction, str, str | None]] = []
@@ -308,6 +311,8 @@ class PushConsumerFacade(Facade):
 
         def register(function: _Function) -> _Function:
             takes_batch = self._settings.batch_size > 1
+            is_async = is_coroutine_function(function)
+            check_handler_middleware(self._middleware, is_async=is_async)
             self._dry_run.add(wrapped, function, tags=tags, sql=sql, takes_batch=takes_batch)
             self._handlers.append((wrapped, function, tags, sql))
             if self._lease is not None:
@@ -338,7 +343,7 @@ class PushConsumerFacade(Facade):
             lease.session,
             settings,
             make_executor,
-            hooks=self._hooks,
+            middleware=self._middleware,
             filter_hooks=self._filter_hooks,
             on_change=None if self._on_queues_changed is None else self._tell_queues_changed,
             tracer=make_tracer(lease, settings, self._trace_topic, "CONSUME"),

@@ -8,9 +8,11 @@
             record(call.queue.topic, time.monotonic() - call.notes["started"], call.error)
 
 The same object works on both faces and in Spark's handlers. ``before_*`` runs in the order of
-``middleware=(...)``, ``after_*`` in reverse. A ``before_*`` that raises fails the send or the
-handler call like an error of its own; what an ``after_*`` raises is logged. On the classes of
-`penstock.aio`, and around coroutine handlers, each method may also be a coroutine function.
+``middleware=(...)``, ``after_*`` in reverse. A ``before_send`` that raises fails the send. A
+``before_handle`` may raise `RetryLater` or `DeadLetter` to decide about the messages without the
+handler; anything else it raises, and what an ``after_*`` raises, is logged and changes nothing. On
+the producers of `penstock.aio`, and around coroutine handlers, each method may also be a coroutine
+function.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ class HandlerCall:
     """One call of a handler with one message or a batch.
 
     ``attempt`` is 1 on the first delivery. A ``before_handle`` that sets ``skip`` acknowledges the
-    messages without calling the handler. ``outcome`` (the name of the result, such as
-    ``"SUCCESS"``) and ``error`` are set when ``after_handle`` runs.
+    messages without calling the handler. When ``after_handle`` runs, ``outcome`` is the name of the
+    `ConsumeResult`, ``return_type`` how the call ended (Java's ConsumeContextType: ``"SUCCESS"``,
+    ``"FAILED"``, ``"EXCEPTION"``, ``"RETURNNULL"`` or ``"TIME_OUT"``), ``error`` what was raised.
     """
 
     group: str
@@ -58,9 +61,16 @@ class HandlerCall:
     attempt: int = 1
     skip: bool = False
     outcome: str = ""
+    return_type: str = ""
     error: BaseException | None = None
+    namespace: str | None = None
     notes: dict[str, object] = field(default_factory=dict)
     """Free for middleware to keep values between its two methods."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the messages were acknowledged; false before the handler was called."""
+        return self.outcome in ("SUCCESS", "COMMIT")
 
 
 class Middleware:

@@ -1,4 +1,4 @@
-"""Concurrent handlers: batches, results, send-backs, offsets, stuck handlers, hooks."""
+"""Concurrent handlers: batches, results, send-backs, offsets, stuck handlers, middleware."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.support.loop_clients import Bench, on_bench
 
-from penstock.client.consuming.listeners import HookContext
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
 from penstock.client.consuming.push_consumer import PushConsumerCore
+from penstock.client.middleware import HandlerCall, Middleware
 from penstock.client.settings import StartFrom
 from penstock.errors import PenstockError
 from penstock.model import MessageQueue, StoredMessage
@@ -161,53 +161,52 @@ async def test_a_batch_of_the_retry_topic_never_mixes_handlers(bench: Bench) -> 
     assert "no handler for topic 'GONE'" in back.ext["penstockReasonMessage"]
 
 
-class Hook:
-    """Notes what it is told; may fail."""
+class Watching(Middleware):
+    """Notes what it sees; may fail."""
 
     def __init__(self, log: list[tuple[str, ...]], name: str, *, fails: bool = False) -> None:
         self.log = log
         self.name = name
         self.fails = fails
-        self.contexts: list[HookContext] = []
+        self.calls: list[HandlerCall] = []
 
-    def before(self, context: HookContext) -> None:
-        self.log.append((self.name, "before", str(context.success), context.status))
-        self.contexts.append(context)
+    def before_handle(self, call: HandlerCall) -> None:
+        self.log.append((self.name, "before", str(call.success), call.outcome))
+        self.calls.append(call)
         if self.fails:
-            raise ValueError("a hook that fails")
+            raise ValueError("middleware that fails")
 
-    def after(self, context: HookContext) -> None:
-        kind = context.properties["ConsumeContextType"]
-        self.log.append((self.name, "after", str(context.success), context.status, kind))
+    def after_handle(self, call: HandlerCall) -> None:
+        self.log.append((self.name, "after", str(call.success), call.outcome, call.return_type))
         if self.fails:
-            raise ValueError("a hook that fails")
+            raise ValueError("middleware that fails")
 
 
 @pytest.mark.spec("S71", "S72", "S74")
 @one_queue
-async def test_hooks_are_called_around_each_batch_in_order_and_may_fail(bench: Bench) -> None:
+async def test_middleware_is_called_around_each_batch_in_order_and_may_fail(bench: Bench) -> None:
     calls: list[tuple[str, ...]] = []
-    first, second = Hook(calls, "first", fails=True), Hook(calls, "second")
+    first, second = Watching(calls, "first", fails=True), Watching(calls, "second")
     bench.broker.put("T", 0, b"x", b"y")
     seen: list[int] = []
     await bench.consumer(
         lambda messages: seen.append(len(messages)),
         start_from=FIRST,
         batch_size=2,
-        hooks=[first, second],
+        middleware=[first, second],
         namespace=None,
     )
     await asyncio.sleep(1)
     assert calls == [
         ("first", "before", "False", ""),
         ("second", "before", "False", ""),
-        ("first", "after", "True", "SUCCESS", "SUCCESS"),
         ("second", "after", "True", "SUCCESS", "SUCCESS"),
+        ("first", "after", "True", "SUCCESS", "SUCCESS"),
     ]
     assert seen == [2]
-    (context,) = second.contexts
-    assert (context.group, context.queue, context.namespace) == (GROUP, QUEUE, None)
-    assert [message.body for message in context.messages] == [b"x", b"y"]
+    (call,) = second.calls
+    assert (call.group, call.queue, call.namespace, call.attempt) == (GROUP, QUEUE, None, 1)
+    assert [message.body for message in call.messages] == [b"x", b"y"]
 
 
 @pytest.mark.spec("S74", "S75", "S76", "S77")
@@ -222,7 +221,7 @@ async def test_hooks_are_called_around_each_batch_in_order_and_may_fail(bench: B
     ],
 )
 @one_queue
-async def test_after_hooks_are_told_how_the_call_ended(
+async def test_after_handle_sees_how_the_call_ended(
     bench: Bench, how: str, expected: tuple[str, ...]
 ) -> None:
     async def handler(message: StoredMessage, context: ConsumeContext) -> ConsumeResult | None:
@@ -237,7 +236,7 @@ async def test_after_hooks_are_told_how_the_call_ended(
     calls: list[tuple[str, ...]] = []
     bench.broker.put("T", 0, b"x")
     consumer = await bench.consumer(
-        handler, start_from=FIRST, hooks=[Hook(calls, "h")], consume_timeout=30.0
+        handler, start_from=FIRST, middleware=[Watching(calls, "h")], consume_timeout=30.0
     )
     await asyncio.sleep(40)
     assert calls[-1] == ("h", "after", *expected)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from penstock.client.consuming.listeners import Caller, HookContext, Job, Listener
+from penstock.client.consuming.listeners import Caller, Job, Listener
 from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.outcomes import (
     PLAIN_SUCCESS,
@@ -222,56 +222,6 @@ async def test_only_the_end_of_the_consumer_cancels_a_coroutine() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert waiting.outcome is None
-
-
-class Hook:
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, bool, str, str | None]] = []
-
-    def before(self, context: HookContext) -> None:
-        self._note("before", context)
-
-    def after(self, context: HookContext) -> None:
-        self._note("after", context)
-
-    def _note(self, moment: str, context: HookContext) -> None:
-        kind = context.properties.get("ConsumeContextType")
-        self.calls.append((moment, context.success, context.status, kind))
-
-
-@pytest.mark.spec("S71", "S72")
-def test_hooks_see_the_call_from_both_sides() -> None:
-    hook = Hook()
-    watched = Caller(
-        "billing", FakeClock(), timeout=900.0, orderly=False, hooks=[hook], namespace="eu"
-    )
-    watched.call(job(lambda message: None))
-    watched.call(job(lambda message: ConsumeResult.RECONSUME_LATER))
-    assert hook.calls == [
-        ("before", False, "", None),
-        ("after", True, "SUCCESS", "SUCCESS"),
-        ("before", False, "", None),
-        ("after", False, "RECONSUME_LATER", "FAILED"),
-    ]
-
-
-@pytest.mark.spec("S71")
-@pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_a_hook_that_fails_is_only_logged(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
-    class Broken:
-        def before(self, context: HookContext) -> None:
-            raise error("before")
-
-        def after(self, context: HookContext) -> None:
-            raise error("after")
-
-    watched = Caller("billing", FakeClock(), timeout=900.0, orderly=False, hooks=[Broken()])
-    called = job(lambda message: None)
-    watched.call(called)
-    assert called.outcome is PLAIN_SUCCESS
-    assert caplog.text.count("hook failed") == 2
 
 
 def chain(functions: list[object]) -> list[Job]:

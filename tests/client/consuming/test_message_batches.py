@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loop_clients import Bench, on_bench
 
-from penstock.client.consuming.listeners import HookContext
 from penstock.client.consuming.message_batches import MessageBatch, batches_of, packed_batches
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.pull_consumer import PullConsumerCore
 from penstock.client.consuming.push_consumer import PushConsumerCore
+from penstock.client.middleware import HandlerCall, Middleware
 from penstock.client.settings import ConsumerSettings, StartFrom
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import pack_host
@@ -60,25 +60,23 @@ def offsets(messages: Sequence[StoredMessage]) -> list[int]:
 @one_queue
 async def test_every_message_is_handled_once_in_lists_and_committed(bench: Bench) -> None:
     seen: list[list[StoredMessage]] = []
-    hooked: list[int] = []
+    watched: list[int] = []
 
-    class Hook:
-        def before(self, context: HookContext) -> None:
-            hooked.extend(offsets(context.messages))
-
-        def after(self, context: HookContext) -> None:
-            assert context.success
+    class Watching(Middleware):
+        def after_handle(self, call: HandlerCall) -> None:
+            assert call.success
+            watched.extend(offsets(call.messages))
 
     async def handler(messages: list[StoredMessage]) -> None:
         seen.append(messages)
 
     fill(bench)
-    consumer = await bench.consumer(handler, hooks=[Hook()], **SETTINGS)
+    consumer = await bench.consumer(handler, middleware=[Watching()], **SETTINGS)
     await asyncio.sleep(1)
     assert {type(messages) for messages in seen} == {list}
     assert [len(messages) for messages in seen] == [40, 40, 20] * 3
     everything = [message for messages in seen for message in messages]
-    assert offsets(everything) == hooked == list(range(300))
+    assert offsets(everything) == watched == list(range(300))
     # What a handler keeps stays as it was.
     assert [message.msg_id for message in everything] == [f"T-0-{n}" for n in range(300)]
     assert all(int(message.properties["CONSUME_START_TIME"]) for message in everything)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.support.loop_clients import Bench, on_bench
 
-from penstock.client.consuming.listeners import HookContext
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
 from penstock.client.consuming.push_consumer import PushConsumerCore
+from penstock.client.middleware import HandlerCall, Middleware
 from penstock.client.settings import PROFILES, StartFrom
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Failure
@@ -412,15 +412,12 @@ async def test_the_documents_profile_delays_the_unlock_of_a_queue_with_messages(
 
 @pytest.mark.spec("S140", "S75")
 @one_queue
-async def test_an_exception_suspends_the_queue_and_the_after_hook_is_called(bench: Bench) -> None:
+async def test_an_exception_suspends_the_queue_and_after_handle_is_called(bench: Bench) -> None:
     ended: list[tuple[bool, str, str]] = []
 
-    class Hook:
-        def before(self, context: HookContext) -> None: ...
-
-        def after(self, context: HookContext) -> None:
-            kind = context.properties["ConsumeContextType"]
-            ended.append((context.success, context.status, kind))
+    class Watching(Middleware):
+        def after_handle(self, call: HandlerCall) -> None:
+            ended.append((call.success, call.outcome, call.return_type))
 
     attempts: list[int] = []
 
@@ -430,7 +427,7 @@ async def test_an_exception_suspends_the_queue_and_the_after_hook_is_called(benc
             raise ValueError("no")
 
     bench.broker.put("T", 0, b"0", b"1")
-    await bench.consumer(fails_once, hooks=[Hook()], **IN_ORDER)
+    await bench.consumer(fails_once, middleware=[Watching()], **IN_ORDER)
     await asyncio.sleep(4)
     assert attempts == [0, 0, 1]
     assert ended[0] == (False, "SUSPEND", "EXCEPTION")

@@ -13,11 +13,9 @@ from penstock.client.consuming.outcomes import (
     ConsumeContext,
     ConsumeResult,
     DeadLetter,
-    Outcome,
     RetryLater,
     ReturnType,
     acknowledged,
-    is_success,
     judge,
 )
 from penstock.model import MessageQueue
@@ -139,10 +137,3 @@ def test_what_a_handler_raises_survives_pickling() -> None:
     assert (retry.level, retry.reason, str(retry)) == (5, "busy", "retry after 1m: busy")
     dead = pickle.loads(pickle.dumps(DeadLetter("not JSON")))
     assert (dead.reason, str(dead)) == ("not JSON", "not JSON")
-
-
-def test_hooks_are_told_of_success_by_the_result() -> None:
-    assert is_success(SUCCESS)
-    assert is_success(ConsumeResult.COMMIT)
-    assert not is_success(LATER)
-    assert Outcome(SUCCESS, ReturnType.SUCCESS).error is None

@@ -1,19 +1,18 @@
 """A user's handler, and one call of it with everything around the call.
 
-The part of consuming that runs a user's code: handler and hooks. It runs on a thread of the pool or
-on the handlers' event loop, never on the session's. What it finds out is written into the `Job`,
-which then travels back.
+The part of consuming that runs a user's code: handler and middleware. It runs on a thread of the
+pool or on the handlers' event loop, never on the session's. The result is written into the `Job`,
+which then goes back to the session's loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
+from penstock.client.consuming.handler_middleware import HandlerMiddleware, is_being_cancelled
 from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.outcomes import (
     PLAIN_SUCCESS,
@@ -21,47 +20,27 @@ from penstock.client.consuming.outcomes import (
     ConsumeResult,
     Outcome,
     ReturnType,
-    is_success,
     judge,
 )
 from penstock.client.consuming.process_queue import ProcessQueue
+from penstock.client.middleware import Middleware
 from penstock.errors import InvalidArgument
-from penstock.model import MessageQueue, StoredMessage
+from penstock.model import StoredMessage
 from penstock.model.names import Property
 from penstock.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
-CONTEXT_TYPE = "ConsumeContextType"
 BURST_SECONDS = 0.05
 """How long one trip to a thread may go on with further batches of an orderly queue."""
 _START_TIME = Property.CONSUME_START_TIME.encode()
 
+_GIVEN_UP = Outcome(ConsumeResult.RECONSUME_LATER, ReturnType.FAILED)
+"""What middleware sees when the queue was given up before its handler was called."""
+
 HandlerFunction: TypeAlias = Callable[..., object]
 """``handler(message)``, ``handler(messages)`` with a batch size above one, either also with a
 context as second argument; plain or a coroutine function."""
-
-
-@dataclass(slots=True)
-class HookContext:
-    """What hooks are told about a listener call."""
-
-    group: str
-    queue: MessageQueue
-    messages: Sequence[StoredMessage]
-    namespace: str | None = None
-    success: bool = False
-    status: str = ""
-    access_channel: str | None = None
-    properties: dict[str, str] = field(default_factory=dict)
-
-
-class ConsumeHook(Protocol):
-    """Called around every listener call; what it raises is only logged."""
-
-    def before(self, context: HookContext) -> None: ...
-
-    def after(self, context: HookContext) -> None: ...
 
 
 class Listener:
@@ -203,7 +182,7 @@ class Job:
 
 
 class Caller:
-    """Calls listeners for one consumer; knows hooks, timeout and mode."""
+    """Calls listeners for one consumer; knows middleware, timeout and mode."""
 
     def __init__(
         self,
@@ -213,7 +192,7 @@ class Caller:
         timeout: float,
         orderly: bool,
         needs_lock: bool = False,
-        hooks: Sequence[ConsumeHook] = (),
+        middleware: Sequence[Middleware] = (),
         namespace: str | None = None,
     ) -> None:
         self._group = group
@@ -221,9 +200,15 @@ class Caller:
         self._timeout = timeout
         self._orderly = orderly
         self._needs_lock = needs_lock
-        self._hooks = tuple(hooks)
-        self._namespace = namespace
         self._stamp = (-1, b"")
+        self._middleware = HandlerMiddleware(
+            middleware, group, orderly=orderly, namespace=namespace
+        )
+        # Without middleware nothing is wrapped around the handler.
+        self._call_one = self._call_inside_middleware if middleware else self._call_handler
+        self._call_one_async = (
+            self._call_inside_middleware_async if middleware else self._call_handler_async
+        )
 
     def call(self, job: Job) -> None:
         """Call a plain handler, then those that follow; whatever they do, this returns."""
@@ -261,90 +246,87 @@ class Caller:
             return None
         return follower
 
-    def _call_one(self, job: Job) -> None:
+    def _call_handler(self, job: Job) -> None:
         if job.process_queue.is_dropped:
             return
-        context = self._begin(job)
+        self._begin(job)
         error: BaseException | None = None
         returned: object = None
         begin = self._clock.monotonic()
         try:
             returned = job.listener.function(*job.listener.arguments(job))
         except BaseException as raised:
-            # A thread of the pool belongs to nobody: SystemExit ends this call and no more.
+            # The thread is shared by all calls: SystemExit ends this call and no more.
             error = raised
-        self._end(job, context, returned, error, self._clock.monotonic() - begin)
+        self._end(job, returned, error, self._clock.monotonic() - begin)
 
-    async def _call_one_async(self, job: Job) -> None:
+    async def _call_handler_async(self, job: Job) -> None:
         """Only the end of the consumer cancels a handler."""
         if job.process_queue.is_dropped:
             return
-        context = self._begin(job)
+        self._begin(job)
         error: BaseException | None = None
         returned: object = None
         begin = self._clock.monotonic()
         try:
             returned = await job.listener.coroutine(job)
-        except asyncio.CancelledError as raised:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except BaseException as raised:
+            if is_being_cancelled(raised):
                 raise
             error = raised
-        except BaseException as raised:
-            error = raised
-        self._end(job, context, returned, error, self._clock.monotonic() - begin)
+        self._end(job, returned, error, self._clock.monotonic() - begin)
 
-    def _begin(self, job: Job) -> HookContext | None:
+    def _call_inside_middleware(self, job: Job) -> None:
+        def handle() -> Outcome:
+            self._call_handler(job)
+            return job.outcome or _GIVEN_UP
+
+        queue = job.process_queue
+        if not queue.is_dropped:
+            job.outcome = self._middleware.run(queue.queue, job.messages, handle)
+
+    async def _call_inside_middleware_async(self, job: Job) -> None:
+        async def handle() -> Outcome:
+            await self._call_handler_async(job)
+            return job.outcome or _GIVEN_UP
+
+        queue = job.process_queue
+        if not queue.is_dropped:
+            job.outcome = await self._middleware.run_async(queue.queue, job.messages, handle)
+
+    def _begin(self, job: Job) -> None:
         job.started = True
-        context = None
-        if self._hooks:
-            context = HookContext(
-                self._group, job.process_queue.queue, job.messages, self._namespace
-            )
-            self._run_hooks("before", context)
         now_ms = self._clock.time_ms()
         stamped_ms, stamp = self._stamp
         if stamped_ms != now_ms:
-            # Threads may do this twice; each then uses a stamp that is right.
+            # Two threads may do this at once; each then uses a stamp that is right.
             stamp = b"%s\x01%d\x02" % (_START_TIME, now_ms)
             self._stamp = (now_ms, stamp)
         job.batch.append_properties(stamp)
-        return context
 
-    def _end(
-        self,
-        job: Job,
-        context: HookContext | None,
-        returned: object,
-        error: BaseException | None,
-        elapsed: float,
-    ) -> None:
-        strict = job.listener.wants_context
-        if returned is None and error is None and not strict and elapsed < self._timeout:
-            outcome = PLAIN_SUCCESS
-        else:
-            outcome = judge(
-                returned, error, elapsed, self._timeout, orderly=self._orderly, strict=strict
-            )
-            if outcome.return_type is not ReturnType.SUCCESS:
-                self._report(job, outcome, returned)
-        if context is not None:
-            context.success = is_success(outcome.result)
-            context.status = outcome.result.value
-            context.properties[CONTEXT_TYPE] = outcome.return_type.value
-            self._run_hooks("after", context)
+    def _end(self, job: Job, returned: object, error: BaseException | None, elapsed: float) -> None:
+        listener = job.listener
         job.elapsed = elapsed
-        job.outcome = outcome
-        if job.listener.takes_batch and job.is_plain_success:
-            job.batch.forget()
-
-    def _run_hooks(self, moment: str, context: HookContext) -> None:
-        for hook in self._hooks:
-            try:
-                getattr(hook, moment)(context)
-            except BaseException:
-                # SystemExit, too: the call would have no result, and its messages would stay here.
-                log.exception("hook failed hook=%r moment=%s group=%s", hook, moment, self._group)
+        if (
+            returned is None
+            and error is None
+            and not listener.wants_context
+            and elapsed < self._timeout
+        ):
+            job.outcome = PLAIN_SUCCESS
+            if listener.takes_batch:
+                job.batch.forget()
+            return
+        job.outcome = outcome = judge(
+            returned,
+            error,
+            elapsed,
+            self._timeout,
+            orderly=self._orderly,
+            strict=listener.wants_context,
+        )
+        if outcome.return_type is not ReturnType.SUCCESS:
+            self._report(job, outcome, returned)
 
     def _report(self, job: Job, outcome: Outcome, returned: object) -> None:
         first = job.messages[0]

@@ -53,7 +53,7 @@ _FAILED = frozenset({ConsumeResult.RECONSUME_LATER, ConsumeResult.SUSPEND})
 
 
 class ReturnType(Enum):
-    """How a listener call ended, as hooks are told; the names are Java's."""
+    """How a listener call ended, as middleware sees it; the names are Java's."""
 
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"
@@ -149,8 +149,3 @@ def acknowledged(result: ConsumeResult, ack_index: int, size: int) -> int:
     if result is not ConsumeResult.SUCCESS:
         return 0
     return max(0, min(ack_index, size - 1) + 1)
-
-
-def is_success(result: ConsumeResult) -> bool:
-    """What after-hooks are told."""
-    return result in (ConsumeResult.SUCCESS, ConsumeResult.COMMIT)

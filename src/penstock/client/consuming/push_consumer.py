@@ -19,7 +19,7 @@ from penstock.client import requests
 from penstock.client.consuming.concurrent import ConcurrentRunner
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.executors import Executor
-from penstock.client.consuming.listeners import Caller, ConsumeHook, HandlerFunction, Job, Listener
+from penstock.client.consuming.listeners import Caller, HandlerFunction, Job, Listener
 from penstock.client.consuming.offset_stores import (
     BrokerOffsetStore,
     FileOffsetStore,
@@ -32,6 +32,7 @@ from penstock.client.consuming.pulling import FilterHook, Puller
 from penstock.client.consuming.rebalance import Rebalancer
 from penstock.client.consuming.send_back import FailedMessages
 from penstock.client.consuming.subscriptions import Subscriptions
+from penstock.client.middleware import Middleware
 from penstock.client.observing.running_info import consume_once, running_info
 from penstock.client.observing.statistics import ConsumerStatistics
 from penstock.client.observing.tracing import Tracer
@@ -73,7 +74,7 @@ class PushConsumerCore:
         settings: ConsumerSettings,
         make_executor: MakeExecutor,
         *,
-        hooks: Sequence[ConsumeHook] = (),
+        middleware: Sequence[Middleware] = (),
         filter_hooks: Sequence[FilterHook] = (),
         offset_store: OffsetStore | None = None,
         on_change: Callable[[str, frozenset[MessageQueue]], None] | None = None,
@@ -105,7 +106,7 @@ class PushConsumerCore:
             timeout=settings.consume_timeout,
             orderly=settings.orderly,
             needs_lock=settings.orderly and settings.is_clustering,
-            hooks=hooks if tracer is None else (*hooks, tracer),
+            middleware=middleware if tracer is None else (*middleware, tracer),
             namespace=settings.namespace,
         )
         self.make_executor = make_executor

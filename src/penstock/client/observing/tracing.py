@@ -12,9 +12,9 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
-from penstock.client.consuming.listeners import CONTEXT_TYPE, HookContext
+from penstock.client.middleware import HandlerCall, Middleware
 from penstock.client.producing.outgoing import OutgoingMessage
 from penstock.client.producing.producer import ProducerCore, unique_ids
 from penstock.client.producing.receipts import Receipt, SendStatus, receipts_of_batch
@@ -53,8 +53,7 @@ MAX_IN_FLIGHT = 64
 """Trace messages without an answer; while there are so many, further ones are dropped."""
 FLUSH_SECONDS = 0.05
 SEND_TIMEOUT = 5.0
-_REQUEST = "penstockTraceRequest"
-_BEGUN = "penstockTraceBegun"
+_NOTE = "penstock trace"
 _STATES = {
     TransactionDecision.COMMIT: "COMMIT_MESSAGE",
     TransactionDecision.ROLLBACK: "ROLLBACK_MESSAGE",
@@ -65,7 +64,7 @@ _Entry: TypeAlias = tuple[str, Trace, tuple[str, str]]
 """The topic of the message, what happened, its id and keys."""
 
 
-class Tracer:
+class Tracer(Middleware):
     """The traces of one producer or consumer."""
 
     _loop: asyncio.AbstractEventLoop
@@ -217,17 +216,16 @@ class Tracer:
         )
         self.put(topic, trace, msg_id, keys)
 
-    # ------------------------------------------------------------ around handlers: a ConsumeHook
+    # ------------------------------------------------------------- around handlers: middleware
 
-    def before(self, context: HookContext) -> None:
-        """A handler is about to be called; on its thread."""
-        traced = [m for m in context.messages if m.peek(Property.TRACE_ON) != "false"]
+    def before_handle(self, call: HandlerCall) -> None:
+        """Trace that a handler is called; on its thread."""
+        traced = [m for m in call.messages if m.peek(Property.TRACE_ON) != "false"]
         if not traced:
             return
         now_ms = self._clock.time_ms()
         request_id = self._ids.next(now_ms)
-        context.properties[_REQUEST] = request_id
-        context.properties[_BEGUN] = str(now_ms)
+        call.notes[_NOTE] = request_id, now_ms
         for message in traced:
             keys = message.peek(Property.KEYS) or ""
             begun = ConsumeBegun(
@@ -241,15 +239,16 @@ class Tracer:
             )
             self.put(unwrap(self._namespace, message.topic), begun, message.msg_id, keys)
 
-    def after(self, context: HookContext) -> None:
-        """The handler has returned; on its thread."""
-        request_id = context.properties.get(_REQUEST)
-        if request_id is None:
+    def after_handle(self, call: HandlerCall) -> None:
+        """Trace how the call ended; on its thread."""
+        note = cast("tuple[str, int] | None", call.notes.get(_NOTE))
+        if note is None:
             return
+        request_id, begun_ms = note
         now_ms = self._clock.time_ms()
-        cost = (now_ms - int(context.properties[_BEGUN])) // max(1, len(context.messages))
-        how = context.properties.get(CONTEXT_TYPE, "")
-        for message in context.messages:
+        cost = (now_ms - begun_ms) // max(1, len(call.messages))
+        how = call.return_type
+        for message in call.messages:
             if message.peek(Property.TRACE_ON) == "false":
                 continue
             keys = message.peek(Property.KEYS) or ""
@@ -257,7 +256,7 @@ class Tracer:
                 request_id=request_id,
                 msg_id=message.msg_id,
                 cost_ms=max(0, cost),
-                success=context.success,
+                success=call.success,
                 keys=keys,
                 code=RETURN_CODES.index(how) if how in RETURN_CODES else 0,
                 time_ms=now_ms,
