@@ -12,10 +12,10 @@ import logging
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType, TracebackType
-from typing import Self, TypeVar, TypeVarTuple
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 from penstock.client.arguments import Time
 from penstock.client.consuming.consumer_shutdown import ConsumerStop
@@ -31,8 +31,9 @@ from penstock.client.producing import request_reply
 from penstock.client.producing.blocking_send import BlockingSends, blocking_sends
 from penstock.client.producing.producer import STOP_SECONDS
 from penstock.client.producing.receipts import Receipt
-from penstock.client.producing.selection import QueueSelector
+from penstock.client.producing.selection import QueueSelector, chosen
 from penstock.client.producing.send_futures import Window
+from penstock.client.producing.send_middleware import SendMiddleware
 from penstock.client.producing.send_queue import SendQueue
 from penstock.client.producing.transactions import (
     decision_of,
@@ -43,6 +44,7 @@ from penstock.client.producing.transactions import (
 from penstock.client.session.host import Host
 from penstock.client.session.namespaces import wrap
 from penstock.client.session.session_registry import Lease
+from penstock.errors import LifecycleError, PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
 
@@ -85,16 +87,19 @@ class Producer(_Entered, ProducerFacade):
 
     ``group`` (producerGroup); ``namesrv`` (namesrvAddr); ``send_timeout`` (sendMsgTimeout) covers
     all attempts, ``retries`` (retryTimesWhenSendFailed) go to other brokers, ``linger`` (autoBatch)
-    lets single sends wait so long for company in one request, bodies of ``compress_over`` bytes
-    (compressMsgBodyOverHowmuch) are compressed. ``instance`` (instanceName) makes clients share a
-    session; ``check_transaction`` (transactionListener) tells brokers what became of a transaction.
-    With ``trace`` (enableMsgTrace) each send is told to RMQ_SYS_TRACE_TOPIC, or to the topic it
-    names (customizedTraceTopic).
+    lets single sends wait so long for others to the same topic, to share one request; bodies of
+    ``compress_over`` bytes (compressMsgBodyOverHowmuch) and more are compressed. ``instance``
+    (instanceName): clients with the same one share a session; ``check_transaction``
+    (transactionListener) decides about a transaction that a broker asks for. With ``trace``
+    (enableMsgTrace) each send is reported to RMQ_SYS_TRACE_TOPIC, or to the topic it names
+    (customizedTraceTopic). ``middleware`` (registerSendMessageHook) is called around each send: see
+    `Middleware`.
     """
 
     _send_queue: SendQueue
     _window: Window
     _blocking_sends: BlockingSends | None = None
+    _after_sends: ThreadPoolExecutor | None = None
 
     def start(self) -> None:
         """Join the cluster; the first send finds the brokers."""
@@ -104,28 +109,32 @@ class Producer(_Entered, ProducerFacade):
             self._send_queue = SendQueue(self._core, lease.host)
             self._blocking_sends = blocking_sends(self._core)
             self._window = Window(self._settings.max_in_flight)
-            lease.host.run(self._start())
+            if self._middleware is not None:
+                self._after_sends = ThreadPoolExecutor(
+                    1, thread_name_prefix=f"{self._what} after_send"
+                )
+            lease.host.run(_soon(self._core.start))
         except BaseException:
             self._close()
             lease.release()
             raise
 
-    async def _start(self) -> None:
-        self._core.start()
-
     def stop(self) -> None:
-        """Let what was sent be answered, then leave; idempotent."""
+        """Wait for the answers to open sends, then leave the cluster; idempotent."""
         if self._lease is not None:
-            # The connections of a process are not for its forks to end.
+            # A fork must not close the connections of its parent.
             self._lease.host.check()
         lease = self._close()
         if lease is None:
             return
         try:
-            direct = self._blocking_sends
-            if direct is not None:
-                direct.close(STOP_SECONDS)
+            if self._blocking_sends is not None:
+                self._blocking_sends.close(STOP_SECONDS)
             lease.host.run(self._core.stop())
+            if self._after_sends is not None:
+                # Not when an after_send calls this: it would wait for itself.
+                name = threading.current_thread().name
+                self._after_sends.shutdown(wait=not name.startswith(f"{self._what} after_send"))
         finally:
             lease.release()
             if self._checkers is not None:
@@ -141,12 +150,24 @@ class Producer(_Entered, ProducerFacade):
         """Send a message and return when a broker has it.
 
         ``queue`` is a queue, or a function of the topic's queues and the message; then there is
-        one attempt. A message with a sharding key goes where its key says.
+        one attempt. All messages with the same sharding key go to the same queue.
         """
+        if self._middleware is None:
+            return self._send(message, queue, timeout)
+        return self._middleware.around(
+            (message,), lambda messages: self._send(messages[0], queue, timeout), queue
+        )
+
+    def _send(
+        self,
+        message: Message,
+        queue: MessageQueue | QueueSelector | None,
+        timeout: Duration | None,
+    ) -> Receipt:
         host = self._host
         message, wish = self._addressed(message, queue)
         limit = None if timeout is None else seconds(timeout)
-        # Another thread may end direct sends at any moment (`_keep_to_one_connection`).
+        # Read once: another thread may set it to None (`_keep_to_one_connection`).
         direct = self._blocking_sends
         if direct is not None and host.may_send_directly():
             result = direct.send(message, wish, limit)
@@ -167,10 +188,49 @@ class Producer(_Entered, ProducerFacade):
         """
         if self._blocking_sends is not None:
             self._keep_to_one_connection()
+        if self._middleware is not None:
+            return self._submit_around(self._middleware, message, queue)
         if queue is None and not self._namespace:
             return self._put(message, None, None, retry_refusals=False)
         message, wish = self._addressed(message, queue)
         return self._put(message, wish, None, retry_refusals=False)
+
+    def _submit_around(
+        self,
+        middleware: SendMiddleware,
+        message: Message,
+        queue: MessageQueue | QueueSelector | None,
+    ) -> Future[Receipt]:
+        """A submit whose future gets its result after every ``after_send``."""
+        host, thread = self._host, self._after_sends
+        host.check()
+        try:
+            call = middleware.begin((message,), queue)
+        except Exception as error:
+            failed: Future[Receipt] = Future()
+            failed.set_exception(error)
+            return failed
+        try:
+            message, wish = self._addressed(call.messages[0], queue)
+        except BaseException as error:
+            middleware.finish(call, error)
+            raise
+        future = self._window.expect()
+        settle = host.expect(future)
+
+        def answered(result: Receipt | PenstockError) -> None:
+            # On the session's loop, where no code of the user may run.
+            host.loop.run_in_executor(thread, finish, result)
+
+        def finish(result: Receipt | PenstockError) -> None:
+            middleware.finish(call, result)
+            try:
+                host.call_soon(settle, result)
+            except LifecycleError:
+                settle(result)
+
+        self._send_queue.put((message, answered, wish, None, False))
+        return future
 
     def _addressed(
         self, message: Message, queue: MessageQueue | QueueSelector | None
@@ -181,10 +241,10 @@ class Producer(_Entered, ProducerFacade):
         if queue is None or isinstance(queue, MessageQueue):
             return message, queue
         queues = self._known_queues(message.topic) or host.run(self._core.queues(message.topic))
-        return message, self._pick(queue, queues, message)
+        return message, chosen(queue, queues, message)
 
     def _keep_to_one_connection(self) -> None:
-        """From now on a send is not waited for, and those after it must not overtake it."""
+        """Make no more blocking sends: they could overtake a send that nothing waits for."""
         direct = self._blocking_sends
         if direct is not None:
             self._host.check()
@@ -200,7 +260,7 @@ class Producer(_Entered, ProducerFacade):
         retry_refusals: bool,
     ) -> Future[Receipt]:
         host = self._host
-        # Before it is counted, and before room is waited for that nobody makes in a fork.
+        # First of all: in a fork, room in the window would be waited for without end.
         host.check()
         future = self._window.expect()
         self._send_queue.put((message, host.expect(future), queue, timeout, retry_refusals))
@@ -209,17 +269,20 @@ class Producer(_Entered, ProducerFacade):
     def send_oneway(self, message: Message) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""
         self._keep_to_one_connection()
-        self._host.run(self._core.send_oneway(self._named(message)))
+        self._run_around((message,), lambda batch: self._core.send_oneway(self._named(batch[0])))
 
     def send_batch(self, messages: Iterable[Message]) -> Receipt:
         """Send messages of one topic in one request: all are stored, or none."""
-        batch = [self._named(message) for message in messages]
-        return self._host.run(self._core.send_batch(batch))
+        return self._run_around(
+            tuple(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
+        )
 
     def request(self, message: Message, timeout: Duration) -> StoredMessage:
-        """Send a message and wait for the reply of whoever consumes it."""
-        return self._host.run(
-            request_reply.request(self._core, self._named(message), seconds(timeout))
+        """Send a message and wait for the reply of its consumer."""
+        limit = seconds(timeout)
+        return self._run_around(
+            (message,),
+            lambda batch: request_reply.request(self._core, self._named(batch[0]), limit),
         )
 
     def reply(self, request: StoredMessage, body: bytes) -> Receipt:
@@ -229,22 +292,40 @@ class Producer(_Entered, ProducerFacade):
     def send_in_transaction(
         self, message: Message, execute: Callable[[Message], bool | None]
     ) -> Receipt:
-        """Send a message that becomes visible only if ``execute`` says so.
+        """Send a message that becomes visible only if ``execute`` returns True.
 
         ``execute`` runs the local transaction: True commits, False rolls back; None or anything
         else, or an exception, leaves it to ``check_transaction``.
         """
         refuse_coroutine_function(execute, "execute")
+
+        def send(messages: Sequence[Message]) -> Receipt:
+            [message] = messages
+            host = self._host
+            half = host.run(send_half(self._core, self._named(message)))
+            msg_id = half.receipt.msg_id
+            decision: bool | None = None
+            try:
+                decision = execute(message)
+            except Exception:
+                log.exception("local transaction failed msg_id=%s", msg_id)
+            host.run(end_transaction(self._core, half, decision_of(decision, msg_id)))
+            return half.receipt
+
+        if self._middleware is None:
+            return send((message,))
+        return self._middleware.around((message,), send)
+
+    def _run_around(
+        self,
+        messages: Sequence[Message],
+        work: Callable[[Sequence[Message]], Coroutine[Any, Any, _T]],
+    ) -> _T:
+        """Run a send on the session's loop, with middleware around it on this thread."""
         host = self._host
-        half = host.run(send_half(self._core, self._named(message)))
-        msg_id = half.receipt.msg_id
-        decision: bool | None = None
-        try:
-            decision = execute(message)
-        except Exception:
-            log.exception("local transaction failed msg_id=%s", msg_id)
-        host.run(end_transaction(self._core, half, decision_of(decision, msg_id)))
-        return half.receipt
+        if self._middleware is None:
+            return host.run(work(messages))
+        return self._middleware.around(messages, lambda batch: host.run(work(batch)))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic a message can be sent to."""

@@ -48,7 +48,7 @@ from penstock.client.consuming.subscriptions import Subscriptions
 from penstock.client.middleware import Middleware
 from penstock.client.observing.tracing import Tracer
 from penstock.client.producing.producer import ProducerCore
-from penstock.client.producing.selection import QueueSelector, chosen
+from penstock.client.producing.send_middleware import SendMiddleware
 from penstock.client.producing.transactions import (
     CheckTransaction,
     decision_of,
@@ -152,7 +152,8 @@ class ProducerFacade(Facade):
     """The settings and the core of a producer."""
 
     _core: ProducerCore
-    _awaits_checks = False
+    _may_await = False
+    """Whether functions of the user may be coroutine functions."""
 
     def __init__(
         self,
@@ -166,6 +167,7 @@ class ProducerFacade(Facade):
         instance: str | None = None,
         check_transaction: CheckTransaction | None = None,
         trace: bool | str = False,
+        middleware: Sequence[Middleware] = (),
         **options: Unpack[ProducerOptions],
     ) -> None:
         check_keywords(ProducerFacade.__init__, options, ProducerOptions.__optional_keys__)
@@ -183,7 +185,8 @@ class ProducerFacade(Facade):
             },
         )
         self._trace_topic = trace_topic(trace)
-        if not self._awaits_checks:
+        self._middleware = SendMiddleware.of(group, middleware, may_await=self._may_await)
+        if not self._may_await:
             refuse_coroutine_function(check_transaction, "check_transaction")
         self._check = check_transaction
         self._checkers: concurrent.futures.ThreadPoolExecutor | None = None
@@ -222,15 +225,6 @@ class ProducerFacade(Facade):
     def _known_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         # A look at the route table from another thread: one lookup of an immutable tuple.
         return self._core.session.routes.publish_queues(topic)
-
-    def _pick(
-        self,
-        queue: MessageQueue | QueueSelector | None,
-        queues: Sequence[MessageQueue],
-        message: Message,
-    ) -> MessageQueue | None:
-        """Run a user's selector where the user is."""
-        return chosen(queue, queues, message)
 
 
 class PushConsumerFacade(Facade):

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class SendCall:
     """One send of one message or of a batch.
 
-    ``before_send`` may replace ``messages``. ``queue``, ``attempts`` and either ``receipt`` or
-    ``error`` are set when ``after_send`` runs; a one-way send has no receipt.
+    ``before_send`` may replace ``messages`` by as many others. When ``after_send`` runs,
+    ``attempts`` and either ``receipt`` with its ``queue`` or ``error`` are set; a one-way send and
+    a request have no receipt.
     """
 
     group: str

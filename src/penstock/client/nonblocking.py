@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar, TypeVarTuple, cast
+from typing import Any, Self, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from penstock.client.arguments import Time
 from penstock.client.consuming.listeners import is_coroutine_function
@@ -27,7 +27,8 @@ from penstock.client.observing.consumer_stats import ConsumerStats, consumer_sta
 from penstock.client.producing import request_reply
 from penstock.client.producing.async_send_futures import AsyncSendFutures
 from penstock.client.producing.receipts import Receipt
-from penstock.client.producing.selection import QueueSelector
+from penstock.client.producing.selection import QueueSelector, chosen
+from penstock.client.producing.send_middleware import SendMiddleware
 from penstock.client.producing.send_queue import SendQueue
 from penstock.client.producing.sending import SendDone
 from penstock.client.producing.transactions import decision_of, end_transaction, send_half
@@ -76,12 +77,13 @@ class _Entered(ABC):
 class Producer(_Entered, ProducerFacade):
     """Sends messages; the keywords are those of `penstock.Producer`.
 
-    ``check_transaction`` may be a coroutine function, which then runs on the loop of ``start``.
+    ``check_transaction`` and the methods of ``middleware`` may be coroutine functions, which then
+    run on the loop of ``start``.
     """
 
     _send_queue: SendQueue
     _futures: AsyncSendFutures
-    _awaits_checks = True
+    _may_await = True
     _loop: asyncio.AbstractEventLoop
     _checks: Tasks
 
@@ -94,6 +96,7 @@ class Producer(_Entered, ProducerFacade):
             self._loop = asyncio.get_running_loop()
             self._futures = AsyncSendFutures(self._loop)
             self._checks = Tasks(self._what)
+            self._finishing: set[asyncio.Task[None]] = set()
             await lease.host.await_(_soon(self._core.start))
         except BaseException:
             self._close()
@@ -101,12 +104,15 @@ class Producer(_Entered, ProducerFacade):
             raise
 
     async def stop(self) -> None:
-        """Let what was sent be answered, then leave; idempotent."""
+        """Wait for the answers to open sends, then leave the cluster; idempotent."""
         lease = self._close()
         if lease is None:
             return
         try:
             await lease.host.await_(self._core.stop())
+            # Not when an after_send calls this: it would wait for itself.
+            if finishing := self._finishing - {asyncio.current_task()}:
+                await asyncio.wait(finishing)
         finally:
             await self._checks.close()
             await lease.release_async()
@@ -139,6 +145,18 @@ class Producer(_Entered, ProducerFacade):
         timeout: Duration | None = None,  # noqa: ASYNC109  it covers all attempts
     ) -> Receipt:
         """Send a message and return when a broker has it; see `penstock.Producer.send`."""
+        if self._middleware is None:
+            return await self._send(message, queue, timeout)
+        return await self._middleware.around_async(
+            (message,), lambda messages: self._send(messages[0], queue, timeout), queue
+        )
+
+    async def _send(
+        self,
+        message: Message,
+        queue: MessageQueue | QueueSelector | None,
+        timeout: Duration | None,  # noqa: ASYNC109
+    ) -> Receipt:
         if queue is not None and not isinstance(queue, MessageQueue):
             queue = await self._choose(queue, message)
         return await self._put(message, queue, timeout, retry=True)
@@ -150,18 +168,62 @@ class Producer(_Entered, ProducerFacade):
 
         Waits while ``max_in_flight`` sends wait for their answers.
         """
+        if self._middleware is not None:
+            return await self._submit_around(self._middleware, message, queue)
+        return await self._submit(message, queue)
+
+    async def _submit(
+        self, message: Message, queue: MessageQueue | QueueSelector | None
+    ) -> asyncio.Future[Receipt]:
         if queue is not None and not isinstance(queue, MessageQueue):
             queue = await self._choose(queue, message)
         while self._futures.unanswered >= self._settings.max_in_flight:
             await self._futures.room()
         return self._put(message, queue, None, retry=False)
 
+    async def _submit_around(
+        self,
+        middleware: SendMiddleware,
+        message: Message,
+        queue: MessageQueue | QueueSelector | None,
+    ) -> asyncio.Future[Receipt]:
+        """A submit whose future gets its result after every ``after_send``."""
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        try:
+            call = await middleware.begin_async((message,), queue)
+        except Exception as error:
+            future.set_exception(error)
+            return future
+        try:
+            sent = await self._submit(call.messages[0], queue)
+        except BaseException as error:
+            await middleware.finish_async(call, error)
+            raise
+
+        async def finish() -> None:
+            try:
+                result: Receipt | Exception = await sent
+            except Exception as error:
+                result = error
+            await middleware.finish_async(call, result)
+            if future.done():
+                return
+            if isinstance(result, Receipt):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
+
+        task = asyncio.get_running_loop().create_task(finish(), name=f"{self._what} after_send")
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+        return future
+
     async def _choose(self, queue: QueueSelector, message: Message) -> MessageQueue | None:
         named = self._named(message)
         queues = self._known_queues(named.topic)
         if not queues:
             queues = await self._host.await_(self._core.queues(named.topic))
-        return self._pick(queue, queues, named)
+        return chosen(queue, queues, named)
 
     def _put(
         self,
@@ -182,17 +244,22 @@ class Producer(_Entered, ProducerFacade):
 
     async def send_oneway(self, message: Message) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""
-        await self._host.await_(self._core.send_oneway(self._named(message)))
+        await self._await_around(
+            (message,), lambda batch: self._core.send_oneway(self._named(batch[0]))
+        )
 
     async def send_batch(self, messages: Iterable[Message]) -> Receipt:
         """Send messages of one topic in one request: all are stored, or none."""
-        batch = [self._named(message) for message in messages]
-        return await self._host.await_(self._core.send_batch(batch))
+        return await self._await_around(
+            tuple(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
+        )
 
     async def request(self, message: Message, timeout: Duration) -> StoredMessage:  # noqa: ASYNC109
-        """Send a message and wait for the reply of whoever consumes it."""
-        return await self._host.await_(
-            request_reply.request(self._core, self._named(message), seconds(timeout))
+        """Send a message and wait for the reply of its consumer."""
+        limit = seconds(timeout)
+        return await self._await_around(
+            (message,),
+            lambda batch: request_reply.request(self._core, self._named(batch[0]), limit),
         )
 
     async def reply(self, request: StoredMessage, body: bytes) -> Receipt:
@@ -202,17 +269,35 @@ class Producer(_Entered, ProducerFacade):
     async def send_in_transaction(
         self, message: Message, execute: Callable[[Message], Awaitable[bool | None]]
     ) -> Receipt:
-        """Send a message that becomes visible only if ``execute`` says so."""
+        """Send a message that becomes visible only if ``execute`` returns True."""
+
+        async def send(messages: Sequence[Message]) -> Receipt:
+            [message] = messages
+            host = self._host
+            half = await host.await_(send_half(self._core, self._named(message)))
+            msg_id = half.receipt.msg_id
+            decision: bool | None = None
+            try:
+                decision = await execute(message)
+            except Exception:
+                log.exception("local transaction failed msg_id=%s", msg_id)
+            await host.await_(end_transaction(self._core, half, decision_of(decision, msg_id)))
+            return half.receipt
+
+        if self._middleware is None:
+            return await send((message,))
+        return await self._middleware.around_async((message,), send)
+
+    async def _await_around(
+        self,
+        messages: Sequence[Message],
+        work: Callable[[Sequence[Message]], Coroutine[Any, Any, _T]],
+    ) -> _T:
+        """Run a send on the session's loop, with middleware around it on the caller's loop."""
         host = self._host
-        half = await host.await_(send_half(self._core, self._named(message)))
-        msg_id = half.receipt.msg_id
-        decision: bool | None = None
-        try:
-            decision = await execute(message)
-        except Exception:
-            log.exception("local transaction failed msg_id=%s", msg_id)
-        await host.await_(end_transaction(self._core, half, decision_of(decision, msg_id)))
-        return half.receipt
+        if self._middleware is None:
+            return await host.await_(work(messages))
+        return await self._middleware.around_async(messages, lambda batch: host.await_(work(batch)))
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic a message can be sent to."""

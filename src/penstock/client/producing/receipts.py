@@ -1,8 +1,9 @@
-"""What a broker said about a message that was sent."""
+"""The receipt of a send: what a broker answered."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -30,10 +31,11 @@ _STATUS = {
 
 
 class Receipt(NamedTuple):
-    """A message was stored: where, and how it can be found again.
+    """Where a message was stored, and how to find it again.
 
-    Of a batch sent with `send_batch`, ``msg_id`` and ``offset_msg_id`` are comma-joined lists and
-    ``queue_offset`` is that of the first message.
+    For a batch, ``msg_ids`` and ``offset_msg_ids`` have one id for each message, and
+    ``queue_offset`` is that of the first one. ``msg_id`` and ``offset_msg_id`` then are the same
+    ids joined by commas, as RocketMQ has them.
     """
 
     status: SendStatus
@@ -42,6 +44,18 @@ class Receipt(NamedTuple):
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    attempts: int = 1
+    """More than 1: an earlier attempt was not confirmed, so the message may be stored twice."""
+
+    @property
+    def msg_ids(self) -> tuple[str, ...]:
+        """The unique ids of the messages."""
+        return tuple(self.msg_id.split(","))
+
+    @property
+    def offset_msg_ids(self) -> tuple[str, ...]:
+        """The ids by which a broker finds the messages: its address and their log positions."""
+        return tuple(self.offset_msg_id.split(","))
 
 
 def receipt(answer: Command, msg_id: str, queue: MessageQueue) -> Receipt | None:
@@ -71,13 +85,13 @@ def receipt(answer: Command, msg_id: str, queue: MessageQueue) -> Receipt | None
 
 def receipts_of_batch(batch: Receipt, msg_ids: list[str]) -> list[Receipt]:
     """One receipt for each message of a batch."""
-    ids = batch.offset_msg_id.split(",")
+    ids: Sequence[str] = batch.offset_msg_ids
     if len(ids) != len(msg_ids):
         ids = [""] * len(msg_ids)
-    status, queue, first = batch.status, batch.queue, batch.queue_offset
-    # What Receipt(...) does, without its detour through a function: once per message.
+    status, queue, first, attempts = batch.status, batch.queue, batch.queue_offset, batch.attempts
+    # The same as Receipt(...), without the Python function a NamedTuple calls.
     new, kind = tuple.__new__, Receipt
     return [
-        new(kind, (status, msg_id, offset_id, queue, offset, None))
+        new(kind, (status, msg_id, offset_id, queue, offset, None, attempts))
         for offset, msg_id, offset_id in zip(itertools.count(first), msg_ids, ids)
     ]

@@ -138,7 +138,7 @@ class Send:
         try:
             target = producer.target(self._message, self._wish, now, self._avoid)
         except PenstockError as error:
-            self._finish(error)
+            self._fail(error)
             return
         if target is None:
             producer.spawn(self._find_route(), self)
@@ -176,10 +176,10 @@ class Send:
                     self._message.topic, producer.settings.default_topic_queues
                 )
         except TimeoutError:
-            self._finish(self._out_of_time(f"no route for topic {self._message.topic!r} yet"))
+            self._fail(self._out_of_time(f"no route for topic {self._message.topic!r} yet"))
             return
         except PenstockError as error:
-            self._finish(error)
+            self._fail(error)
             return
         self.go()
 
@@ -203,7 +203,7 @@ class Send:
         except PenstockError as error:
             self._failed(error)
         except Exception as error:
-            self._finish(unforeseen(error, f"message {self._msg_id}"))
+            self._fail(unforeseen(error, f"message {self._msg_id}"))
 
     def _answered(self, answer: Command | RemotingError) -> None:
         queue = self._queue
@@ -215,7 +215,7 @@ class Send:
         try:
             stored = receipt(answer, self._msg_id, queue)
         except ProtocolError as error:
-            self._finish(error)
+            self._fail(error)
             return
         if stored is not None:
             if producer.tracer is not None:
@@ -226,6 +226,8 @@ class Send:
             if stored.status is SendStatus.OK or not (
                 producer.settings.retry_unless_stored and self._retries > 0
             ):
+                if self._attempts > 1:
+                    stored = stored._replace(attempts=self._attempts)
                 self._finish(stored)
                 return
             self._again(queue)
@@ -253,7 +255,7 @@ class Send:
             return
         address = producer.session.routes.master(queue.broker_name) or queue.broker_name
         error = refusal(answer, RequestCode.SEND_MESSAGE_V2, address, f"a message to {queue}")
-        self._finish(error)
+        self._fail(error)
 
     def _failed(self, error: PenstockError) -> None:
         """No answer: nobody knows whether the message was stored."""
@@ -269,7 +271,7 @@ class Send:
             return
         tried = f"after {self._attempts} attempts" if self._attempts > 1 else "in one attempt"
         text = f"message {self._msg_id} to {queue} not confirmed {tried}: {error.what}"
-        self._finish(type(error)(text, expected=error.expected, hint=error.hint))
+        self._fail(type(error)(text, expected=error.expected, hint=error.hint))
 
     @property
     def _left(self) -> float:
@@ -296,6 +298,10 @@ class Send:
 
     def abandon(self, error: PenstockError) -> None:
         """Give up: an answer that still comes finds nobody."""
+        self._fail(error)
+
+    def _fail(self, error: PenstockError) -> None:
+        vars(error)["attempts"] = self._attempts  # read by middleware
         self._finish(error)
 
     def _finish(self, result: Receipt | PenstockError) -> None:
