@@ -20,13 +20,16 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from struct import Struct
 from typing import Final, TypeAlias
 
 import orjson
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder as JsonDecoder
+from msgspec.json import Encoder as JsonEncoder
 
 from penstock.errors import ProtocolError
 from penstock.protocol.frames import BINARY, JSON, MAX_HEADER_BYTES, BareFrame
+from penstock.protocol.headers.codec import Int32
 
 VERSION: Final = 479
 """The release we claim to be, V5_3_3, as RocketMQ counts them."""
@@ -38,11 +41,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Sequence[Buffer]
 """A body on its way out; a pull answer is a list of slices of the log."""
 
-_pack_int32s: Final = Struct(">4i").pack
-_pack_lengths: Final = Struct(">iI").pack
-_BINARY_START: Final = Struct(">hBhiii")
-_INT16: Final = Struct(">h")
-_INT32: Final = Struct(">i")
+_pack_lengths: Final = struct.Struct(">iI").pack
+_BINARY_START: Final = struct.Struct(">hBhiii")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
 
 
 class Language(IntEnum):
@@ -75,6 +77,30 @@ _LANGUAGE_NAMES: Final = {language: language.name for language in Language}
 # An attribute of an enum class is slow to look up; these stand in every header.
 _PYTHON: Final = Language.PYTHON
 _OTHER: Final = Language.OTHER
+
+
+_HEAD_NAMES: Final = {
+    "ext": "extFields",
+    "request_id": "opaque",
+    "serializer": "serializeTypeCurrentRPC",
+}
+
+
+class _Head(Struct, gc=False, kw_only=True, omit_defaults=True, rename=_HEAD_NAMES):
+    """A JSON header as nearly every peer writes it: Java's order, nulls left out."""
+
+    code: Int32
+    ext: dict[str, str] | None = None
+    flag: Int32
+    language: str
+    request_id: Int32
+    remark: str | None = None
+    serializer: str = ""
+    version: Int32
+
+
+_decode_head: Final = JsonDecoder(_Head).decode
+_encode_head: Final = JsonEncoder().encode
 
 
 @dataclass(slots=True)
@@ -139,27 +165,15 @@ def decode_command(frame: BareFrame) -> Command:
     serializer, header, body = frame
     if serializer != JSON:
         return _decode_binary(serializer, header, body)
-    # First as nearly every peer writes it; what is unusual is looked at again, slowly.
+    # First as nearly every peer writes it; an unusual header is read again, slowly.
     try:
-        head = orjson.loads(header)
-        code = head["code"]
-        request_id = head["opaque"]
-        flag = head["flag"]
-        version = head["version"]
-        language = _LANGUAGES[head["language"]]
-        remark = head.get("remark")
-        ext = head.get("extFields")
-        # Packing checks type and range of all four at the price of one.
-        _pack_int32s(code, request_id, flag, version)
-        if remark is not None and type(remark) is not str:
-            return _decode_json_slowly(header, body)
-        if ext is not None:
-            for value in ext.values():
-                if type(value) is not str:
-                    return _decode_json_slowly(header, body)
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error):
+        head = _decode_head(header)
+        language = _LANGUAGES[head.language]
+    except (DecodeError, ValueError, KeyError, RecursionError):
         return _decode_json_slowly(header, body)
-    return Command(code, request_id, flag, ext, body, remark, language, version)
+    return Command(
+        head.code, head.request_id, head.flag, head.ext, body, head.remark, language, head.version
+    )
 
 
 def _decode_json_slowly(header: bytes, body: bytes) -> Command:
@@ -318,55 +332,17 @@ def encode_command(command: Command) -> bytes:
 
 
 def _encode_json(command: Command) -> bytes:
-    # Keys in Java's order, and none with a null value. One dumps of the whole header is as fast
-    # as filling in a prepared text, and escapes what needs it. The forms that nearly every
-    # header has are spelled out; leaving out nulls afterwards costs as much as the dumps.
-    if command.remark is not None and command.ext is not None:
-        return orjson.dumps(
-            {
-                "code": command.code,
-                "extFields": command.ext,
-                "flag": command.flag,
-                "language": _LANGUAGE_NAMES[command.language],
-                "opaque": command.request_id,
-                "remark": command.remark,
-                "serializeTypeCurrentRPC": "JSON",
-                "version": command.version,
-            }
+    return _encode_head(
+        _Head(
+            code=command.code,
+            ext=command.ext,
+            flag=command.flag,
+            language=_LANGUAGE_NAMES[command.language],
+            request_id=command.request_id,
+            remark=command.remark,
+            serializer="JSON",
+            version=command.version,
         )
-    if command.remark is None:
-        if command.ext is None:
-            return orjson.dumps(
-                {
-                    "code": command.code,
-                    "flag": command.flag,
-                    "language": _LANGUAGE_NAMES[command.language],
-                    "opaque": command.request_id,
-                    "serializeTypeCurrentRPC": "JSON",
-                    "version": command.version,
-                }
-            )
-        return orjson.dumps(
-            {
-                "code": command.code,
-                "extFields": command.ext,
-                "flag": command.flag,
-                "language": _LANGUAGE_NAMES[command.language],
-                "opaque": command.request_id,
-                "serializeTypeCurrentRPC": "JSON",
-                "version": command.version,
-            }
-        )
-    return orjson.dumps(
-        {
-            "code": command.code,
-            "flag": command.flag,
-            "language": _LANGUAGE_NAMES[command.language],
-            "opaque": command.request_id,
-            "remark": command.remark,
-            "serializeTypeCurrentRPC": "JSON",
-            "version": command.version,
-        }
     )
 
 
