@@ -130,6 +130,12 @@ def test_the_reference_shows_inherited_methods_fields_errors_and_fixtures(shown:
     } <= shown
 
 
+def test_blocking_methods_show_the_signatures_of_their_coroutines(site: Path) -> None:
+    text = (site / "reference/admin.html").read_text(encoding="utf-8")
+    entry = text.split('id="penstock.Admin.create_topic"')[1].split('id="penstock.Admin.')[0]
+    assert "read_queues" in re.sub(r"<[^>]+>", "", entry)
+
+
 def test_the_reference_names_no_internal_path(site: Path) -> None:
     for page in (site / "reference").glob("*.html"):
         text = re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
