@@ -1,7 +1,7 @@
 """The requests of clients, each described once: what is sent, and what its answer means.
 
 A `Request` does no I/O. A session sends it without blocking (`session.calls.Calls.call`), Spark's
-workers block for it (`spark.wire.Wire.ask`); both get the same result or the same error.
+workers block for it (`spark.connection_pool`); both get the same result or the same error.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from penstock import DeadLetter, Message, Producer, RetryLater
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult
 from penstock.errors import PenstockError, TopicNotFound
 from penstock.model import MessageQueue, StoredMessage
+from penstock.spark.connection_pool import ConnectionPool
 from penstock.spark.handlers import send_back
 from penstock.spark.handlers.handler_sources import (
     Originals,
@@ -26,7 +27,6 @@ from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.options import ReadOptions, parse_read
 from penstock.spark.source.planning import Range, TaskRanges
 from penstock.spark.source.positions import Positions
-from penstock.spark.wire import Wire
 from penstock.testing.embedded import Embedded, embedded
 from penstock.testing.eventually import eventually
 
@@ -59,7 +59,7 @@ def stored(options: ReadOptions, topic: str) -> dict[str, dict[str, str]]:
     def has_route() -> bool:
         # The name server hears of a new topic a little later.
         with suppress(TopicNotFound):
-            return bool(Wire.shared(reading.access).route(topic).brokers)
+            return bool(ConnectionPool.shared(reading.access).route(topic).brokers)
         return False
 
     asyncio.run(eventually(has_route))

@@ -27,7 +27,7 @@ from penstock.model.names import retry_topic
 from penstock.protocol.validation import check_group
 from penstock.spark.handlers.handler_sources import PLACE, HandlerSink, HandlerSource
 from penstock.spark.handlers.handler_task import HandlerJob
-from penstock.spark.handlers.retry_topics import ensure_retry_topic
+from penstock.spark.handlers.send_back import ensure_retry_topic
 from penstock.spark.jvm import activate
 from penstock.spark.session_setup.registration import local_cores
 from penstock.spark.source.columns import SPARK_TYPES

@@ -386,7 +386,7 @@ class Originals:
         """The message as its broker has it; as the row has it when it is gone from there."""
         queue, offset = message.queue, message.queue_offset
         try:
-            answer = self._cluster.wire.exchange(
+            answer = self._cluster.pool.exchange(
                 self._cluster.address(queue), self._cluster.pull(queue, offset, count=1)
             )
         except PenstockError as error:

@@ -1,12 +1,12 @@
-"""What becomes of messages that a handler on an executor could not handle.
+"""Sending back the messages that a handler on an executor could not handle.
 
-The rules are the push consumer's (`client.consuming.retry_rules`), the sending is blocking:
+The rules are the push consumer's (`client.consuming.retry_rules`), the requests are blocking:
 
-    1. send-back: the broker stores it again, for the retry topic after a delay or as a dead letter
-    2. the broker refused: sent to the retry topic as an ordinary message
-    3. nobody took it: tried again, for a while; then the task fails, and Spark runs it again
+    1. send-back: the broker stores the message again, for the retry topic or as a dead letter
+    2. if the broker refuses, the message is sent to the retry topic as an ordinary one
+    3. if that fails too, both are repeated for a while; then the task fails, and Spark retries it
 
-So a message is either handled, stored again, or its offset is not passed.
+So a message is either handled, stored again, or its offset is not committed.
 """
 
 from __future__ import annotations
@@ -16,39 +16,51 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from penstock.admin.blocking import Admin
+from penstock.client import requests
 from penstock.client.cluster_access import ClusterAccess
 from penstock.client.consuming.outcomes import DEAD_LETTER_LEVEL, Outcome
 from penstock.client.consuming.retry_rules import is_last, reason_of, retry_copy, send_back_header
 from penstock.client.producing.outgoing import make_outgoing_copy
 from penstock.client.settings import ProducerSettings
-from penstock.errors import InvalidArgument, PenstockError
-from penstock.model import MessageQueue, StoredMessage
+from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
+from penstock.model import MessageQueue, StoredMessage, TopicRoute
 from penstock.model.names import retry_topic
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, Language
-from penstock.protocol.extensions import REASON_FIELDS
-from penstock.protocol.headers.codec import encode_header
-from penstock.protocol.headers.offsets import GetMaxOffset
-from penstock.spark.sink.outbox import Outbox, Post, Routes
-from penstock.spark.wire import Wire
+from penstock.spark.connection_pool import ConnectionPool
+from penstock.spark.sink.outbox import Outbox, Post, WritableQueues
 
 log = logging.getLogger(__name__)
 
+RETRY_QUEUES: Final = 1
+"""retryQueueNums: the queues of a retry topic that a broker creates itself."""
 PATIENCE_SECONDS: Final = 30.0
-"""How long nobody may take a message before its task fails."""
+"""How long sending back may fail before the task fails."""
 FIRST_PAUSE: Final = 0.2
 MAX_PAUSE: Final = 5.0
 TOGETHER: Final = 256
-"""Failed messages that are sent back with one trip to their broker."""
+"""Failed messages that are sent back in one round trip to their broker."""
+
+
+def ensure_retry_topic(access: ClusterAccess, group: str) -> TopicRoute:
+    """The route of the group's retry topic; if it is missing, it is created on every broker."""
+    topic = retry_topic(group)
+    try:
+        return ConnectionPool.shared(access).route(topic)
+    except TopicNotFound:
+        pass
+    with Admin(**access.as_keywords()) as admin:
+        return admin.create_topic(topic, queues=RETRY_QUEUES)
 
 
 class Failed(NamedTuple):
-    """A message, how its handler failed, and the delay that was asked for."""
+    """A message, the outcome of its handler, and the delay that the handler asked for."""
 
     message: StoredMessage
     outcome: Outcome
     level: int = 0
-    """0: the broker chooses, below 0: the dead letters."""
+    """0: the broker chooses; below 0: the message becomes a dead letter."""
 
 
 class SendBack:
@@ -56,13 +68,13 @@ class SendBack:
 
     def __init__(self, access: ClusterAccess, group: str, max_retries: int, host: str) -> None:
         self._access = access
-        self._wire = Wire.shared(access)
-        self._routes = Routes(self._wire)
+        self._pool = ConnectionPool.shared(access)
+        self._routes = WritableQueues(self._pool)
         self._group = access.long_name(group)
         self._retry_topic = retry_topic(group)
         self._max_retries = max_retries
         self._host = host
-        self._inner = ProducerSettings(group="penstock_spark")
+        self._producer = ProducerSettings(group="penstock_spark")
         self._keeps_reasons: dict[str, bool] = {}
 
     def is_last(self, failed: Failed) -> bool:
@@ -70,7 +82,7 @@ class SendBack:
         return is_last(failed.message, failed.level, self._max_retries)
 
     def send(self, failed: Sequence[Failed]) -> None:
-        """Have messages retried or buried; when this returns, a broker has each of them."""
+        """Have messages retried or dead-lettered; on return a broker has stored each of them."""
         by_queue: dict[MessageQueue, list[Failed]] = {}
         for one in failed:
             by_queue.setdefault(one.message.queue, []).append(one)
@@ -80,22 +92,22 @@ class SendBack:
 
     def dead_letter(self, failed: Failed) -> None:
         """Make a message a dead letter, with the reason."""
-        buried = failed._replace(level=DEAD_LETTER_LEVEL)
-        self._patiently(failed.message.queue, [buried], by_request=False)
+        dead = failed._replace(level=DEAD_LETTER_LEVEL)
+        self._patiently(failed.message.queue, [dead], by_request=False)
 
-    # --------------------------------------------------------------------------- the three ways
+    # -------------------------------------------------------------------------- the three steps
 
     def _patiently(self, queue: MessageQueue, failed: list[Failed], *, by_request: bool) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         pause = FIRST_PAUSE
         while True:
             if by_request:
-                failed = self._by_request_or_not(queue, failed)
+                failed = self._try_request(queue, failed)
             try:
                 self._resend(failed)
                 return
             except InvalidArgument:
-                raise  # Time does not change what a message is.
+                raise  # Another attempt does not change the message.
             except PenstockError as error:
                 if time.monotonic() > deadline:
                     raise type(error)(
@@ -104,12 +116,12 @@ class SendBack:
                         expected=error.expected,
                         hint=error.hint,
                     ) from error
-                log.warning("nobody took failed messages, trying again queue=%s", queue)
+                log.warning("failed messages not stored, trying again queue=%s", queue)
             time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
-    def _by_request_or_not(self, queue: MessageQueue, failed: list[Failed]) -> list[Failed]:
-        """Those that could not be sent back by request; all, if their broker is out of reach."""
+    def _try_request(self, queue: MessageQueue, failed: list[Failed]) -> list[Failed]:
+        """Return those that could not be sent back; all, if their broker cannot be reached."""
         named = queue._replace(topic=self._access.short_name(queue.topic))
         try:
             return self._by_request(self._routes.address(named), failed)
@@ -119,7 +131,7 @@ class SendBack:
             return failed
 
     def _by_request(self, address: str, failed: list[Failed]) -> list[Failed]:
-        """Send messages back; return those the broker would not take, or not with the reason."""
+        """Send messages back; return those the broker refused, or would store without a reason."""
         asked: list[Failed] = []
         left: list[Failed] = []
         commands: list[Command] = []
@@ -131,13 +143,11 @@ class SendBack:
                 continue
             header = send_back_header(one.message, self._group, one.level, self._max_retries)
             reason = reason_of(one.message, one.outcome, self._host)
-            extra = {name: reason[key] for name, key in REASON_FIELDS.items() if key in reason}
-            ext = {**encode_header(header), **extra}
-            commands.append(Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext))
+            commands.append(requests.send_back(header, reason).command())
             asked.append(one)
         if not commands:
             return left
-        for one, answer in zip(asked, self._wire.call_many(address, commands), strict=True):
+        for one, answer in zip(asked, self._pool.call_many(address, commands), strict=True):
             if answer.code != ResponseCode.SUCCESS:
                 log.warning(
                     "send-back refused, sending to the retry topic group=%s queue=%s offset=%d "
@@ -152,15 +162,11 @@ class SendBack:
         return left
 
     def _keeps(self, address: str, queue: MessageQueue) -> bool:
-        """Whether the broker stores why a message was sent back; nobody else writes Python."""
+        """Whether the broker stores the reason of a send-back: only those in Python do."""
         known = self._keeps_reasons.get(address)
         if known is None:
-            ask = Command(
-                RequestCode.GET_MAX_OFFSET,
-                ext=encode_header(GetMaxOffset(queue.topic, queue.queue_id)),
-            )
-            known = self._wire.exchange(address, ask).language is Language.PYTHON
-            self._keeps_reasons[address] = known
+            answer = self._pool.exchange(address, requests.max_offset(queue).command())
+            known = self._keeps_reasons[address] = answer.language is Language.PYTHON
         return known
 
     def _resend(self, failed: list[Failed]) -> None:
@@ -170,8 +176,8 @@ class SendBack:
         with Outbox(
             self._access,
             lambda post, queue, offset: None,
-            seconds=self._inner.send_timeout,
-            retries=self._inner.retries,
+            seconds=self._producer.send_timeout,
+            retries=self._producer.retries,
         ) as outbox:
             for one in failed:
                 message = one.message
@@ -182,7 +188,7 @@ class SendBack:
                     self._retry_topic,
                     message,
                     copy.properties,
-                    self._inner,
+                    self._producer,
                     reconsume_times=copy.reconsume_times,
                     max_reconsume_times=copy.max_reconsume_times,
                 )

@@ -1,10 +1,10 @@
-"""Sends of one task: some requests under way at once, every one confirmed before the task ends.
+"""The sends of one task: several requests in flight, all confirmed before the task ends.
 
-A request without an answer, or with an answer that another try may change, is sent again: to
-another queue if any will do, else to the same one. Nobody knows whether the first one was stored,
-so a message may be there twice, under the same name (`encode.Origin`).
+A request without an answer, or with one that another attempt may change, is sent again: to another
+queue if any will do, else to the same one. Whether the first attempt was stored is unknown, so a
+message may be stored twice, with the same row property (`encode.Origin`).
 
-Requests to a chosen queue keep their order: the next one leaves when the one before is confirmed.
+Requests to a given queue keep their order: each one is sent when the one before is confirmed.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from penstock.errors import (
     ServiceNotAvailable,
     TopicNotFound,
 )
-from penstock.model import MessageQueue, TopicRoute
+from penstock.model import MessageQueue
 from penstock.model.names import DEFAULT_TOPIC
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.send import SendMessage, encode_send_v2
-from penstock.spark.connections import Connection
+from penstock.spark.connection import Connection
+from penstock.spark.connection_pool import ConnectionPool, RouteCache
 from penstock.spark.sink.write_options import PRODUCER_GROUP
-from penstock.spark.wire import Wire
 
 log = logging.getLogger(__name__)
 
 WINDOW: Final = 4
-"""Requests under way at once; each may hold a megabyte."""
+"""Requests in flight at once; each may hold a megabyte."""
 FIRST_PAUSE: Final = 0.2
 MAX_PAUSE: Final = 5.0
 DEFAULT_QUEUES: Final = 4
-"""defaultTopicQueueNums: queues of a topic that the first message makes."""
+"""defaultTopicQueueNums: queues of a topic that the first message creates."""
 BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
 
 
@@ -59,7 +59,7 @@ class Post:
 
     topic: str
     queue: MessageQueue | None
-    """Where it must go; None: any queue of the topic."""
+    """The queue to send to; None: any queue of the topic."""
     body: bytes | memoryview
     properties: str = BATCH_PROPERTIES
     count: int = 1
@@ -73,22 +73,22 @@ class Post:
 
     @property
     def what(self) -> str:
-        """What it carries, for errors."""
+        """Its messages and target, for errors."""
         messages = "1 message" if self.count == 1 else f"{self.count} messages"
         return f"{messages} to {self.sent_to or f'topic {self.topic!r}'}"
 
 
 Stored = Callable[[Post, MessageQueue, int], None]
-"""Told of a confirmed request: its queue, and the queue offset of its first message."""
+"""Called with a confirmed request, its queue, and the queue offset of its first message."""
 
 
-class Routes:
-    """Where topics can be written, asked for once and again after a failure."""
+class WritableQueues:
+    """The queues that topics can be written to, asked for once and again after a failure."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._routes: dict[str, TopicRoute] = {}
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._routes = RouteCache(pool)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._from_default: set[str] = set()
         self._seen: set[str] = set()
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -100,14 +100,14 @@ class Routes:
 
     def _writable(self, topic: str) -> tuple[MessageQueue, ...]:
         try:
-            queues = self._route(topic).publish_queues(topic)
+            queues = self._routes.route(topic).publish_queues(topic)
         except TopicNotFound as error:
-            # Brokers that make topics on demand have one that stands for all these.
+            # Brokers that create topics on demand have one that stands for all of these.
             try:
-                route = self._wire.route(DEFAULT_TOPIC)
+                route = self._routes.route(DEFAULT_TOPIC)
             except TopicNotFound:
                 raise error from None
-            self._routes[topic] = route
+            self._from_default.add(topic)
             queues = [q for q in route.publish_queues(topic) if q.queue_id < DEFAULT_QUEUES]
         if not queues:
             raise ServiceNotAvailable(
@@ -117,15 +117,10 @@ class Routes:
         self._seen.add(topic)
         return tuple(queues)
 
-    def _route(self, topic: str) -> TopicRoute:
-        known = self._routes.get(topic)
-        if known is None:
-            known = self._routes[topic] = self._wire.route(topic)
-        return known
-
     def address(self, queue: MessageQueue) -> str:
-        """The master that the queue is on."""
-        broker = self._route(queue.topic).broker(queue.broker_name)
+        """The address of the queue's master."""
+        topic = DEFAULT_TOPIC if queue.topic in self._from_default else queue.topic
+        broker = self._routes.route(topic).broker(queue.broker_name)
         if broker is None or broker.master is None:
             raise ServiceNotAvailable(
                 f"broker {queue.broker_name!r} of {queue} has no master",
@@ -139,14 +134,16 @@ class Routes:
 
     def forget(self, topic: str) -> None:
         """Ask again: something about the topic has changed."""
-        self._routes.pop(topic, None)
+        self._routes.forget(topic)
+        self._routes.forget(DEFAULT_TOPIC)
         self._queues.pop(topic, None)
+        self._from_default.discard(topic)
 
 
 class Outbox:
     """Sends posts; use it in a ``with`` block, whose end waits for every confirmation.
 
-    ``first_turn`` is where the round of queues begins for posts that may go anywhere.
+    ``first_turn`` is where the round robin begins for posts that may use any queue.
     """
 
     def __init__(
@@ -159,16 +156,16 @@ class Outbox:
         first_turn: int | None = None,
     ) -> None:
         self._access = access
-        self._wire = Wire.shared(access)
+        self._pool = ConnectionPool.shared(access)
         self._stored = stored
         self._seconds = seconds
         self._retries = retries
         self._group = access.long_name(PRODUCER_GROUP)
-        self.routes = Routes(self._wire)
+        self.routes = WritableQueues(self._pool)
         self._first_turn = random.getrandbits(31) if first_turn is None else first_turn
         self._turns: dict[str, RoundRobin] = {}
         self._connections: dict[str, tuple[_Block, Connection]] = {}
-        self._under_way: dict[tuple[str, int], Post] = {}
+        self._in_flight: dict[tuple[str, int], Post] = {}
 
     def __enter__(self) -> Outbox:
         return self
@@ -178,28 +175,28 @@ class Outbox:
             if kind is None:
                 self.flush()
         finally:
-            # Answers that nobody will read spoil a connection for whoever gets it next.
-            for address in {address for address, _ in self._under_way}:
+            # A connection with unread answers cannot be reused.
+            for address in {address for address, _ in self._in_flight}:
                 self._drop(address)
-            self._under_way.clear()
+            self._in_flight.clear()
             for block, _ in self._connections.values():
                 block.__exit__(None, None, None)
             self._connections.clear()
 
     def post(self, post: Post) -> None:
-        """Send a request as soon as there is room; may wait for the answers of earlier ones."""
-        while len(self._under_way) >= WINDOW or self._must_wait(post):
+        """Send a request, after waiting for answers while too many are in flight."""
+        while len(self._in_flight) >= WINDOW or self._must_wait(post):
             self._receive()
         self._send(post)
 
     def flush(self) -> None:
-        """Wait until everything is confirmed."""
-        while self._under_way:
+        """Wait until all requests are confirmed."""
+        while self._in_flight:
             self._receive()
 
     def _must_wait(self, post: Post) -> bool:
         return post.queue is not None and any(
-            other.queue == post.queue for other in self._under_way.values()
+            other.queue == post.queue for other in self._in_flight.values()
         )
 
     # ------------------------------------------------------------------------------ one request
@@ -219,22 +216,22 @@ class Outbox:
                 if address is not None:
                     self._lose(address, error)
                 continue
-            self._under_way[address, number] = post
+            self._in_flight[address, number] = post
             return
 
     def _receive(self) -> None:
-        """Read one answer, of the broker that owes the oldest one."""
-        address, _ = next(iter(self._under_way))
+        """Read one answer, from the broker with the oldest request in flight."""
+        address, _ = next(iter(self._in_flight))
         _, connection = self._connections[address]
         try:
             answer = connection.receive(time.monotonic() + self._seconds)
         except PenstockError as error:
             self._lose(address, error)
             return
-        post = self._under_way.pop((address, answer.request_id), None)
+        post = self._in_flight.pop((address, answer.request_id), None)
         if post is None:
             return
-        assert post.sent_to is not None, "it is under way"
+        assert post.sent_to is not None, "it is in flight"
         stored = receipt(answer, "", post.sent_to)
         if stored is not None:
             self._stored(post, stored.queue, stored.queue_offset)
@@ -248,10 +245,10 @@ class Outbox:
         self._send(post)
 
     def _failed(self, post: Post, error: PenstockError) -> None:
-        """Raise if that was the last attempt, else wait a little."""
+        """Raise if that was the last attempt, else wait before the next one."""
         may_pass = isinstance(error, RemotingError) or error.code in RETRIED_CODES
         if isinstance(error, TopicNotFound) and not self.routes.has_seen(post.topic):
-            may_pass = False  # Waiting makes no topic.
+            may_pass = False  # Waiting does not create a topic.
         if not may_pass or post.attempts > self._retries:
             tried = f"after {post.attempts} attempts" if post.attempts > 1 else "in one attempt"
             text = f"{post.what} not confirmed {tried}: {error.what}"
@@ -261,10 +258,10 @@ class Outbox:
         self.routes.forget(post.topic)
 
     def _lose(self, address: str, error: PenstockError) -> None:
-        """Everything under way on a connection that failed is sent again."""
+        """Send everything again that was in flight on a failed connection."""
         self._drop(address)
-        lost = [key for key in self._under_way if key[0] == address]
-        posts = [self._under_way.pop(key) for key in lost]
+        lost = [key for key in self._in_flight if key[0] == address]
+        posts = [self._in_flight.pop(key) for key in lost]
         for post in posts:
             self._failed(post, error)
             self._send(post)
@@ -280,15 +277,15 @@ class Outbox:
     def _connection(self, address: str) -> Connection:
         known = self._connections.get(address)
         if known is None:
-            block = self._wire.connection(address)
+            block = self._pool.connection(address)
             known = self._connections[address] = (block, block.__enter__())
         return known[1]
 
     def _drop(self, address: str) -> None:
-        """Close a connection, whatever it still owes."""
+        """Close a connection, with any answers still to come."""
         known = self._connections.pop(address, None)
         if known is not None:
-            error = ConnectionLost(f"the connection to {address} is not used any more")
+            error = ConnectionLost(f"the connection to {address} is closed")
             known[0].__exit__(type(error), error, None)
 
     def _command(self, post: Post, queue: MessageQueue) -> Command:

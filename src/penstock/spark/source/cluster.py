@@ -1,7 +1,8 @@
-"""What the source asks a cluster: queues of topics, where they begin and end, where groups stand.
+"""What the source asks a cluster: the queues of topics, their first and last offsets, and the
+offsets of groups.
 
-Routes are kept for a while; a broker that cannot be reached has them asked for anew. Requests about
-many queues go out together, one connection a broker.
+Routes are cached for a while, and dropped when a broker cannot be reached. Requests about many
+queues are sent together, on one connection a broker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.errors import (
     ProtocolError,
     TopicNotFound,
 )
-from penstock.model import MessageQueue, TopicRoute
+from penstock.model import MessageQueue
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
 from penstock.model.route import MASTER_ID
 from penstock.protocol.bodies.codec import decode_body
@@ -37,47 +38,37 @@ from penstock.protocol.headers.offsets import (
 )
 from penstock.protocol.headers.pull import PullFlag, PullMessage
 from penstock.protocol.records.pulled import messages_from_pull
+from penstock.spark.connection_pool import ConnectionPool, RouteCache
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.wire import Wire
 
 _T = TypeVar("_T")
 
 ROUTE_SECONDS = 2.0
-"""How old a route may be: a queue that was added is seen that much later."""
+"""The maximum age of a route: a queue that was added is seen that much later."""
 
 
 class Cluster:
-    """A cluster as the driver's half of a source, and each task, sees it."""
+    """The questions of the driver, and of each task, to a cluster."""
 
     def __init__(
         self, access: ClusterAccess, group: str, route_seconds: float | None = None
     ) -> None:
         self.access = access
         self._route_seconds = ROUTE_SECONDS if route_seconds is None else route_seconds
-        self.wire = Wire.shared(access)
+        self.pool = ConnectionPool.shared(access)
         self.group = group
-        self._routes: dict[str, tuple[float, TopicRoute]] = {}
+        self._routes = RouteCache(self.pool, self._route_seconds)
         self._topics: tuple[float, list[str]] = (-math.inf, [])
 
     # --------------------------------------------------------------------------------- routes
 
-    def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """The route of a topic, not too old, or asked for right now."""
-        known = self._routes.get(topic)
-        now = time.monotonic()
-        if known is not None and not fresh and now - known[0] < self._route_seconds:
-            return known[1]
-        route = self.wire.route(topic)
-        self._routes[topic] = (now, route)
-        return route
-
     def forget_routes(self) -> None:
         """Ask for every route again before it is used."""
-        self._routes.clear()
+        self._routes.forget()
 
     def address(self, queue: MessageQueue) -> str:
         """Where the queue is served: the master, or a slave while there is none."""
-        broker = self.route(queue.topic).broker(queue.broker_name)
+        broker = self._routes.route(queue.topic).broker(queue.broker_name)
         if broker is None or not broker.addresses:
             raise TopicNotFound(
                 f"no broker {queue.broker_name!r} in the route of topic {queue.topic!r}",
@@ -87,21 +78,21 @@ class Cluster:
         return broker.addresses[min(broker.addresses)]
 
     def is_at_master(self, queue: MessageQueue) -> bool:
-        """Whether `address` is that of the broker which takes the queue's messages."""
-        broker = self.route(queue.topic).broker(queue.broker_name)
+        """Whether `address` is the master's."""
+        broker = self._routes.route(queue.topic).broker(queue.broker_name)
         return broker is not None and MASTER_ID in broker.addresses
 
     def queues(
         self, options: ReadOptions, failures: list[PenstockError] | None = None
     ) -> list[MessageQueue]:
-        """The queues that are to be read, as the cluster is now.
+        """The queues to read, as the cluster is now.
 
-        With ``failures`` topics without a route are noted there, and the others looked at.
+        With ``failures``, topics without a route are added to it instead of raising.
         """
         found: list[MessageQueue] = []
         for queue in options.assignment:
-            with _noting(failures):
-                if queue not in self.route(queue.topic).subscribe_queues(queue.topic):
+            with _collecting(failures):
+                if queue not in self._routes.route(queue.topic).subscribe_queues(queue.topic):
                     raise InvalidArgument(
                         f"option assign names {queue}, which does not exist",
                         expected="queues of the topic's route",
@@ -110,17 +101,17 @@ class Cluster:
                 found.append(queue)
         topics = options.topics if options.pattern is None else self._matching(options.pattern)
         for topic in topics:
-            with _noting(failures):
-                found += self.route(topic).subscribe_queues(topic)
+            with _collecting(failures):
+                found += self._routes.route(topic).subscribe_queues(topic)
         return found
 
     def _matching(self, pattern: str) -> list[str]:
-        """Topics whose whole name matches; those of retries only where the pattern says so."""
+        """Topics whose whole name matches; retry and dead-letter topics if the pattern has a %."""
         wanted = re.compile(pattern)
         found = []
         now = time.monotonic()
         if now - self._topics[0] >= self._route_seconds:
-            self._topics = (now, self.wire.topics())
+            self._topics = (now, self.pool.topics())
         for name in self._topics[1]:
             topic = self.access.short_name(name)
             if self.access.long_name(topic) != name:
@@ -138,7 +129,7 @@ class Cluster:
     ) -> dict[MessageQueue, int]:
         """One past the last message of each queue.
 
-        With ``failures`` what cannot be asked is noted there, and its queues left out.
+        With ``failures``, errors are added to it, and their queues left out.
         """
         return _offsets(self._ask(queues, requests.max_offset, failures), failures)
 
@@ -149,9 +140,9 @@ class Cluster:
     def committed(
         self, queues: Iterable[MessageQueue], *, guessed: bool = True
     ) -> dict[MessageQueue, int]:
-        """Where the group stands; queues in which it never committed are left out.
+        """The group's offsets; queues in which it never committed are left out.
 
-        Unless ``guessed`` is false, brokers say 0 for a new group in a queue whose first message
+        Unless ``guessed`` is false, brokers answer 0 for a new group in a queue whose first message
         is still in memory.
         """
         or_zero = None if guessed else False
@@ -165,7 +156,7 @@ class Cluster:
         found = _offsets(self._ask(queues, lambda q: requests.offset_at(q, timestamp_ms)))
         ends = self.latest(queues)
         for queue in queues:
-            # After the last message Apache's brokers name that one, not the place behind it.
+            # For a time after the last message Apache's brokers answer that message, not the end.
             if found[queue] == ends[queue] - 1:
                 stored = self._store_time(queue, found[queue])
                 if stored is not None and stored < timestamp_ms:
@@ -174,16 +165,13 @@ class Cluster:
 
     def is_all_new(self, queue: MessageQueue) -> bool:
         """Whether every message of the queue was stored since its broker started."""
-        address, about = self.address(queue), str(queue)
-        first = GetEarliestStoreTime(self.access.long_name(queue.topic), queue.queue_id)
-        answer = self.wire.call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, first, about=about)
-        stored = decode_header(EarliestStoreTimeResult, answer.ext).timestamp
-        answer = self.wire.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, about=about)
-        started = decode_body(KvTable, body_bytes(answer)).table.get("bootTimestamp", "")
+        address = self.address(queue)
+        stored = self.pool.ask(address, _earliest_store_time(self._long(queue)))
+        started = self.pool.ask(address, _started(queue))
         return started.isascii() and started.isdecimal() and 0 < int(started) < stored
 
     def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
-        answer = self.wire.exchange(self.address(queue), self.pull(queue, offset, count=1))
+        answer = self.pool.exchange(self.address(queue), self.pull(queue, offset, count=1))
         if answer.code != ResponseCode.SUCCESS:
             return None
         return messages_from_pull(body_bytes(answer), queue.broker_name)[0].store_timestamp
@@ -191,9 +179,9 @@ class Cluster:
     def commit(
         self, offsets: Mapping[MessageQueue, int], failures: list[PenstockError] | None = None
     ) -> list[MessageQueue]:
-        """Move the group to these places; the queues in which it was moved.
+        """Commit offsets of the group; return the queues in which that succeeded.
 
-        With ``failures`` what cannot be reached or refuses is noted there, and the rest moved.
+        With ``failures``, errors are added to it, and the rest is committed.
         """
         # One commit to each offset table first, then the others; see `requests.offset_table`.
         first: dict[tuple[str, str], MessageQueue] = {}
@@ -224,7 +212,7 @@ class Cluster:
         hold_ms: int = 0,
         extra: Mapping[str, str] | None = None,
     ) -> Command:
-        """A pull that brings its subscription along, so the group need not be connected."""
+        """A pull with its own subscription, so the group need not be connected."""
         header = PullMessage(
             self.group,
             self.access.long_name(queue.topic),
@@ -242,7 +230,7 @@ class Cluster:
         return Command(RequestCode.PULL_MESSAGE, ext={**encode_header(header), **(extra or {})})
 
     def _long(self, queue: MessageQueue) -> MessageQueue:
-        """The queue under the topic name brokers know."""
+        """The queue by the topic name that brokers use."""
         return queue._replace(topic=self.access.long_name(queue.topic))
 
     def _ask(
@@ -251,27 +239,45 @@ class Cluster:
         request: Callable[[MessageQueue], Request[_T]],
         failures: list[PenstockError] | None = None,
     ) -> dict[MessageQueue, _T]:
-        """One request a queue, all of a broker's together; ``request`` gets the long name."""
+        """One request a queue, all of a broker together; ``request`` gets the brokers' name."""
         by_address: dict[str, list[MessageQueue]] = {}
         for queue in queues:
-            with _noting(failures):
+            with _collecting(failures):
                 by_address.setdefault(self.address(queue), []).append(queue)
         found: dict[MessageQueue, _T] = {}
         for address, asked in by_address.items():
             wanted = [request(self._long(queue)) for queue in asked]
-            with _noting(failures):
-                answers = self.wire.call_many(address, [one.command() for one in wanted])
+            with _collecting(failures):
+                answers = self.pool.call_many(address, [one.command() for one in wanted])
                 for queue, one, answer in zip(asked, wanted, answers, strict=True):
-                    with _noting(failures):
+                    with _collecting(failures):
                         found[queue] = one.result(answer, queue.broker_name)
         return found
 
 
-@contextlib.contextmanager
-def _noting(failures: list[PenstockError] | None) -> Iterator[None]:
-    """Note what fails within, where there is a list for it.
+def _earliest_store_time(queue: MessageQueue) -> Request[int]:
+    return Request(
+        code=RequestCode.GET_EARLIEST_MSG_STORETIME,
+        about=str(queue),
+        header=GetEarliestStoreTime(queue.topic, queue.queue_id),
+        read=lambda answer: decode_header(EarliestStoreTimeResult, answer.ext).timestamp,
+    )
 
-    Without a name server everything else fails as well, so that is not noted once for each.
+
+def _started(queue: MessageQueue) -> Request[str]:
+    """When the broker of a queue started, in ms, as text."""
+    return Request(
+        code=RequestCode.GET_BROKER_RUNTIME_INFO,
+        about=str(queue),
+        read=lambda answer: decode_body(KvTable, body_bytes(answer)).table.get("bootTimestamp", ""),
+    )
+
+
+@contextlib.contextmanager
+def _collecting(failures: list[PenstockError] | None) -> Iterator[None]:
+    """Add an error of the block to the list, if there is one.
+
+    Without a name server everything else fails as well, so that error is always raised.
     """
     try:
         yield
@@ -286,10 +292,10 @@ def _noting(failures: list[PenstockError] | None) -> Iterator[None]:
 def _offsets(
     found: Mapping[MessageQueue, int | None], failures: list[PenstockError] | None = None
 ) -> dict[MessageQueue, int]:
-    """The offsets that there are."""
+    """The offsets of queues that have one."""
     offsets: dict[MessageQueue, int] = {}
     for queue, offset in found.items():
-        with _noting(failures):
+        with _collecting(failures):
             if offset is None:
                 continue
             if offset < 0:

@@ -39,7 +39,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullMessageResult
-from penstock.spark.connections import Connection
+from penstock.spark.connection import Connection
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.planning import Range, TaskRanges
@@ -148,7 +148,7 @@ class Fetcher:
     def _pulled(self, cursor: _Cursor) -> Iterator[memoryview]:
         """Pull until the end of the range, or until something goes wrong."""
         address = self._cluster.address(cursor.part.queue)
-        with self._cluster.wire.connection(address) as connection:
+        with self._cluster.pool.connection(address) as connection:
             ahead = _Ahead(connection)
             while not cursor.is_done:
                 self._ask(ahead, cursor)

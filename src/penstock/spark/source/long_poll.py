@@ -15,7 +15,7 @@ from typing import Final
 from penstock.errors import PenstockError
 from penstock.model import MessageQueue
 from penstock.protocol.codes import ResponseCode
-from penstock.spark.connections import Connection, readable
+from penstock.spark.connection import Connection, readable
 from penstock.spark.source.cluster import Cluster
 
 log = logging.getLogger(__name__)

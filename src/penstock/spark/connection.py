@@ -25,7 +25,7 @@ _LENGTHS = Struct(">iI")
 
 
 class Connection:
-    """One connection: requests go out in order, answers are read as they come."""
+    """One connection: requests are written in order, answers read as they arrive."""
 
     def __init__(self, address: str, access: ClusterAccess) -> None:
         self.address = address
@@ -62,22 +62,22 @@ class Connection:
         self._socket.close()
 
     def __del__(self) -> None:
-        # A task may be abandoned with its connection at any point; that is no leak to warn of.
+        # A task may be cancelled at any point, and its connection with it: no leak to warn of.
         if hasattr(self, "_socket"):
             self._socket.close()
 
     @property
-    def is_dead(self) -> bool:
-        """Whether the other side has closed, or said something that nobody waits for."""
+    def is_stale(self) -> bool:
+        """Whether the peer has closed the connection, or sent something unexpected."""
         return bool(readable([self], 0))
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes are here that the socket no longer shows: TLS takes whole records."""
+        """Whether TLS has decrypted bytes that polling the socket would not show."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def send(self, command: Command, seconds: float = CALL_SECONDS) -> int:
-        """Write a request, signed; return the number its answer will have."""
+        """Sign and write a request; return the id that its answer will have."""
         self._next_id += 1
         who = self._access.credentials
         ext = command.ext
@@ -89,7 +89,7 @@ class Connection:
             self._socket.settimeout(seconds)
             self._write(request)
         except TimeoutError as error:
-            raise RequestTimeout(f"{self.address} took no request for {seconds} s") from error
+            raise RequestTimeout(f"{self.address} took no request within {seconds} s") from error
         except OSError as error:
             raise self._lost(error) from error
         return self._next_id
@@ -97,7 +97,7 @@ class Connection:
     def _write(self, request: Command) -> None:
         body = request.body
         if isinstance(body, memoryview) and not isinstance(self._socket, ssl.SSLSocket):
-            # Bodies of batches, a megabyte each: the socket takes them from where they are.
+            # Bodies of batches, a megabyte each, are written without a copy.
             head = encode_head(request, len(body))
             sent = self._socket.sendmsg((head, body))
             if sent < len(head):
@@ -107,7 +107,7 @@ class Connection:
         self._socket.sendall(encode_command(request))
 
     def receive(self, deadline: float) -> Command:
-        """The next answer; its body is a view of bytes of its own."""
+        """The next answer; its body is a view of its own buffer."""
         while True:
             lengths = self._read(_LENGTHS.size, deadline)
             length, mark = _LENGTHS.unpack(lengths)
@@ -122,14 +122,14 @@ class Connection:
             header = bytes(self._read(header_size, deadline))
             body = self._read(body_size, deadline)
             command = decode_command(Frame(mark >> 24, header, b""))
-            # Brokers also send requests of their own, which concern consumers; not us.
+            # Brokers also send requests, to consumers; they are ignored here.
             if command.is_response:
                 command.body = body
                 return command
 
     def _read(self, size: int, deadline: float) -> memoryview:
-        # Not a bytearray, which would be filled with zeros first. Of a large size numpy asks for
-        # huge pages, which saves the kernel a thousand page faults an answer.
+        # Not a bytearray, which would be zeroed first. For a large size numpy asks for huge pages,
+        # which saves a thousand page faults an answer.
         room = max(size, _HUGE) if size > _HUGE // 4 else size
         view = np.empty(room, np.uint8).data[:size]
         done = 0
@@ -148,13 +148,13 @@ class Connection:
 
     def _lost(self, error: OSError | None) -> ConnectionLost:
         return ConnectionLost(
-            f"the connection to {self.address} ended: {error or 'closed by the other side'}"
+            f"the connection to {self.address} ended: {error or 'closed by the peer'}"
         )
 
 
 def readable(connections: Sequence[Connection], seconds: float) -> list[Connection]:
-    """Those on which bytes have come, or the end; waits for the first."""
-    # Not select(), which knows no file descriptor above 1023.
+    """Those with bytes to read, or closed by the peer; waits for the first."""
+    # Not select(), which takes no file descriptor above 1023.
     poll = select.poll()
     by_number = {connection.fileno(): connection for connection in connections}
     for number in by_number:

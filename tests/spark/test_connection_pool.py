@@ -26,12 +26,12 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.protocol.acl import verify
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import RESPONSE, Command, decode_command, encode_command
 from penstock.protocol.frames import FrameDecoder
-from penstock.spark.connections import Connection
+from penstock.spark.connection import Connection
+from penstock.spark.connection_pool import ConnectionPool
 from penstock.spark.source.options import parse_read
-from penstock.spark.wire import Wire
 from penstock.testing.embedded import Embedded
 
 PLAIN = ClusterAccess(namesrv=("127.0.0.1:1",))
@@ -80,7 +80,7 @@ def test_requests_under_way_together_get_their_own_answers() -> None:
 
     with server(backwards) as address:
         commands = [Command(1, ext={"n": str(n)}) for n in range(3)]
-        answers = Wire(PLAIN).call_many(address, commands)
+        answers = ConnectionPool(PLAIN).call_many(address, commands)
     assert [answer.ext for answer in answers] == [{"n": "0"}, {"n": "1"}, {"n": "2"}]
     assert all(bytes(answer.body) == b"body" for answer in answers)  # type: ignore[arg-type]
 
@@ -99,13 +99,13 @@ def test_a_connection_is_used_again_unless_the_other_side_has_left() -> None:
                 return
 
     with server(answer_twice) as address:
-        wire = Wire(PLAIN)
+        pool = ConnectionPool(PLAIN)
         for count in range(1, 6):
-            wire.exchange(address, Command(1))
+            pool.exchange(address, Command(1))
             if count % 2 == 0:
                 # A request that crosses the other side's leave on the way would be lost.
                 assert has_left.acquire(timeout=30)
-        wire.close()
+        pool.close()
     assert len(accepted) == 3, "two requests a connection, and no more"
 
 
@@ -118,9 +118,9 @@ def test_a_server_that_goes_away_is_left_for_a_new_connection() -> None:
             connection.sendall(encode_command(Command(said[-1], request.request_id, RESPONSE)))
 
     with server(go_away_once) as address:
-        wire = Wire(PLAIN)
-        assert wire.exchange(address, Command(1)).code == ResponseCode.SUCCESS
-        wire.close()
+        pool = ConnectionPool(PLAIN)
+        assert pool.exchange(address, Command(1)).code == ResponseCode.SUCCESS
+        pool.close()
     assert said == [ResponseCode.GO_AWAY, ResponseCode.SUCCESS]
 
 
@@ -142,7 +142,7 @@ def test_a_strange_answer_is_an_error_and_costs_no_memory(garbage: bytes) -> Non
 
     with server(talk) as at:
         with pytest.raises((ProtocolError, ConnectionLost)) as refused:
-            Wire(PLAIN).exchange(at, Command(1), 5)
+            ConnectionPool(PLAIN).exchange(at, Command(1), 5)
         if isinstance(refused.value, ConnectionLost):
             assert at in str(refused.value)
 
@@ -154,7 +154,7 @@ def test_silence_and_absence_are_told_apart_and_name_the_address() -> None:
             connection.receive(0.0)
         connection.close()
     with pytest.raises(ConnectFailed, match=at):
-        Wire(PLAIN).exchange(at, Command(1))
+        ConnectionPool(PLAIN).exchange(at, Command(1))
 
 
 def test_requests_are_signed_with_all_they_carry() -> None:
@@ -167,9 +167,9 @@ def test_requests_are_signed_with_all_they_carry() -> None:
 
     access = ClusterAccess.of("127.0.0.1:1", access_key="AK", secret_key="SK", security_token="TK")
     with server(note) as address:
-        wire = Wire(access)
-        wire.exchange(address, Command(10, ext={"a": "1"}, body=b"abc"))
-        wire.close()
+        pool = ConnectionPool(access)
+        pool.exchange(address, Command(10, ext={"a": "1"}, body=b"abc"))
+        pool.close()
     ext = seen[0].ext
     assert ext is not None
     assert (ext["AccessKey"], ext["SecurityToken"], ext["a"]) == ("AK", "TK", "1")
@@ -180,31 +180,31 @@ def test_requests_are_signed_with_all_they_carry() -> None:
 
 def test_name_servers_are_tried_in_turn(mq: Embedded) -> None:
     create(mq.namesrv, "orders", 3)
-    wire = Wire(ClusterAccess.of(f"127.0.0.1:1;{mq.namesrv}"))
-    assert len(wire.route("orders").subscribe_queues("orders")) == 3
+    pool = ConnectionPool(ClusterAccess.of(f"127.0.0.1:1;{mq.namesrv}"))
+    assert len(pool.route("orders").subscribe_queues("orders")) == 3
     with pytest.raises(TopicNotFound, match="'absent'"):
-        wire.route("absent")
-    assert wire.topics() == ["orders"]
-    wire.close()
+        pool.route("absent")
+    assert pool.topics() == ["orders"]
+    pool.close()
 
 
 def test_a_process_shares_its_connections_and_a_forked_one_makes_its_own(mq: Embedded) -> None:
     access = ClusterAccess.of(mq.namesrv)
-    wire = Wire.shared(access)
-    assert Wire.shared(ClusterAccess.of(mq.namesrv)) is wire
-    wire.ask_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, "topics")
+    pool = ConnectionPool.shared(access)
+    assert ConnectionPool.shared(ClusterAccess.of(mq.namesrv)) is pool
+    pool.topics()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         # Only what touches no thread of the parent's may happen here.
-        is_own = Wire.shared(access) is not wire
+        is_own = ConnectionPool.shared(access) is not pool
         os.write(writing, b"1" if is_own else b"0")
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reading, 1) == b"1"
     os.close(reading)
     os.close(writing)
-    assert wire.topics() == []
+    assert pool.topics() == []
 
 
 def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
@@ -223,11 +223,11 @@ def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
         trusting = parse_read(
             {"namesrv": address, "topic": "t", "tls": json.dumps({"ca_file": f"{tmp_path}/ca.pem"})}
         )
-        wire = Wire(trusting.access)
+        pool = ConnectionPool(trusting.access)
         for _ in range(3):
-            answer = wire.exchange(address, Command(1, body=b"0123456789"))
+            answer = pool.exchange(address, Command(1, body=b"0123456789"))
             assert body_bytes(answer) == b"0123456789" * 1000
-        wire.close()
+        pool.close()
         doubting = parse_read({"namesrv": address, "topic": "t", "tls": "true"})
         with pytest.raises(ConnectFailed, match="no TLS connection to"):
-            Wire(doubting.access).exchange(address, Command(1))
+            ConnectionPool(doubting.access).exchange(address, Command(1))

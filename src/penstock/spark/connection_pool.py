@@ -1,52 +1,42 @@
-"""Blocking remoting connections, for Spark's worker processes.
+"""Blocking requests for Spark's driver and worker processes, over connections that are reused.
 
 A worker runs one task after the other and has no event loop, so a request here is: write it, read
-until its answer is there. Connections outlive tasks (`Wire.shared`), since Spark keeps its workers.
-A connection is used by one thread at a time; who needs one takes it from the idle ones and gives it
-back after its last answer. One that failed, or on which an answer may still come, is closed.
+until its answer has come. Connections outlive tasks (`ConnectionPool.shared`), since Spark keeps
+its workers. A connection is used by one thread at a time: it is taken from the idle ones and
+returned after its last answer. One that failed, or on which an answer may still come, is closed.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
+from penstock.client import requests
 from penstock.client.cluster_access import ClusterAccess
-from penstock.client.requests import body_bytes, refusal
-from penstock.errors import (
-    ConnectionLost,
-    NameserverUnavailable,
-    PenstockError,
-    TopicNotFound,
-)
+from penstock.client.requests import Request, body_bytes
+from penstock.errors import ConnectionLost, NameserverUnavailable, PenstockError, TopicNotFound
 from penstock.model import TopicRoute
 from penstock.model.names import SYSTEM_TOPIC_PREFIX
 from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.bodies.common import TopicList
-from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
-from penstock.protocol.headers.codec import encode_header
-from penstock.protocol.headers.nameserver import GetRouteInfo
-from penstock.spark.connections import CALL_SECONDS, Connection
+from penstock.spark.connection import CALL_SECONDS, Connection
 
-if TYPE_CHECKING:
-    from penstock.protocol.headers.codec import Header
-
-log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 WINDOW = 64
-"""Requests that are under way at once in `Wire.call_many`."""
+"""Requests in flight at once in `ConnectionPool.call_many`."""
 _IDLE_KEPT = 4
 
 
-class Wire:
+class ConnectionPool:
     """The connections of one process to one cluster."""
 
     def __init__(self, access: ClusterAccess) -> None:
@@ -56,17 +46,17 @@ class Wire:
         self._nameserver = 0
 
     @classmethod
-    def shared(cls, access: ClusterAccess) -> Wire:
-        """The one of this process; after a fork a new one, since sockets cannot be shared."""
+    def shared(cls, access: ClusterAccess) -> ConnectionPool:
+        """The pool of this process; after a fork a new one, since sockets cannot be shared."""
         key = (os.getpid(), access)
         with _shared_lock:
-            wire = _shared.get(key)
-            if wire is None:
-                wire = _shared[key] = cls(access)
-            return wire
+            pool = _shared.get(key)
+            if pool is None:
+                pool = _shared[key] = cls(access)
+            return pool
 
     def close(self) -> None:
-        """Close what is idle; the next call connects anew."""
+        """Close the idle connections; the next request opens a new one."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -75,7 +65,7 @@ class Wire:
 
     @contextlib.contextmanager
     def connection(self, address: str) -> Iterator[Connection]:
-        """A connection for the length of the block; every answer must have been read by its end."""
+        """A connection for the block; every answer must have been read by its end."""
         connection = self._take(address)
         try:
             yield connection
@@ -96,32 +86,20 @@ class Wire:
                 connection = idle.pop() if idle else None
             if connection is None:
                 return Connection(address, self.access)
-            if not connection.is_dead:
+            if not connection.is_stale:
                 return connection
             connection.close()
 
     # ------------------------------------------------------------------------------ requests
 
     def exchange(self, address: str, command: Command, seconds: float = CALL_SECONDS) -> Command:
-        """Send a request and return its answer, whatever its code."""
+        """Send a request and return its answer, with any code."""
         return self.call_many(address, [command], seconds)[0]
 
-    def call(
-        self,
-        address: str,
-        code: int,
-        header: Header | None = None,
-        body: bytes = b"",
-        *,
-        about: str,
-        seconds: float = CALL_SECONDS,
-    ) -> Command:
-        """Send a request and return its answer; any code but success is an error."""
-        command = Command(code, ext=encode_header(header) if header else None, body=body)
-        answer = self.exchange(address, command, seconds)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, code, address, about)
-        return answer
+    def ask(self, address: str, request: Request[_T]) -> _T:
+        """Send a request and return its result."""
+        answer = self.exchange(address, request.command(), request.seconds or CALL_SECONDS)
+        return request.result(answer, address)
 
     def call_many(
         self,
@@ -131,9 +109,9 @@ class Wire:
         *,
         window: int = WINDOW,
     ) -> list[Command]:
-        """Send requests on one connection, up to ``window`` of them at once; answers in order.
+        """Send requests on one connection, up to ``window`` at once; return answers in order.
 
-        A server that is going away is left for a new connection, once.
+        If the server is going away, they are sent again on a new connection, once.
         """
         try:
             return self._call_many(address, commands, seconds, window)
@@ -157,83 +135,105 @@ class Wire:
 
     # -------------------------------------------------------------------------- name servers
 
-    def ask_nameservers(self, code: int, header: Header | None, about: str) -> Command:
-        """The answer of the first name server that gives one; a refusal counts as an answer."""
+    def ask_nameservers(self, request: Request[_T]) -> _T:
+        """The result from the first name server that answers; a refusal is an answer, too."""
         failures: list[str] = []
         addresses = self.access.namesrv
         for _ in addresses:
             address = addresses[self._nameserver % len(addresses)]
-            command = Command(code, ext=encode_header(header) if header else None)
             try:
-                return self.exchange(address, command)
+                answer = self.exchange(address, request.command())
             except PenstockError as error:
                 failures.append(str(error))
                 self._nameserver += 1
+            else:
+                return request.result(answer, address)
         raise NameserverUnavailable(
-            f"no answer about {about}: none of the name servers {', '.join(addresses)} "
+            f"no answer about {request.about}: none of the name servers {', '.join(addresses)} "
             f"answered ({'; '.join(failures)})",
             hint="is a name server running there, and is the option namesrv right?",
         )
 
     def route(self, topic: str) -> TopicRoute:
-        """Where the queues of a topic are; the topic's name is the user's."""
-        header = GetRouteInfo(self.access.long_name(topic), accept_standard_json_only=True)
-        code, about = RequestCode.GET_ROUTEINFO_BY_TOPIC, f"topic {topic!r}"
-        answer = self.ask_nameservers(code, header, about)
-        servers = ", ".join(self.access.namesrv)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        """The route of a topic, by the user's name of the topic."""
+        route = self.ask_nameservers(requests.route(self.access.long_name(topic)))
+        if route is None:
             raise TopicNotFound(
-                f"no route for topic {topic!r} at name servers {servers}",
+                f"no route for topic {topic!r} at name servers {', '.join(self.access.namesrv)}",
                 expected="an existing topic",
                 hint=f"penstock topic create {topic}",
             )
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, code, servers, about)
-        return decode_body(TopicRouteData, body_bytes(answer)).route()
+        return route
 
     def topics(self) -> list[str]:
-        """Every topic but the brokers' own, by the names brokers use."""
-        listed = self._topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        system = self._topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        """Every topic but the brokers' own, by the names that brokers use."""
+        listed = self.ask_nameservers(
+            _topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "all topics")
+        )
+        about = "system topics"
+        system = self.ask_nameservers(_topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, about))
         own = set(system.topic_list)
         if system.broker_addr:
-            code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-            answer = self.call(system.broker_addr, code, about="system topics")
-            own.update(decode_body(TopicList, body_bytes(answer)).topic_list)
+            request = _topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, about)
+            own.update(self.ask(system.broker_addr, request).topic_list)
         return sorted(
             name
             for name in listed.topic_list
             if name not in own and not name.startswith(SYSTEM_TOPIC_PREFIX)
         )
 
-    def _topic_list(self, code: int) -> TopicList:
-        about = "all topics"
-        answer = self.ask_nameservers(code, None, about)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, code, ", ".join(self.access.namesrv), about)
-        return decode_body(TopicList, body_bytes(answer))
+
+def _topic_list(code: int, about: str) -> Request[TopicList]:
+    return Request(
+        code=code, about=about, read=lambda answer: decode_body(TopicList, body_bytes(answer))
+    )
+
+
+class RouteCache:
+    """Routes by topic, asked for when they are missing or too old."""
+
+    def __init__(self, pool: ConnectionPool, max_age: float = math.inf) -> None:
+        self._pool = pool
+        self._max_age = max_age
+        self._routes: dict[str, tuple[float, TopicRoute]] = {}
+
+    def route(self, topic: str) -> TopicRoute:
+        known = self._routes.get(topic)
+        now = time.monotonic()
+        if known is not None and now - known[0] < self._max_age:
+            return known[1]
+        route = self._pool.route(topic)
+        self._routes[topic] = (now, route)
+        return route
+
+    def forget(self, topic: str | None = None) -> None:
+        """Ask for the route of a topic again before it is used; without a topic, for all."""
+        if topic is None:
+            self._routes.clear()
+        else:
+            self._routes.pop(topic, None)
 
 
 class _GoAway(ConnectionLost):
-    """The server asked to be left."""
+    """The server is about to stop, and asks its clients to connect anew."""
 
 
-_shared: dict[tuple[int, ClusterAccess], Wire] = {}
+_shared: dict[tuple[int, ClusterAccess], ConnectionPool] = {}
 _shared_lock = threading.Lock()
 os.register_at_fork(after_in_child=lambda: _after_fork())
 
 
 @atexit.register
 def close_shared() -> None:
-    """Close the connections of this process that are idle."""
+    """Close the idle connections of this process."""
     with _shared_lock:
-        wires = list(_shared.values())
-    for wire in wires:
-        wire.close()
+        pools = list(_shared.values())
+    for pool in pools:
+        pool.close()
 
 
 def _after_fork() -> None:
-    # The parent's thread may have held the lock; the child's sockets are the parent's.
+    # A thread of the parent may have held the lock; the child's sockets are the parent's.
     global _shared_lock
     _shared_lock = threading.Lock()
     _shared.clear()
