@@ -18,7 +18,7 @@ def main() -> None:
             receipt = producer.send_batch(
                 Message("readings", b"%d" % n, tag="batch") for n in range(100)
             )
-            print(f"a batch of {len(receipt.msg_id.split(','))} went to one queue")
+            print(f"a batch of {len(receipt.msg_ids)} went to one queue")
 
         # With linger, single sends wait up to 5 ms and leave together as batches.
         with Producer("sensors", namesrv=mq.namesrv, linger="5ms") as producer:

@@ -1,6 +1,8 @@
 """RocketMQ for Python and Spark people.
 
-The public names are loaded when they are first used: ``import penstock`` itself costs nothing.
+These are the public names; `penstock.spark`, `penstock.admin`, `penstock.errors` and
+`penstock.testing` have further ones. Everything else, `penstock.client` above all, is internal.
+Names are loaded when they are first used, so ``import penstock`` itself costs nothing.
 """
 
 from __future__ import annotations
@@ -14,53 +16,139 @@ if TYPE_CHECKING:
     from penstock import aio
     from penstock.admin.blocking import Admin
     from penstock.client.blocking import Producer, PullConsumer, PushConsumer
-    from penstock.client.consuming.assignment import AssignmentStrategy
+    from penstock.client.consuming.assignment import (
+        AssignmentStrategy,
+        Average,
+        Circle,
+        Configured,
+        ConsistentHash,
+        MachineRoom,
+        MachineRoomNearby,
+    )
     from penstock.client.consuming.outcomes import (
         ConsumeContext,
         ConsumeResult,
         DeadLetter,
         RetryLater,
     )
+    from penstock.client.middleware import HandlerCall, Middleware, SendCall
+    from penstock.client.observing.consumer_stats import ConsumerStats
     from penstock.client.producing.receipts import Receipt, SendStatus
-    from penstock.errors import PenstockError
+    from penstock.errors import (
+        ConfigError,
+        ConnectFailed,
+        ConnectionLost,
+        IllegalMessage,
+        InvalidArgument,
+        LifecycleError,
+        NameserverUnavailable,
+        NoPermission,
+        PenstockError,
+        RemotingError,
+        RequestRefused,
+        RequestTimeout,
+        TopicNotFound,
+    )
     from penstock.model import Message, MessageQueue, StoredMessage
+    from penstock.remoting.tls import Tls
     from penstock.testing.embedded import embedded
 
-_HOMES = {
-    "Admin": "penstock.admin.blocking",
-    "AssignmentStrategy": "penstock.client.consuming.assignment",
-    "ConsumeContext": "penstock.client.consuming.outcomes",
-    "ConsumeResult": "penstock.client.consuming.outcomes",
-    "DeadLetter": "penstock.client.consuming.outcomes",
-    "Message": "penstock.model",
-    "MessageQueue": "penstock.model",
-    "PenstockError": "penstock.errors",
-    "Producer": "penstock.client.blocking",
-    "PullConsumer": "penstock.client.blocking",
-    "PushConsumer": "penstock.client.blocking",
-    "Receipt": "penstock.client.producing.receipts",
-    "RetryLater": "penstock.client.consuming.outcomes",
-    "SendStatus": "penstock.client.producing.receipts",
-    "StoredMessage": "penstock.model",
-    "embedded": "penstock.testing.embedded",
+_NAMES = {
+    "penstock.admin.blocking": ("Admin",),
+    "penstock.client.blocking": (
+        "Producer",
+        "PullConsumer",
+        "PushConsumer",
+    ),
+    "penstock.client.consuming.assignment": (
+        "AssignmentStrategy",
+        "Average",
+        "Circle",
+        "Configured",
+        "ConsistentHash",
+        "MachineRoom",
+        "MachineRoomNearby",
+    ),
+    "penstock.client.consuming.outcomes": (
+        "ConsumeContext",
+        "ConsumeResult",
+        "DeadLetter",
+        "RetryLater",
+    ),
+    "penstock.client.middleware": (
+        "HandlerCall",
+        "Middleware",
+        "SendCall",
+    ),
+    "penstock.client.observing.consumer_stats": ("ConsumerStats",),
+    "penstock.client.producing.receipts": (
+        "Receipt",
+        "SendStatus",
+    ),
+    "penstock.errors": (
+        "ConfigError",
+        "ConnectFailed",
+        "ConnectionLost",
+        "IllegalMessage",
+        "InvalidArgument",
+        "LifecycleError",
+        "NameserverUnavailable",
+        "NoPermission",
+        "PenstockError",
+        "RemotingError",
+        "RequestRefused",
+        "RequestTimeout",
+        "TopicNotFound",
+    ),
+    "penstock.model": (
+        "Message",
+        "MessageQueue",
+        "StoredMessage",
+    ),
+    "penstock.remoting.tls": ("Tls",),
+    "penstock.testing.embedded": ("embedded",),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Admin",
     "AssignmentStrategy",
+    "Average",
+    "Circle",
+    "ConfigError",
+    "Configured",
+    "ConnectFailed",
+    "ConnectionLost",
+    "ConsistentHash",
     "ConsumeContext",
     "ConsumeResult",
+    "ConsumerStats",
     "DeadLetter",
+    "HandlerCall",
+    "IllegalMessage",
+    "InvalidArgument",
+    "LifecycleError",
+    "MachineRoom",
+    "MachineRoomNearby",
     "Message",
     "MessageQueue",
+    "Middleware",
+    "NameserverUnavailable",
+    "NoPermission",
     "PenstockError",
     "Producer",
     "PullConsumer",
     "PushConsumer",
     "Receipt",
+    "RemotingError",
+    "RequestRefused",
+    "RequestTimeout",
     "RetryLater",
+    "SendCall",
     "SendStatus",
     "StoredMessage",
+    "Tls",
+    "TopicNotFound",
     "aio",
     "embedded",
     "__version__",

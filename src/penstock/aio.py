@@ -2,47 +2,110 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from penstock.client.consuming.assignment import AssignmentStrategy
-from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
-from penstock.client.nonblocking import Producer, PullConsumer, PushConsumer
-from penstock.client.producing.receipts import Receipt, SendStatus
-from penstock.errors import PenstockError
-from penstock.model import Message, MessageQueue, StoredMessage
-
 if TYPE_CHECKING:
+    from penstock import (
+        AssignmentStrategy,
+        Average,
+        Circle,
+        ConfigError,
+        Configured,
+        ConnectFailed,
+        ConnectionLost,
+        ConsistentHash,
+        ConsumeContext,
+        ConsumeResult,
+        ConsumerStats,
+        DeadLetter,
+        HandlerCall,
+        IllegalMessage,
+        InvalidArgument,
+        LifecycleError,
+        MachineRoom,
+        MachineRoomNearby,
+        Message,
+        MessageQueue,
+        Middleware,
+        NameserverUnavailable,
+        NoPermission,
+        PenstockError,
+        Receipt,
+        RemotingError,
+        RequestRefused,
+        RequestTimeout,
+        RetryLater,
+        SendCall,
+        SendStatus,
+        StoredMessage,
+        Tls,
+        TopicNotFound,
+    )
     from penstock.admin.admin import Admin
+    from penstock.client.nonblocking import Producer, PullConsumer, PushConsumer
     from penstock.testing.embedded import embedded_async as embedded
+
+_HOMES = {
+    "Admin": ("penstock.admin.admin", "Admin"),
+    "Producer": ("penstock.client.nonblocking", "Producer"),
+    "PullConsumer": ("penstock.client.nonblocking", "PullConsumer"),
+    "PushConsumer": ("penstock.client.nonblocking", "PushConsumer"),
+    "embedded": ("penstock.testing.embedded", "embedded_async"),
+}
+"""The names that are other objects here than in `penstock`."""
 
 __all__ = [
     "Admin",
     "AssignmentStrategy",
+    "Average",
+    "Circle",
+    "ConfigError",
+    "Configured",
+    "ConnectFailed",
+    "ConnectionLost",
+    "ConsistentHash",
     "ConsumeContext",
     "ConsumeResult",
+    "ConsumerStats",
     "DeadLetter",
+    "HandlerCall",
+    "IllegalMessage",
+    "InvalidArgument",
+    "LifecycleError",
+    "MachineRoom",
+    "MachineRoomNearby",
     "Message",
     "MessageQueue",
+    "Middleware",
+    "NameserverUnavailable",
+    "NoPermission",
     "PenstockError",
     "Producer",
     "PullConsumer",
     "PushConsumer",
     "Receipt",
+    "RemotingError",
+    "RequestRefused",
+    "RequestTimeout",
     "RetryLater",
+    "SendCall",
     "SendStatus",
     "StoredMessage",
+    "Tls",
+    "TopicNotFound",
     "embedded",
 ]
 
 
 def __getattr__(name: str) -> object:
-    # These bring the servers and their tools with them, which most programs never need.
-    value: object
-    if name == "Admin":
-        from penstock.admin.admin import Admin as value
-    elif name == "embedded":
-        from penstock.testing.embedded import embedded_async as value
-    else:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home, attribute = _HOMES.get(name, ("penstock", name))
+    value = getattr(importlib.import_module(home), attribute)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

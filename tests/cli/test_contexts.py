@@ -12,7 +12,7 @@ from tests.cli.running import fail, succeed
 from penstock.cli import context_file
 from penstock.cli.context_file import Context, Contexts
 from penstock.cli.target import DEFAULT_NAMESRV, Target
-from penstock.remoting.tls import ClientTls
+from penstock.remoting.tls import Tls
 from penstock.testing.embedded import Embedded
 
 
@@ -55,7 +55,7 @@ def test_flags_come_before_the_context() -> None:
 
 def test_certificates_to_trust_mean_tls(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
-    assert Target.of(tls_ca=file).access["tls"] == ClientTls(ca_file=file)
+    assert Target.of(tls_ca=file).access["tls"] == Tls(ca_file=file)
     assert Target.of(tls_ca=file, tls=False).access["tls"] is False
 
 

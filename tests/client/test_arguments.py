@@ -55,7 +55,7 @@ def test_how_far_a_pull_consumer_reads_ahead_can_be_told() -> None:
         (PullConsumer, "batch_size", 0, "1 to 1024"),
         (PullConsumer, "auto_commit", "no", "True or False"),
         (PullConsumer, "persist_interval", 0, "0.001 to 86400"),
-        (PullConsumer, "tls", "false", "True, False or a ClientTls"),
+        (PullConsumer, "tls", "false", "True, False or a Tls"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_keyword(

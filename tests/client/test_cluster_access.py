@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client.cluster_access import ClusterAccess, Credentials, credentials, nameservers
 from penstock.errors import ConfigError, InvalidArgument
-from penstock.remoting.tls import ClientTls
+from penstock.remoting.tls import Tls
 
 VARIABLES = ("ACCESS_KEY", "SECRET_KEY", "SECURITY_TOKEN", "TLS", "NAMESPACE")
 
@@ -34,7 +34,7 @@ def test_the_environment_fills_in_what_the_keywords_leave_out(
     assert found.credentials == Credentials(
         access_key="me", secret_key="hush", security_token="token"
     )
-    assert (found.tls, found.namespace) == (ClientTls(), "eu")
+    assert (found.tls, found.namespace) == (Tls(), "eu")
     given = ClusterAccess.of(["c:3"], access_key="you", secret_key="k", tls=False, namespace="asia")
     assert given.namesrv == ("c:3",)
     assert given.credentials is not None
@@ -60,7 +60,7 @@ def test_it_travels_to_other_processes_and_shows_no_secret() -> None:
         access_key="me",
         secret_key="hush",
         security_token="t0ken",
-        tls=ClientTls(ca_file=Path("ca.pem"), key_password="pass"),
+        tls=Tls(ca_file=Path("ca.pem"), key_password="pass"),
     )
     assert pickle.loads(pickle.dumps(access)) == access
     assert hash(access) == hash(pickle.loads(pickle.dumps(access)))

@@ -20,7 +20,7 @@ from penstock.client.session.tasks import Tasks
 from penstock.client.settings import SessionSettings
 from penstock.errors import ConfigError, InvalidArgument, LifecycleError
 from penstock.model import MessageQueue
-from penstock.remoting.tls import ClientTls
+from penstock.remoting.tls import Tls
 from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
 
@@ -207,8 +207,8 @@ def test_a_session_is_named_and_secured_by_arguments_else_by_the_environment(
     monkeypatch.setenv("PENSTOCK_TLS", "true")
     settings = session_settings("10.0.0.1:9876", "i", {"client_ip": "1.2.3.4", "unit": "u"})
     assert settings.client_id == "1.2.3.4@i@u"
-    assert settings.access.tls == ClientTls()
-    own = ClientTls(verify=False)
+    assert settings.access.tls == Tls()
+    own = Tls(verify=False)
     assert session_settings("10.0.0.1:9876", "i", {"tls": own}).access.tls is own
     assert session_settings("10.0.0.1:9876", "i", {"tls": False}).access.tls is None
     monkeypatch.delenv("PENSTOCK_TLS")

@@ -22,7 +22,7 @@ from tests.interop.servers import (
 from tests.interop.toolchain import QUICK, Toolchain
 
 from penstock import Message, PenstockError, Producer
-from penstock.remoting.tls import ClientTls
+from penstock.remoting.tls import Tls
 
 # Each family of requests once: what is signed or encrypted does not depend on the rest.
 SHARED = (
@@ -72,7 +72,7 @@ def plain_refused(lab: Lab) -> str:
 
 def wrong_certificate_refused(lab: Lab) -> str:
     topic = lab.topic()
-    settings = {**lab.settings, "tls": ClientTls()}  # trusts the system's authorities, not ours
+    settings = {**lab.settings, "tls": Tls()}  # trusts the system's authorities, not ours
     return _refusal(Producer(lab.name("distrust"), **settings, retries=0), topic)
 
 
@@ -124,7 +124,7 @@ def run_guarded(
 
 
 @contextmanager
-def tls_only(toolchain: Toolchain, directory: Path) -> Iterator[tuple[Cluster, ClientTls]]:
+def tls_only(toolchain: Toolchain, directory: Path) -> Iterator[tuple[Cluster, Tls]]:
     """Apache's servers in enforcing mode, and what a client needs to trust them."""
     directory.mkdir(parents=True, exist_ok=True)
     authority, trusted = trustme.CA(), directory / "authority.pem"
@@ -157,7 +157,7 @@ def tls_only(toolchain: Toolchain, directory: Path) -> Iterator[tuple[Cluster, C
         "-Dtls.server.mode=enforcing",
         "-Dtls.enable=true",
     )
-    tls = ClientTls(ca_file=trusted)
+    tls = Tls(ca_file=trusted)
     with (
         apache_namesrv(toolchain, directory, options=options) as namesrv,
         apache_broker(

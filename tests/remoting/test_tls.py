@@ -15,7 +15,7 @@ from tests.support.raw_connection import RawConnection
 
 from penstock.errors import ConfigError, ConnectFailed, ConnectionLost, ListenFailed
 from penstock.protocol.commands import Command, encode_command, reply
-from penstock.remoting import ClientTls, Limits, Peer, Pool, Server, ServerTls, TlsMode
+from penstock.remoting import Limits, Peer, Pool, Server, ServerTls, Tls, TlsMode
 from penstock.testing.eventually import eventually
 
 
@@ -55,21 +55,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("certificates"))
 
 
-async def ask(port: int, tls: ClientTls | None, *, body: bytes = b"hello") -> object:
+async def ask(port: int, tls: Tls | None, *, body: bytes = b"hello") -> object:
     async with Pool(echo, tls=tls) as pool:
         return (await pool.request(f"127.0.0.1:{port}", Command(34, body=body), 10)).body
 
 
 async def test_a_permissive_server_takes_plain_and_tls_on_one_port(files: Files) -> None:
     async with Server(echo, tls=files.server(TlsMode.PERMISSIVE)) as server:
-        assert await ask(server.port, ClientTls(ca_file=files.ca)) == b"hello"
+        assert await ask(server.port, Tls(ca_file=files.ca)) == b"hello"
         assert await ask(server.port, None) == b"hello"
 
 
 async def test_large_bodies_and_many_requests_go_through_tls(files: Files) -> None:
     async with (
         Server(echo, tls=files.server(TlsMode.ENFORCING)) as server,
-        Pool(echo, tls=ClientTls(ca_file=files.ca)) as pool,
+        Pool(echo, tls=Tls(ca_file=files.ca)) as pool,
     ):
         address = f"127.0.0.1:{server.port}"
         bodies = [bytes([number]) * (number * 10_000) for number in range(0, 100, 7)]
@@ -88,7 +88,7 @@ async def test_an_enforcing_server_refuses_plain_clients(
             assert await raw.wait_closed() == b""
             assert f"connection refused remote={raw.address}" in caplog.text
             assert "a plain client, but the server's TLS mode is enforcing" in caplog.text
-        assert await ask(server.port, ClientTls(ca_file=files.ca)) == b"hello"
+        assert await ask(server.port, Tls(ca_file=files.ca)) == b"hello"
 
 
 @pytest.mark.parametrize("tls", [None, ServerTls(mode=TlsMode.DISABLED)])
@@ -97,7 +97,7 @@ async def test_a_server_without_tls_refuses_tls_clients_and_says_so(
 ) -> None:
     async with Server(echo, tls=tls) as server:
         with pytest.raises(ConnectFailed, match=f"127.0.0.1:{server.port}: .+ TLS\\?") as refused:
-            await ask(server.port, ClientTls(ca_file=files.ca))
+            await ask(server.port, Tls(ca_file=files.ca))
         assert not refused.value.what.endswith(": "), "a reason is given"
         await eventually(lambda: "a TLS client; this port takes plain" in caplog.text)
         assert await ask(server.port, None) == b"hello"
@@ -108,9 +108,9 @@ async def test_a_client_refuses_a_certificate_it_does_not_trust(
 ) -> None:
     async with Server(echo, tls=files.server(TlsMode.PERMISSIVE)) as server:
         with pytest.raises(ConnectFailed, match=r"(?i)certificate"):
-            await ask(server.port, ClientTls())
+            await ask(server.port, Tls())
         await eventually(lambda: "TLS handshake failed" in caplog.text)
-        assert await ask(server.port, ClientTls(verify=False)) == b"hello"
+        assert await ask(server.port, Tls(verify=False)) == b"hello"
 
 
 async def test_a_certificate_for_another_name_is_refused_unless_told_otherwise(
@@ -123,13 +123,13 @@ async def test_a_certificate_for_another_name_is_refused_unless_told_otherwise(
     )
     async with Server(echo, tls=tls) as server:
         with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1"):
-            await ask(server.port, ClientTls(ca_file=files.ca))
-        assert await ask(server.port, ClientTls(ca_file=files.ca, check_hostname=False)) == b"hello"
+            await ask(server.port, Tls(ca_file=files.ca))
+        assert await ask(server.port, Tls(ca_file=files.ca, check_hostname=False)) == b"hello"
 
 
 async def test_a_server_may_ask_clients_for_a_certificate(files: Files) -> None:
     tls = files.server(TlsMode.ENFORCING, client_ca=files.ca)
-    known = ClientTls(
+    known = Tls(
         ca_file=files.ca,
         certificate_file=files.client_certificate,
         key_file=files.client_key,
@@ -138,7 +138,7 @@ async def test_a_server_may_ask_clients_for_a_certificate(files: Files) -> None:
         assert await ask(server.port, known) == b"hello"
         # With TLS 1.3 the client learns of the refusal only after its own handshake.
         with pytest.raises((ConnectFailed, ConnectionLost)) as caught:
-            await ask(server.port, ClientTls(ca_file=files.ca))
+            await ask(server.port, Tls(ca_file=files.ca))
         assert "127.0.0.1" in str(caught.value)
 
 
@@ -180,7 +180,7 @@ async def test_only_so_many_may_wait_on_a_tls_port(
 
 async def test_every_address_of_a_name_is_listened_on(files: Files) -> None:
     async with Server(echo, "localhost", tls=files.server(TlsMode.PERMISSIVE)) as server:
-        async with Pool(echo, tls=ClientTls(ca_file=files.ca)) as pool:
+        async with Pool(echo, tls=Tls(ca_file=files.ca)) as pool:
             address = f"localhost:{server.port}"
             assert (await pool.request(address, Command(34, body=b"hello"), 10)).body == b"hello"
         assert await ask(server.port, None) == b"hello"
@@ -210,7 +210,7 @@ async def test_stopping_drops_connections_that_have_not_said_anything(files: Fil
 async def test_bad_bytes_inside_tls_are_refused_like_plain_ones(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context = ClientTls(ca_file=files.ca).context()
+    context = Tls(ca_file=files.ca).context()
     async with (
         Server(echo, tls=files.server(TlsMode.ENFORCING)) as server,
         await RawConnection.open(server.port, tls=context, server_hostname="127.0.0.1") as raw,
@@ -231,9 +231,9 @@ def test_certificates_that_cannot_be_loaded_are_named(files: Files, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"missing\.pem"):
         Server(echo, tls=ServerTls(certificate_file=missing, key_file=files.key))
     with pytest.raises(ConfigError, match=r"missing\.pem"):
-        ClientTls(ca_file=missing).context()
+        Tls(ca_file=missing).context()
     with pytest.raises(ConfigError, match=r"ca\.pem"):
-        ClientTls(certificate_file=files.ca, key_file=files.key).context()
+        Tls(certificate_file=files.ca, key_file=files.key).context()
 
 
 def test_the_first_byte_decides_by_the_mode() -> None:
@@ -246,9 +246,9 @@ def test_the_first_byte_decides_by_the_mode() -> None:
 
 
 def test_a_client_verifies_unless_told_otherwise() -> None:
-    assert ClientTls().context().verify_mode is ssl.CERT_REQUIRED
-    assert ClientTls().context().check_hostname
-    assert ClientTls(verify=False).context().verify_mode is ssl.CERT_NONE
+    assert Tls().context().verify_mode is ssl.CERT_REQUIRED
+    assert Tls().context().check_hostname
+    assert Tls(verify=False).context().verify_mode is ssl.CERT_NONE
 
 
 def _shakes_hands_and_falls_silent(listening: socket.socket, files: Files) -> None:
@@ -274,7 +274,7 @@ async def test_a_client_leaves_soon_when_its_goodbye_is_not_answered(files: File
             asyncio.to_thread(_shakes_hands_and_falls_silent, listening, files)
         )
         pool = Pool(
-            echo, tls=ClientTls(ca_file=files.ca), limits=Limits(close_seconds=60, idle_seconds=60)
+            echo, tls=Tls(ca_file=files.ca), limits=Limits(close_seconds=60, idle_seconds=60)
         )
         await pool.peer(f"127.0.0.1:{port}")
         async with asyncio.timeout(20):  # asyncio alone waits for half a minute

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.admin.blocking import Admin
 from penstock.client.cluster_access import ClusterAccess
-from penstock.remoting.tls import ClientTls
+from penstock.remoting.tls import Tls
 from penstock.spark.access_options import access_options
 from penstock.spark.source.options import parse_read
 from penstock.testing.embedded import Embedded
@@ -37,7 +37,7 @@ def parsed(access: ClusterAccess) -> ClusterAccess:
         ),
         ClusterAccess.of(
             "a:1",
-            tls=ClientTls(verify=False, ca_file=Path("/etc/ca.pem"), key_password="hush"),
+            tls=Tls(verify=False, ca_file=Path("/etc/ca.pem"), key_password="hush"),
         ),
     ],
 )

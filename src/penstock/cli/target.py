@@ -172,9 +172,9 @@ class Target:
         if kept.namespace is not None:
             options["namespace"] = kept.namespace
         if kept.tls_ca is not None and kept.tls is not False:
-            from penstock.remoting.tls import ClientTls
+            from penstock.remoting.tls import Tls
 
-            options["tls"] = ClientTls(ca_file=Path(kept.tls_ca))
+            options["tls"] = Tls(ca_file=Path(kept.tls_ca))
         elif kept.tls is not None:
             options["tls"] = kept.tls
         return options

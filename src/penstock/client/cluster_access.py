@@ -17,7 +17,7 @@ from typing import Self, TypedDict
 from penstock.client.session.namespaces import unwrap, wrap
 from penstock.errors import ConfigError
 from penstock.remoting.addresses import parse_address
-from penstock.remoting.tls import ClientTls
+from penstock.remoting.tls import Tls
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -31,7 +31,7 @@ class AccessKeywords(TypedDict, total=False):
     """``PENSTOCK_SECRET_KEY``. SessionCredentials.secretKey"""
     security_token: str | None
     """``PENSTOCK_SECURITY_TOKEN``. SessionCredentials.securityToken"""
-    tls: ClientTls | bool | None
+    tls: Tls | bool | None
     """Use TLS; ``PENSTOCK_TLS``. tls.enable"""
     namespace: str | None
     """Prefix of topics and groups; ``PENSTOCK_NAMESPACE``. namespace"""
@@ -59,7 +59,7 @@ class ClusterAccess:
     namesrv: tuple[str, ...]
     """The addresses of its name servers."""
     credentials: Credentials | None = field(default=None, repr=False)
-    tls: ClientTls | None = None
+    tls: Tls | None = None
     namespace: str | None = None
 
     @classmethod
@@ -70,7 +70,7 @@ class ClusterAccess:
         access_key: str | None = None,
         secret_key: str | None = None,
         security_token: str | None = None,
-        tls: ClientTls | bool | None = None,
+        tls: Tls | bool | None = None,
         namespace: str | None = None,
     ) -> Self:
         """Make one from the keywords of a client; None means: see the environment."""
@@ -146,14 +146,14 @@ def credentials(
     return None
 
 
-def _tls(tls: ClientTls | bool | None) -> ClientTls | None:
-    if isinstance(tls, ClientTls):
+def _tls(tls: Tls | bool | None) -> Tls | None:
+    if isinstance(tls, Tls):
         return tls
     if not isinstance(tls, bool | None):
-        raise ConfigError(f"tls is {tls!r}", expected="True, False or a ClientTls")
+        raise ConfigError(f"tls is {tls!r}", expected="True, False or a Tls")
     if tls is None:
         tls = os.environ.get("PENSTOCK_TLS", "").lower() in ("1", "true", "yes", "on")
-    return ClientTls() if tls else None
+    return Tls() if tls else None
 
 
 def check_text(key: str, value: object) -> None:

@@ -11,7 +11,7 @@ from penstock.remoting.peer import Handler, Peer, PeerHook
 from penstock.remoting.pending import Done
 from penstock.remoting.pool import Backoff, Pool
 from penstock.remoting.promise import Promise
-from penstock.remoting.tls import ClientTls, ServerTls, TlsMode
+from penstock.remoting.tls import ServerTls, Tls, TlsMode
 
 if TYPE_CHECKING:
     from penstock.remoting.server import Server, go_away
@@ -27,7 +27,7 @@ __all__ = [
     "Pool",
     "Backoff",
     "Limits",
-    "ClientTls",
+    "Tls",
     "ServerTls",
     "TlsMode",
     "parse_address",

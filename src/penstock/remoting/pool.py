@@ -16,7 +16,7 @@ from penstock.protocol.commands import Command
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.peer import Handler, Peer, PeerHook
-from penstock.remoting.tls import GOODBYE_SECONDS, ClientTls
+from penstock.remoting.tls import GOODBYE_SECONDS, Tls
 from penstock.remoting.write_batch import Turn
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Pool:
         handler: Handler,
         *,
         limits: Limits | None = None,
-        tls: ClientTls | None = None,
+        tls: Tls | None = None,
         connect_timeout: float = CONNECT_SECONDS,
         backoff: Backoff | None = None,
         chance: Callable[[], float] = random.random,

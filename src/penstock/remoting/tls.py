@@ -73,7 +73,7 @@ class ServerTls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientTls:
+class Tls:
     """How a client does TLS. The server's certificate is checked unless ``verify`` is off.
 
     RocketMQ's own clients accept any certificate by default (``tls.client.authServer=false``).

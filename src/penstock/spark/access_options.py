@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.client.cluster_access import ClusterAccess
-from penstock.remoting.tls import ClientTls
+from penstock.remoting.tls import Tls
 from penstock.spark.option_table import OptionReader, Unusable, boolean, json_object, option
 
 
-def _tls(text: str) -> ClientTls | bool:
-    """True, false, or a JSON object with the keywords of `ClientTls`."""
+def _tls(text: str) -> Tls | bool:
+    """True, false, or a JSON object with the keywords of `Tls`."""
     if not text.startswith("{"):
         return boolean(text)
-    known = {field.name for field in dataclasses.fields(ClientTls)}
+    known = {field.name for field in dataclasses.fields(Tls)}
     settings = json_object(text, "true, false, or a JSON object of TLS settings")
     for name in settings:
         if name not in known:
@@ -25,7 +25,7 @@ def _tls(text: str) -> ClientTls | bool:
         name: Path(str(value)) if name.endswith("_file") and value is not None else value
         for name, value in settings.items()
     }
-    return ClientTls(**values)  # type: ignore[arg-type]  # TLS itself refuses values of other types
+    return Tls(**values)  # type: ignore[arg-type]  # TLS itself refuses values of other types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class AccessOptions:
         default_text="`PENSTOCK_SECURITY_TOKEN`",
         secret=True,
     )
-    tls: ClientTls | bool | None = option(
+    tls: Tls | bool | None = option(
         "tls",
         _tls,
         meaning="`true`, or TLS settings as a JSON object",
@@ -87,6 +87,6 @@ def access_options(access: ClusterAccess) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _tls_text(tls: ClientTls) -> str:
+def _tls_text(tls: Tls) -> str:
     given = {name: value for name, value in dataclasses.asdict(tls).items() if value is not None}
     return json.dumps(given, default=str)
