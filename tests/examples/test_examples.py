@@ -42,6 +42,10 @@ PRINTED = {
         r"handlers got 1000 messages, up to \d+ at once",
         r"the sum is right: True",
     ],
+    "middleware": [
+        r"4 messages sent, 4 delivered",
+        r"billed once each: order-1, order-2, order-3",
+    ],
     "request_reply": [r"a book costs 12", r"a coat costs 80", r"unicorn: RequestTimeout"],
     "fastapi_app": [
         r"POST /orders: 202",
