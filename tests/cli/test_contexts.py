@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.running import fail, succeed
@@ -12,6 +13,7 @@ from tests.cli.running import fail, succeed
 from penstock.cli import context_file
 from penstock.cli.context_file import Context, Contexts
 from penstock.cli.target import DEFAULT_NAMESRV, Target
+from penstock.client.cluster_access import ClusterAccess, Credentials
 from penstock.remoting.tls import Tls
 from penstock.testing.embedded import Embedded
 
@@ -20,47 +22,54 @@ def keep(current: str | None = None, **named: Context) -> None:
     context_file.save(Contexts(named, current))
 
 
-def test_without_anything_the_cluster_is_on_this_machine() -> None:
-    target = Target.of()
+def test_without_options_the_cluster_is_on_this_machine() -> None:
+    target = Target.from_options()
     assert target.namesrv == DEFAULT_NAMESRV
-    assert target.access == {}
+    assert target.access == ClusterAccess(namesrv=(DEFAULT_NAMESRV,))
 
 
-def test_the_nearest_word_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_win_over_contexts_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     keep("kept", kept=Context(namesrv="kept:1"), other=Context(namesrv="other:1"))
-    assert Target.of().namesrv == "kept:1"
+    assert Target.from_options().namesrv == "kept:1"
     monkeypatch.setenv("NAMESRV_ADDR", "variable:1")
-    assert Target.of().namesrv == "variable:1"
-    assert Target.of(context="other").namesrv == "other:1"
-    assert Target.of(context="other", namesrv="flag:1").namesrv == "flag:1"
-    assert Target.of(namesrv="flag:1").namesrv == "flag:1"
+    assert Target.from_options().namesrv == "variable:1"
+    assert Target.from_options(context="other").namesrv == "other:1"
+    assert Target.from_options(context="other", namesrv="flag:1").namesrv == "flag:1"
+    assert Target.from_options(namesrv="flag:1").namesrv == "flag:1"
 
 
 def test_keys_of_one_cluster_are_not_sent_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(**options: Any) -> Credentials | None:
+        return Target.from_options(**options).access.credentials
+
     keep("kept", kept=Context(namesrv="kept:1", access_key="me", secret_key="proof"))
-    assert Target.of().access == {"access_key": "me", "secret_key": "proof"}
-    assert Target.of(namesrv="elsewhere:1").access == {}
-    assert Target.of(namesrv="elsewhere:1", access_key="you").access == {"access_key": "you"}
-    # Named, the context is meant, whatever address it is reached at.
-    assert Target.of(namesrv="elsewhere:1", context="kept").access["access_key"] == "me"
+    mine = Credentials(access_key="me", secret_key="proof")
+    assert keys() == mine
+    assert keys(namesrv="elsewhere:1") is None
+    yours = Credentials(access_key="you", secret_key="yours")
+    assert keys(namesrv="elsewhere:1", access_key="you", secret_key="yours") == yours
+    # A named context supplies its keys for any address.
+    assert keys(namesrv="elsewhere:1", context="kept") == mine
     monkeypatch.setenv("NAMESRV_ADDR", "variable:1")
-    assert Target.of().access == {}
+    assert keys() is None
 
 
-def test_flags_come_before_the_context() -> None:
+def test_options_come_before_the_context() -> None:
     keep("kept", kept=Context(namesrv="kept:1", namespace="shop", tls=True))
-    assert Target.of(tls=False, namespace="bank").access == {"tls": False, "namespace": "bank"}
-    assert Target.of().access == {"tls": True, "namespace": "shop"}
+    changed = Target.from_options(tls=False, namespace="bank").access
+    assert (changed.tls, changed.namespace) == (None, "bank")
+    kept = Target.from_options().access
+    assert (kept.tls, kept.namespace) == (Tls(), "shop")
 
 
-def test_certificates_to_trust_mean_tls(tmp_path: Path) -> None:
+def test_certificates_to_trust_imply_tls(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
-    assert Target.of(tls_ca=file).access["tls"] == Tls(ca_file=file)
-    assert Target.of(tls_ca=file, tls=False).access["tls"] is False
+    assert Target.from_options(tls_ca=file).access.tls == Tls(ca_file=file)
+    assert Target.from_options(tls_ca=file, tls=False).access.tls is None
 
 
 def test_no_secret_is_in_the_text_of_a_target() -> None:
-    target = Target.of(secret_key="proof", security_token="pass")
+    target = Target.from_options(secret_key="proof", security_token="pass")
     assert "proof" not in repr(target)
     assert "pass" not in repr(target)
 
@@ -70,7 +79,7 @@ def test_a_context_is_used_when_asked_and_not_before(home: Path) -> None:
     added = succeed("context", "add", "one", "--namesrv", "one:9876").out
     assert "Commands do not go there yet" in added
     assert "penstock context use one" in added
-    assert Target.of().namesrv == DEFAULT_NAMESRV
+    assert Target.from_options().namesrv == DEFAULT_NAMESRV
     added = succeed("context", "add", "one", "--namesrv", "one:9876", "--use").out
     assert added == "Changed one: one:9876.\n"
     succeed("context", "add", "two", "--namesrv", "two:9876; three:9876", "--tls")
@@ -80,7 +89,7 @@ def test_a_context_is_used_when_asked_and_not_before(home: Path) -> None:
         ("two", False, "two:9876;three:9876"),
     ]
     assert succeed("context", "use", "two", "--json").json["current"] is True
-    assert Target.of().access == {"tls": True}
+    assert Target.from_options().access.tls == Tls()
     assert succeed("context", "list").lines[2][:3] == ["*", "two", "two:9876;three:9876"]
     assert (home / "penstock" / "contexts.json").exists()
 
@@ -95,15 +104,16 @@ def test_secrets_are_kept_for_their_owner_and_never_shown(home: Path) -> None:
     assert listed.json[0]["access_key"] == "me"
     file = home / "penstock" / "contexts.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert Target.of(context="guarded").access["secret_key"] == "proof"
+    saved = Target.from_options(context="guarded").access.credentials
+    assert saved == Credentials(access_key="me", secret_key="proof", security_token="pass")
 
 
 def test_a_removed_context_is_gone_and_no_longer_in_use() -> None:
     keep("one", one=Context(namesrv="one:1"), two=Context(namesrv="two:1"))
     assert "--yes" in fail("context", "remove", "one")
-    assert Target.of().namesrv == "one:1"
+    assert Target.from_options().namesrv == "one:1"
     succeed("context", "remove", "one", "--yes")
-    assert Target.of().namesrv == DEFAULT_NAMESRV
+    assert Target.from_options().namesrv == DEFAULT_NAMESRV
     assert [row["name"] for row in succeed("context", "list", "--json").json] == ["two"]
 
 
@@ -178,7 +188,7 @@ def test_a_user_without_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert Target.of().namesrv == DEFAULT_NAMESRV
+    assert Target.from_options().namesrv == DEFAULT_NAMESRV
     assert "XDG_CONFIG_HOME" in fail("context", "add", "one", "--namesrv", "one:1")
 
 

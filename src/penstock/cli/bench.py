@@ -91,7 +91,7 @@ def bench(
         where = target.namesrv
         if not is_given:
             own = stack.enter_context(_own_broker())
-            target = Target.of(namesrv=own)
+            target = Target.from_options(namesrv=own)
             where = "a broker of its own"
         admin = stack.enter_context(target.admin())
         admin.create_topic(load.topic, queues)
@@ -116,7 +116,7 @@ def _measure(target: Target, load: Load, *, as_json: bool) -> list[Measured]:
     results = []
     for test in bench_tests.TESTS:
         with output.progress(test.total(load), test.name, quiet=as_json) as bar:
-            results.append(test.run(target.namesrv, target.access, load, bar.advance))
+            results.append(test.run(target.access, load, bar.advance))
     return results
 
 

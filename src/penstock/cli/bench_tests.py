@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from penstock import Message, Producer, PushConsumer, Receipt, StoredMessage
 from penstock.cli.times import Pacer
-from penstock.client.arguments import AccessOptions
+from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import RequestTimeout
 
 PRODUCERS = "penstock_bench"
@@ -90,7 +90,7 @@ def percentile_ms(ordered: Sequence[float], share: float) -> float | None:
 
 
 Advance = Callable[[int], None]
-Run = Callable[[str, AccessOptions, Load, Advance], Measured]
+Run = Callable[[ClusterAccess, Load, Advance], Measured]
 
 
 class Test(NamedTuple):
@@ -101,11 +101,11 @@ class Test(NamedTuple):
     run: Run
 
 
-def send_one_by_one(namesrv: str, access: AccessOptions, load: Load, advance: Advance) -> Measured:
+def send_one_by_one(access: ClusterAccess, load: Load, advance: Advance) -> Measured:
     """Each send waits for its answer: the latency a request handler sees."""
     message = Message(load.topic, load.body)
     latencies = []
-    with Producer(PRODUCERS, namesrv=namesrv, **access) as producer:
+    with Producer(PRODUCERS, **access.as_keywords()) as producer:
         producer.send(message)  # Finds the brokers and connects.
         started = time.perf_counter()
         for _ in range(load.one_by_one):
@@ -117,23 +117,23 @@ def send_one_by_one(namesrv: str, access: AccessOptions, load: Load, advance: Ad
     return Measured("send, one at a time", load.one_by_one, seconds, latencies)
 
 
-def send_in_flight(namesrv: str, access: AccessOptions, load: Load, advance: Advance) -> Measured:
+def send_in_flight(access: ClusterAccess, load: Load, advance: Advance) -> Measured:
     """Many sends under way at once."""
-    return _submit("send, many in flight", namesrv, access, load, advance, linger=0.0)
+    return _submit("send, many in flight", access, load, advance, linger=0.0)
 
 
-def send_lingering(namesrv: str, access: AccessOptions, load: Load, advance: Advance) -> Measured:
+def send_lingering(access: ClusterAccess, load: Load, advance: Advance) -> Measured:
     """Sends that share requests: each waits a moment for company."""
-    return _submit("send, lingering 5 ms", namesrv, access, load, advance, linger=LINGER_SECONDS)
+    return _submit("send, lingering 5 ms", access, load, advance, linger=LINGER_SECONDS)
 
 
 def _submit(
-    test: str, namesrv: str, access: AccessOptions, load: Load, advance: Advance, *, linger: float
+    test: str, access: ClusterAccess, load: Load, advance: Advance, *, linger: float
 ) -> Measured:
     message = Message(load.topic, load.body)
     latencies: list[float] = []
     with Producer(
-        PRODUCERS, namesrv=namesrv, linger=linger, max_in_flight=load.in_flight, **access
+        PRODUCERS, linger=linger, max_in_flight=load.in_flight, **access.as_keywords()
     ) as producer:
         producer.send(message)
         clock = time.perf_counter
@@ -198,10 +198,10 @@ class _Handled:
             seen = self.count
 
 
-def consume_backlog(namesrv: str, access: AccessOptions, load: Load, advance: Advance) -> Measured:
+def consume_backlog(access: ClusterAccess, load: Load, advance: Advance) -> Measured:
     """A push consumer works off what the tests before have left."""
     handled = _Handled(_backlog(load), advance)
-    consumer = PushConsumer(load.group, namesrv=namesrv, start_from="first", **access)
+    consumer = PushConsumer(load.group, start_from="first", **access.as_keywords())
     consumer.on(load.topic)(handled.handle)
     with consumer:
         handled.wait("consume")
@@ -214,11 +214,11 @@ def _backlog(load: Load) -> int:
     return load.one_by_one + 1 + 2 * (load.messages + 1)
 
 
-def send_to_handler(namesrv: str, access: AccessOptions, load: Load, advance: Advance) -> Measured:
+def send_to_handler(access: ClusterAccess, load: Load, advance: Advance) -> Measured:
     """From the call of send to the handler, at a steady rate."""
     handled = _Handled(load.end_to_end, advance)
     padding = b"x" * (load.size - _STAMP.size)
-    with Producer(PRODUCERS, namesrv=namesrv, **access) as producer:
+    with Producer(PRODUCERS, **access.as_keywords()) as producer:
         queues = producer.queues(load.topic)
         probed = _Handled(len(queues), lambda count: None)
 
@@ -228,7 +228,7 @@ def send_to_handler(namesrv: str, access: AccessOptions, load: Load, advance: Ad
             else:
                 handled.handle_stamped(message)
 
-        consumer = PushConsumer(load.group, namesrv=namesrv, start_from="first", **access)
+        consumer = PushConsumer(load.group, start_from="first", **access.as_keywords())
         # What the tests before have left may come again, and carries no time.
         consumer.on(load.topic, tags=f"{STAMPED} || {PROBE}")(handle)
         with consumer:

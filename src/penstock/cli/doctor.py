@@ -91,7 +91,7 @@ async def _examine_group(target: Target, group: str, limits: Thresholds) -> Grou
     from penstock.aio import Admin
     from penstock.doctor import examine_group
 
-    async with Admin(namesrv=target.namesrv, **target.access) as admin:
+    async with Admin(**target.access.as_keywords()) as admin:
         return await examine_group(admin, group, limits=limits)
 
 
@@ -100,7 +100,7 @@ async def _examine_cluster(target: Target, limits: Thresholds, *, quiet: bool) -
     from penstock.doctor import examine_cluster
 
     with output.progress(None, "examining groups", quiet=quiet) as bar:
-        async with Admin(namesrv=target.namesrv, **target.access) as admin:
+        async with Admin(**target.access.as_keywords()) as admin:
             return await examine_cluster(
                 admin, limits=limits, on_begin=bar.total, on_group=bar.advance
             )

@@ -36,7 +36,7 @@ def _complete(
     ctx: click.Context, incomplete: str, names: Callable[[Admin], list[str]]
 ) -> list[str]:
     try:
-        target = Target.from_flags(ctx.params)
+        target = Target.from_parameters(ctx.params)
         with target.admin(timeout=_COMPLETION_SECONDS) as admin:
             return [name for name in names(admin) if name.startswith(incomplete)]
     except PenstockError:

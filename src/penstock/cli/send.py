@@ -110,10 +110,9 @@ def send(
         _messages(defaults, bodies, file, json_lines=json_lines, whole=whole) as messages,
         Producer(
             GROUP,
-            namesrv=target.namesrv,
             # Lines come by the thousand: a moment's wait for company is less than a request each.
             linger=0 if bodies or pacer.is_limiting else LINGER_SECONDS,
-            **target.access,
+            **target.access.as_keywords(),
         ) as producer,
         output.progress(len(bodies) if bodies else None, "sending", quiet=as_json) as bar,
     ):

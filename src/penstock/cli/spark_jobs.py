@@ -23,7 +23,7 @@ from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_access import AccessKeywords
+    pass
 
 app = Group(
     help="Spark jobs: archive, replay, dlq, report.\n\n"
@@ -91,12 +91,11 @@ def archive_topic(
             spark,
             topic,
             directory,
-            namesrv=target.namesrv,
             rows_per_commit=rows_per_commit,
             compact=compact,
             fail_on_data_loss=not allow_gaps,
             progress=bars,
-            **_access(target),
+            **target.access.as_keywords(),
         )
     columns = [Column(name) for name in ("topic", "directory")]
     columns += [Column(n, align="right") for n in ("archived", "total", "files", "days")]
@@ -193,10 +192,9 @@ def replay_messages(
             keep_queue=keep_queue,
             dry_run=dry_run,
             replay_id=resume,
-            namesrv=target.namesrv,
             progress=bars,
             on_start=_tell_how_to_resume,
-            **_access(target),
+            **target.access.as_keywords(),
         )
     if as_json:
         output.print_json(_values(result))
@@ -288,7 +286,7 @@ def dead_letter_job(
     _reach(target, group)
     if redrive and not dry_run:
         output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
-    access = _access(target)
+    access = target.access.as_keywords()
     stopped = "Stopped."
     if redrive and not dry_run:
         stopped = f"Stopped. {audit} knows what was sent; the same command sends the rest."
@@ -299,7 +297,7 @@ def dead_letter_job(
         from penstock.spark import dead_letters
         from penstock.spark import redrive as redrive_letters
 
-        letters = dead_letters(spark, group, settled=settled, namesrv=target.namesrv, **access)
+        letters = dead_letters(spark, group, settled=settled, **access)
         if where is not None:
             letters = letters.where(where)
         if not (redrive or dry_run):
@@ -313,7 +311,6 @@ def dead_letter_job(
             to=to,
             rate=rate,
             dry_run=dry_run,
-            namesrv=target.namesrv,
             progress=bars,
             **access,
         )
@@ -437,9 +434,8 @@ def write_report(
             end=moments[1],
             watch=watch,
             title=title,
-            namesrv=target.namesrv,
             progress=bars,
-            **_access(target),
+            **target.access.as_keywords(),
         )
     if as_json:
         output.print_json({"file": str(file), **_values(data)})
@@ -465,10 +461,6 @@ def _reach(target: Target, group: str | None = None) -> None:
 
             with guessing_group(admin, group):
                 check_known(admin, group)
-
-
-def _access(target: Target) -> AccessKeywords:
-    return dict(target.access)  # type: ignore[return-value]  # the CLI sets no other keys
 
 
 def _moment(text: str | None, option: str) -> int | None:

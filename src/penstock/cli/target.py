@@ -1,19 +1,21 @@
-"""Which cluster a command speaks to: flags, a context, the environment, else this machine.
+"""The cluster a command is for: from options, a context, the environment, else this machine.
 
-Each command that needs a cluster is decorated with `on_cluster` and gets a `Target`; the flags
-that lead to it are the same everywhere and stand here once:
+A command that needs a cluster is decorated with `on_cluster` and gets a `Target`. The options that
+choose the cluster are the same for all commands and are declared here:
 
     @app.command("list")
     @on_cluster
-    def list_things(target: Target, as_json: json_flag = False) -> None:
+    @json_flag
+    def list_things(target: Target, as_json: bool) -> None:
         with target.admin() as admin:
             ...
-        with penstock.Producer("tools", namesrv=target.namesrv, **target.access) as producer:
+        with penstock.Producer("tools", **target.access.as_keywords()) as producer:
             ...
 
-What counts, first to last: ``--namesrv``; ``--context``; ``NAMESRV_ADDR``; the context in use;
-``127.0.0.1:9876``. A context brings its address and its keys together, and an address given by
-hand leaves a context in use aside altogether: the keys of one cluster are not sent to another.
+The first of these wins: ``--namesrv``, ``--context``, ``NAMESRV_ADDR``, the context in use,
+``127.0.0.1:9876``. A context supplies its address together with its keys. An address from
+``--namesrv`` or ``NAMESRV_ADDR`` disables the context in use completely, so that the keys of one
+cluster are never sent to another.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from penstock.errors import InvalidArgument, PenstockError, RemotingError
 
 if TYPE_CHECKING:
     from penstock import Admin
-    from penstock.client.arguments import AccessOptions
+    from penstock.client.cluster_access import ClusterAccess
 
 _P = ParamSpec("_P")
 
@@ -85,7 +87,7 @@ _ACCESS_OPTIONS = (
     tls_ca_option,
     namespace_option,
 )
-_FLAGS = (
+_NAMES = (
     "namesrv",
     "context",
     "access_key",
@@ -110,10 +112,10 @@ class Target:
 
     context: Context
     origin: str | None = None
-    """Where the address is from, if nobody typed it with the command."""
+    """The source of the address, unless it was typed with the command."""
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         *,
         namesrv: str | None = None,
@@ -121,14 +123,14 @@ class Target:
         tls_ca: Path | None = None,
         **access: Any,
     ) -> Target:
-        """From flags, where None is one that was not given, to a cluster."""
-        # What a client logs while it tries is told once, by the error it ends with.
+        """Choose the cluster; an option that is None was not given."""
+        # The error that ends the command reports what clients log on the way.
         logging.getLogger("penstock").addHandler(logging.NullHandler())
         if namesrv is not None and namesrv.isdecimal():
             raise InvalidArgument(
                 f"-n {namesrv}: -n is short for --namesrv",
                 expected="HOST:PORT",
-                hint=f"how many to show is --last {namesrv} or --limit {namesrv}",
+                hint=f"to limit the output, --last {namesrv} or --limit {namesrv}",
             )
         address, origin = namesrv, None
         if not address and not context and (address := os.environ.get("NAMESRV_ADDR")):
@@ -149,47 +151,45 @@ class Target:
         return cls(context=dataclasses.replace(base, **changed), origin=origin)
 
     @classmethod
-    def from_flags(cls, flags: Mapping[str, Any]) -> Target:
-        """From the parameters of a command, of which some are flags, to a cluster."""
-        return cls.of(**{name: flags.get(name) for name in _FLAGS})
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Target:
+        """Choose the cluster from all parameters of a command."""
+        return cls.from_options(**{name: parameters.get(name) for name in _NAMES})
 
     @property
     def namesrv(self) -> str:
-        """The addresses of the name servers."""
+        """The addresses of the name servers, ``host:port;host:port``."""
         return self.context.namesrv
 
     @property
-    def access(self) -> AccessOptions:
-        """The keywords all clients take, without the address."""
-        kept = self.context
-        options: AccessOptions = {}
-        if kept.access_key is not None:
-            options["access_key"] = kept.access_key
-        if kept.secret_key is not None:
-            options["secret_key"] = kept.secret_key
-        if kept.security_token is not None:
-            options["security_token"] = kept.security_token
-        if kept.namespace is not None:
-            options["namespace"] = kept.namespace
-        if kept.tls_ca is not None and kept.tls is not False:
-            from penstock.remoting.tls import Tls
+    def access(self) -> ClusterAccess:
+        """How clients reach the cluster; the environment supplies what is not set here."""
+        from penstock.client.cluster_access import ClusterAccess
+        from penstock.remoting.tls import Tls
 
-            options["tls"] = Tls(ca_file=Path(kept.tls_ca))
-        elif kept.tls is not None:
-            options["tls"] = kept.tls
-        return options
+        saved = self.context
+        tls: Tls | bool | None = saved.tls
+        if saved.tls_ca is not None and saved.tls is not False:
+            tls = Tls(ca_file=Path(saved.tls_ca))
+        return ClusterAccess.of(
+            saved.namesrv,
+            access_key=saved.access_key,
+            secret_key=saved.secret_key,
+            security_token=saved.security_token,
+            tls=tls,
+            namespace=saved.namespace,
+        )
 
-    def is_meant_by(self, error: PenstockError) -> bool:
-        """Whether an error is about the way to the cluster, and not about what was asked there."""
+    def is_cause_of(self, error: PenstockError) -> bool:
+        """Whether an error is about the connection to the cluster."""
         return isinstance(error, RemotingError) or any(
             repr(address) in error.what for address in (self.namesrv, *self.namesrv.split(";"))
         )
 
     def admin(self, *, timeout: float = 5) -> Admin:
-        """An administrator of the cluster; use it in a ``with`` block."""
+        """An administrator of the cluster, for a ``with`` block."""
         from penstock import Admin
 
-        return Admin(namesrv=self.namesrv, timeout=timeout, **self.access)
+        return Admin(timeout=timeout, **self.access.as_keywords())
 
 
 def on_cluster(
@@ -202,11 +202,11 @@ def on_cluster(
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        target = Target.from_flags({name: kwargs.pop(name, None) for name in _FLAGS})
+        target = Target.from_parameters({name: kwargs.pop(name, None) for name in _NAMES})
         try:
             command(target, *args, **kwargs)
         except (RemotingError, InvalidArgument) as error:
-            if target.origin is not None and target.is_meant_by(error):
+            if target.origin is not None and target.is_cause_of(error):
                 # The address was not typed with this command, so say where it came from.
                 error.what = f"{target.origin}: {error.what}"
             raise
