@@ -7,6 +7,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from tests.support.loop_clients import Bench, on_bench
 from tests.support.scripted import Recorded, pull_result
 
@@ -106,7 +107,7 @@ async def test_a_pull_that_goes_backwards_is_told(
 
     def earlier(peer: Peer, request: Command) -> Command:
         del bench.broker.script[PULL]
-        return answer(replace(decode_header(PullMessage, request.ext), queue_offset=0))
+        return answer(structs.replace(decode_header(PullMessage, request.ext), queue_offset=0))
 
     await bench.consumer(ignore)
     assert "went backwards" not in caplog.text
