@@ -81,7 +81,7 @@ def _needs_numbers(call: Call) -> bool:
     return command.language in _NUMBERED and command.version < STANDARD_JSON_VERSION
 
 
-@handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo)
+@handles(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
     """Where a topic's queues are."""
     is_literal = _needs_numbers(call) and not ask.accept_standard_json_only
@@ -110,7 +110,7 @@ def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
     return Reply(body=body)
 
 
-@handles(RequestCode.REGISTER_BROKER, RegisterBroker)
+@handles(RequestCode.REGISTER_BROKER)
 def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> Reply | Command:
     """A broker lives, and has these topics."""
     body = call.body
@@ -163,13 +163,13 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
     )
 
 
-@handles(RequestCode.UNREGISTER_BROKER, UnregisterBroker)
+@handles(RequestCode.UNREGISTER_BROKER)
 def unregister_broker(state: NameServerState, ask: UnregisterBroker) -> None:
     """A broker leaves."""
     state.routes.unregister(ask.cluster_name, ask.broker_name, ask.broker_addr)
 
 
-@handles(RequestCode.QUERY_DATA_VERSION, QueryDataVersion)
+@handles(RequestCode.QUERY_DATA_VERSION)
 def query_data_version(state: NameServerState, ask: QueryDataVersion, call: Call) -> Reply:
     """Whether a broker has to register again; asking is a sign of life."""
     version = call.json(DataVersion)
@@ -181,13 +181,13 @@ def query_data_version(state: NameServerState, ask: QueryDataVersion, call: Call
     )
 
 
-@handles(RequestCode.BROKER_HEARTBEAT, BrokerHeartbeat)
+@handles(RequestCode.BROKER_HEARTBEAT)
 def broker_heartbeat(state: NameServerState, ask: BrokerHeartbeat) -> None:
     """A broker lives."""
     state.routes.heartbeat(ask.cluster_name, ask.broker_addr, state.now_ms())
 
 
-@handles(RequestCode.GET_BROKER_MEMBER_GROUP, GetBrokerMemberGroup)
+@handles(RequestCode.GET_BROKER_MEMBER_GROUP)
 def get_member_group(state: NameServerState, ask: GetBrokerMemberGroup) -> Reply:
     """The master and slaves of one broker name."""
     return Reply(body=state.routes.member_group(ask.cluster_name, ask.broker_name))
@@ -210,7 +210,7 @@ def get_all_topics(state: NameServerState) -> Reply:
     return Reply(body=state.routes.topics())
 
 
-@handles(RequestCode.GET_TOPICS_BY_CLUSTER, GetTopicsByCluster)
+@handles(RequestCode.GET_TOPICS_BY_CLUSTER)
 def get_topics_by_cluster(state: NameServerState, ask: GetTopicsByCluster) -> Reply:
     """The topics of a cluster."""
     return Reply(body=state.routes.topics_of_cluster(ask.cluster))
@@ -240,31 +240,31 @@ def get_unit_subscribed_ordinary_topics(state: NameServerState) -> Reply:
     return Reply(body=state.routes.topics_with_flags(UNIT_SUBSCRIPTION, UNIT))
 
 
-@handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrv)
+@handles(RequestCode.DELETE_TOPIC_IN_NAMESRV)
 def delete_topic(state: NameServerState, ask: DeleteTopicInNamesrv) -> None:
     """Forget a topic; the tool has deleted it on the brokers before."""
     state.routes.delete_topic(ask.topic, ask.cluster_name or None)
 
 
-@handles(RequestCode.REGISTER_TOPIC_IN_NAMESRV, RegisterTopic)
+@handles(RequestCode.REGISTER_TOPIC_IN_NAMESRV)
 def register_topic(state: NameServerState, ask: RegisterTopic, call: Call) -> None:
     """Make a topic known before its brokers register again."""
     state.routes.register_topic(ask.topic, call.json(TopicRouteData).route().queues)
 
 
-@handles(RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePerm)
+@handles(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
 def wipe_write_permission(state: NameServerState, ask: WipeWritePerm) -> WipeWritePermResult:
     """No more sends to any topic of a broker."""
     return WipeWritePermResult(state.routes.wipe_write_permission(ask.broker_name))
 
 
-@handles(RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePerm)
+@handles(RequestCode.ADD_WRITE_PERM_OF_BROKER)
 def add_write_permission(state: NameServerState, ask: AddWritePerm) -> AddWritePermResult:
     """Sends to a broker's topics again."""
     return AddWritePermResult(state.routes.add_write_permission(ask.broker_name))
 
 
-@handles(RequestCode.PUT_KV_CONFIG, PutKvConfig)
+@handles(RequestCode.PUT_KV_CONFIG)
 def put_kv(state: NameServerState, ask: PutKvConfig) -> Promise | None:
     """Keep a text."""
     return _when_kv_saved(state, is_changed=state.kv.put(ask.namespace, ask.key, ask.value))
@@ -281,7 +281,7 @@ def _when_kv_saved(state: NameServerState, *, is_changed: bool) -> Promise | Non
     return promise
 
 
-@handles(RequestCode.GET_KV_CONFIG, GetKvConfig)
+@handles(RequestCode.GET_KV_CONFIG)
 def get_kv(state: NameServerState, ask: GetKvConfig) -> GetKvConfigResult | Command:
     """A text."""
     value = state.kv.get(ask.namespace, ask.key)
@@ -291,13 +291,13 @@ def get_kv(state: NameServerState, ask: GetKvConfig) -> GetKvConfigResult | Comm
     return GetKvConfigResult(value)
 
 
-@handles(RequestCode.DELETE_KV_CONFIG, DeleteKvConfig)
+@handles(RequestCode.DELETE_KV_CONFIG)
 def delete_kv(state: NameServerState, ask: DeleteKvConfig) -> Promise | None:
     """Forget a text."""
     return _when_kv_saved(state, is_changed=state.kv.delete(ask.namespace, ask.key))
 
 
-@handles(RequestCode.GET_KVLIST_BY_NAMESPACE, GetKvList)
+@handles(RequestCode.GET_KVLIST_BY_NAMESPACE)
 def get_kv_list(state: NameServerState, ask: GetKvList) -> Reply:
     """All texts of a namespace."""
     table = state.kv.namespace(ask.namespace)

@@ -1,13 +1,13 @@
 """Request code to handler.
 
-A handler is a plain function of its server's state and a typed header:
+A handler is a plain function. Its annotations say what it gets after its server's state: the typed
+header of the request, the `Call` (the peer and the whole command), both or none:
 
-    @handles(RequestCode.GET_MIN_OFFSET, GetMinOffset)
+    @handles(RequestCode.GET_MIN_OFFSET)
     def get_min_offset(broker: BrokerState, ask: GetMinOffset) -> OffsetResult: ...
 
-What it returns becomes the answer: a header dataclass the ext fields, a `Reply` anything more, None
-an empty success, a `Promise` an answer later. What it raises is turned into a response code by the
-connection. A handler with a third argument gets the `Call`: who asks, and the whole command.
+The return value becomes the answer: a header the ext fields, a `Reply` anything more, None an empty
+success, a `Promise` an answer later. The connection turns an exception into a response code.
 The few handlers that are called thousands of times a second take the bare command instead and are
 added with `add_raw`.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_JSON_BYTES: Final = 512 * 1024
-"""The longest JSON body of a request: a frame of 16 MiB of it takes seconds to read, in which
-nobody else is served. Two thousand subscriptions fit, or ten thousand queues to lock."""
+"""The longest JSON body of a request. Reading 16 MiB of it takes seconds, during which no other
+request is served. Two thousand subscriptions fit, or ten thousand queues to lock."""
 _Body = TypeVar("_Body")
 
 
 class Call(NamedTuple):
-    """Who asks, and everything that was said."""
+    """The peer that sent a request, and the whole request."""
 
     peer: Peer
     command: Command
@@ -54,7 +53,7 @@ class Call(NamedTuple):
         return body
 
     def json(self, cls: type[_Body], max_bytes: int = MAX_JSON_BYTES) -> _Body:
-        """The body as one of the body classes, if it is not longer than anybody needs."""
+        """The body as one of the body classes; a body above ``max_bytes`` is refused."""
         body = self.body
         if len(body) > max_bytes:
             raise ProtocolError(
@@ -78,27 +77,21 @@ Answer = Command | Promise | Reply | object | None
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    code: int
-    header: type[Header] | None
+_ATTRIBUTE = "__penstock_request_codes__"
 
 
-_ATTRIBUTE = "__penstock_requests__"
-
-
-def handles(code: int, header: type[Header] | None = None) -> Callable[[Function], Function]:
+def handles(code: int) -> Callable[[Function], Function]:
     """Mark a function as the handler of a request code."""
 
     def mark(function: Function) -> Function:
-        setattr(function, _ATTRIBUTE, [*getattr(function, _ATTRIBUTE, ()), _Spec(code, header)])
+        setattr(function, _ATTRIBUTE, [*getattr(function, _ATTRIBUTE, ()), code])
         return function
 
     return mark
 
 
 def answer_of(result: Answer) -> Command | Promise:
-    """The command that says what a handler returned."""
+    """The answer for a handler's return value."""
     if result is None:
         return Command(0)
     if isinstance(result, Command | Promise):
@@ -110,7 +103,7 @@ def answer_of(result: Answer) -> Command | Promise:
             body=_as_bytes(result.body),
             remark=result.remark,
         )
-    return Command(0, ext=encode_header(result))  # type: ignore[arg-type]  # a header dataclass
+    return Command(0, ext=encode_header(result))  # type: ignore[arg-type]  # a header
 
 
 def _as_bytes(body: object) -> Body:
@@ -120,11 +113,11 @@ def _as_bytes(body: object) -> Body:
 
 
 class Dispatcher:
-    """Finds the handler of a request; answers what nobody handles."""
+    """Finds the handler of a request; refuses requests without one."""
 
     def __init__(self) -> None:
         self.shortcuts: dict[bytes, Shortcut] = {}
-        """What a server of this dispatcher may be given to spare its hottest requests the way."""
+        """Fast paths for the most frequent requests, for the server of this dispatcher."""
         self._handlers: dict[int, Handler] = {}
         self._unknown: set[int] = set()
 
@@ -133,14 +126,14 @@ class Dispatcher:
         self._handlers[code] = handler
 
     def add_shortcut(self, code: int, shortcut: Shortcut) -> None:
-        """Let a function have a first look at the requests of a code that has a handler, too."""
+        """Offer requests of a code to a function before the handler of the code."""
         self.shortcuts[shortcut_key(code)] = shortcut
 
     def add_module(self, module: ModuleType, state: object) -> None:
         """Serve the codes that the functions of a module are marked with."""
         for function in vars(module).values():
-            for spec in getattr(function, _ATTRIBUTE, ()):
-                self._handlers[spec.code] = _bound(function, spec, state)
+            for code in getattr(function, _ATTRIBUTE, ()):
+                self._handlers[code] = _bound(function, state)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -161,11 +154,11 @@ class Dispatcher:
         code = command.code
         if not self._handlers:
             raise ServiceNotAvailable("the server is starting", hint="again in a second")
-        # Codes are 32-bit numbers of a stranger's choice: remember a bounded number of them.
+        # A peer may send any 32-bit number as a code: bound the number of remembered codes.
         if code not in self._unknown and len(self._unknown) < 1000:
             self._unknown.add(code)
             log.warning(
-                "request code not supported, told once code=%d name=%s remote=%s language=%s",
+                "request code not supported, logged once code=%d name=%s remote=%s language=%s",
                 code,
                 request_name(code),
                 peer.remote,
@@ -175,13 +168,15 @@ class Dispatcher:
         raise RequestCodeNotSupported(f" request type {code} not supported")
 
 
-def _bound(function: Callable[..., Answer], spec: _Spec, state: object) -> Handler:
-    wants_call = len(inspect.signature(function).parameters) == (3 if spec.header else 2)
-    if spec.header is None:
+def _bound(function: Callable[..., Answer], state: object) -> Handler:
+    """A handler of bare commands that gives ``function`` the arguments of its annotations."""
+    _, *wanted = inspect.signature(function, eval_str=True).parameters.values()
+    wants_call = bool(wanted) and wanted[-1].annotation is Call
+    if len(wanted) == wants_call:
         if wants_call:
             return lambda peer, command: answer_of(function(state, Call(peer, command)))
         return lambda peer, command: answer_of(function(state))
-    header = spec.header
+    header: type[Header] = wanted[0].annotation
     if wants_call:
         return lambda peer, command: answer_of(
             function(state, decode_header(header, command.ext), Call(peer, command))

@@ -1,4 +1,14 @@
-"""One module a family of requests."""
+"""Request handlers of the broker, one module for each family of requests.
+
+To serve another request, write two things:
+
+1. its header, a `Header` struct in a module of `protocol.headers` (and a result header or a JSON
+   body in `protocol.bodies`, if the answer has one);
+2. a function in a module of this package, marked with ``@handles(RequestCode.NAME)``, whose
+   parameter is annotated with the header class. `remoting.dispatch` says what it may return.
+
+All codes are in `protocol.codes`. If `unsupported.UNSUPPORTED` lists the code, remove it there.
+"""
 
 from penstock.broker.handlers import (
     clients,

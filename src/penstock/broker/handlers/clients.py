@@ -139,7 +139,7 @@ def unregister_client(broker: BrokerState, call: Call) -> Command:
     return Command(0, ext={})
 
 
-@handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerList)
+@handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
 def get_consumer_list(broker: BrokerState, ask: GetConsumerList) -> Command:
     """The client ids of a group's members."""
     members = broker.clients.consumer_group(ask.consumer_group)

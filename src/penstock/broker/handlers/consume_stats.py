@@ -35,7 +35,7 @@ _NEVER: Final = (1 << 63) - 1
 """Java's largest long: a queue in which the compared group is behind everybody else."""
 
 
-@handles(RequestCode.GET_CONSUME_STATS, GetConsumeStats)
+@handles(RequestCode.GET_CONSUME_STATS)
 def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Reply:
     """Where a group stands, queue by queue, in one topic, in some, or wherever it ever was."""
     if ask.topic:
@@ -55,7 +55,7 @@ def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Reply:
     return Reply(body=ConsumeStats(table, tps))
 
 
-@handles(RequestCode.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats)
+@handles(RequestCode.GET_BROKER_CONSUME_STATS)
 def get_broker_consume_stats(broker: BrokerState, ask: GetBrokerConsumeStats) -> Reply:
     """Where every group of this broker stands."""
     groups: list[dict[str, tuple[ConsumeStats, ...]]] = []
@@ -98,7 +98,7 @@ def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | Non
     return ConsumeStats(table, broker.rate_sampler.group_get_tps(group, topic))
 
 
-@handles(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan)
+@handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
 def query_time_span(broker: BrokerState, ask: QueryConsumeTimeSpan) -> Reply:
     """From when to when each queue has messages, and how old the group's next one is."""
     config = broker.topics.get(ask.topic)
@@ -143,7 +143,7 @@ def _as_text(milliseconds: int) -> str:
     return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(seconds))}:{rest:03d}"
 
 
-@handles(RequestCode.QUERY_CORRECTION_OFFSET, QueryCorrectionOffset)
+@handles(RequestCode.QUERY_CORRECTION_OFFSET)
 def query_correction_offset(broker: BrokerState, ask: QueryCorrectionOffset) -> Reply:
     """The smallest offset of any other group in each queue of a topic.
 
@@ -164,7 +164,7 @@ def query_correction_offset(broker: BrokerState, ask: QueryCorrectionOffset) -> 
     return Reply(body=CorrectionOffsets(dict(sorted(smallest.items()))))
 
 
-@handles(RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffset)
+@handles(RequestCode.CLONE_GROUP_OFFSET)
 def clone_group_offset(broker: BrokerState, ask: CloneGroupOffset) -> None:
     """Let one group go on where another stands."""
     check_group(ask.dest_group)
@@ -178,7 +178,7 @@ def clone_group_offset(broker: BrokerState, ask: CloneGroupOffset) -> None:
         broker.offsets.clone(ask.src_group, ask.dest_group, topic)
 
 
-@handles(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats)
+@handles(RequestCode.VIEW_BROKER_STATS_DATA)
 def view_stats(broker: BrokerState, ask: ViewBrokerStats) -> Reply:
     """One of RocketMQ's statistics over the last minute, hour and day."""
     item = broker.rate_sampler.find(ask.stats_name, ask.stats_key)

@@ -93,7 +93,7 @@ def _when_saved(broker: BrokerState) -> Promise:
     return promise
 
 
-@handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup)
+@handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
 def delete_group(broker: BrokerState, ask: DeleteGroup) -> Promise:
     """Forget a group; its offsets too, if asked to."""
     broker.groups.remove(ask.group_name)
@@ -104,7 +104,7 @@ def delete_group(broker: BrokerState, ask: DeleteGroup) -> Promise:
     return _when_saved(broker)
 
 
-@handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllGroupConfig)
+@handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 def get_all_groups(broker: BrokerState, ask: GetAllGroupConfig) -> Reply:
     """The group table, or a page of it where the asker wants pages."""
     table = broker.groups.table()
@@ -119,7 +119,7 @@ def get_all_groups(broker: BrokerState, ask: GetAllGroupConfig) -> Reply:
     )
 
 
-@handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig)
+@handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
 def get_group(broker: BrokerState, ask: GetGroupConfig) -> Reply:
     """One group."""
     config = broker.groups.get(ask.group)
@@ -128,7 +128,7 @@ def get_group(broker: BrokerState, ask: GetGroupConfig) -> Reply:
     return Reply(body=config)
 
 
-@handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnections)
+@handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
 def get_consumer_connections(broker: BrokerState, ask: GetConsumerConnections) -> Reply:
     """The members of a consumer group that are connected."""
     members = broker.clients.consumer_group(ask.consumer_group)
@@ -145,7 +145,7 @@ def get_consumer_connections(broker: BrokerState, ask: GetConsumerConnections) -
     )
 
 
-@handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, GetProducerConnections)
+@handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
 def get_producer_connections(broker: BrokerState, ask: GetProducerConnections) -> Reply:
     """The members of a producer group that are connected."""
     channels = broker.clients.producer_group(ask.producer_group)
@@ -180,14 +180,14 @@ def _connection(channel: ClientChannel) -> Connection:
     return Connection(channel.client_id, channel.peer.remote, channel.language, channel.version)
 
 
-@handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, QueryTopicsByConsumer)
+@handles(RequestCode.QUERY_TOPICS_BY_CONSUMER)
 def query_topics_by_consumer(broker: BrokerState, ask: QueryTopicsByConsumer) -> Reply:
     """The topics a group committed offsets in."""
     topics = [t for t in broker.offsets.of_group(ask.group) if t != retry_topic(ask.group)]
     return Reply(body=TopicList(tuple(topics), broker.address))
 
 
-@handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, QuerySubscription)
+@handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 def query_subscription(broker: BrokerState, ask: QuerySubscription) -> Reply:
     """What a group wants of a topic; without a subscription where nobody is connected."""
     members = broker.clients.consumer_group(ask.group)

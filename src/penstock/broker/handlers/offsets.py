@@ -20,7 +20,7 @@ from penstock.remoting.dispatch import Call, Reply, handles
 from penstock.remoting.promise import error_answer
 
 
-@handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset)
+@handles(RequestCode.QUERY_CONSUMER_OFFSET)
 def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> OffsetResult | Command:
     """Where a group stands in a queue."""
     committed = broker.offsets.committed(ask.consumer_group, ask.topic, ask.queue_id)
@@ -42,7 +42,7 @@ def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> Offs
     return error_answer(error, ext={})
 
 
-@handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset)
+@handles(RequestCode.UPDATE_CONSUMER_OFFSET)
 def update_consumer_offset(broker: BrokerState, ask: UpdateConsumerOffset, call: Call) -> Command:
     """Commit a group's position; also backwards."""
     if broker.groups.find_or_create(ask.consumer_group) is None:
@@ -66,7 +66,7 @@ def get_all_offsets(broker: BrokerState) -> Reply:
     return Reply(body=broker.offsets.full_table())
 
 
-@handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset)
+@handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
 def search_offset(broker: BrokerState, ask: SearchOffset) -> OffsetResult:
     """The first message not before a time, or the last not after it."""
     upper = (ask.boundary_type or "").upper() == "UPPER"
@@ -74,19 +74,19 @@ def search_offset(broker: BrokerState, ask: SearchOffset) -> OffsetResult:
     return OffsetResult(store.offset_at(ask.topic, ask.queue_id, ask.timestamp, upper=upper))
 
 
-@handles(RequestCode.GET_MAX_OFFSET, GetMaxOffset)
+@handles(RequestCode.GET_MAX_OFFSET)
 def get_max_offset(broker: BrokerState, ask: GetMaxOffset) -> OffsetResult:
     """One past the last message of a queue."""
     return OffsetResult(broker.storage.max_offset(ask.topic, ask.queue_id))
 
 
-@handles(RequestCode.GET_MIN_OFFSET, GetMinOffset)
+@handles(RequestCode.GET_MIN_OFFSET)
 def get_min_offset(broker: BrokerState, ask: GetMinOffset) -> OffsetResult:
     """The first message of a queue that is still there."""
     return OffsetResult(broker.storage.min_offset(ask.topic, ask.queue_id))
 
 
-@handles(RequestCode.GET_EARLIEST_MSG_STORETIME, GetEarliestStoreTime)
+@handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
 def get_earliest_store_time(
     broker: BrokerState, ask: GetEarliestStoreTime
 ) -> EarliestStoreTimeResult:

@@ -15,7 +15,7 @@ _UNIQUE_KEY_MAX = 32
 _MAX_ENTRIES = 2000
 
 
-@handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage)
+@handles(RequestCode.VIEW_MESSAGE_BY_ID)
 def view_message(broker: BrokerState, ask: ViewMessage) -> Reply:
     """The record at a position of the log."""
     record = broker.storage.record_at(ask.offset)
@@ -27,7 +27,7 @@ def view_message(broker: BrokerState, ask: ViewMessage) -> Reply:
     return Reply(body=bytes(record))
 
 
-@handles(RequestCode.QUERY_MESSAGE, QueryMessage)
+@handles(RequestCode.QUERY_MESSAGE)
 def query_message(broker: BrokerState, ask: QueryMessage) -> Reply:
     """The records of a topic that have a key, or a unique key, within a range of time."""
     max_count = _UNIQUE_KEY_MAX if ask.unique_key_query else ask.max_num
@@ -48,7 +48,7 @@ def query_message(broker: BrokerState, ask: QueryMessage) -> Reply:
     return Reply(header, list(result.slices))
 
 
-@handles(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueue)
+@handles(RequestCode.QUERY_CONSUME_QUEUE)
 def query_consume_queue(broker: BrokerState, ask: QueryConsumeQueue) -> Reply:
     """The entries of a queue, and which of them a group's filter lets through."""
     broker.topics.require(ask.topic)

@@ -42,7 +42,7 @@ FIRST_VERSION_WITH_STATUS: Final = 28
 """V3_0_7_SNAPSHOT: from here on a client tells its offsets, and takes new ones."""
 
 
-@handles(RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfo)
+@handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
 def get_running_info(broker: BrokerState, ask: GetConsumerRunningInfo, call: Call) -> Promise:
     """What a consumer is doing."""
     ext = dict(call.command.ext or {})
@@ -51,7 +51,7 @@ def get_running_info(broker: BrokerState, ask: GetConsumerRunningInfo, call: Cal
     )
 
 
-@handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectly)
+@handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
 def consume_directly(broker: BrokerState, ask: ConsumeMessageDirectly, call: Call) -> Promise:
     """Have a consumer handle one stored message now, and tell how it went."""
     if not ask.msg_id:
@@ -111,7 +111,7 @@ def _relayed(who: str, code: int, answer: Command | RemotingError) -> Command:
     return Command(ResponseCode.SYSTEM_ERROR, remark=f"invoke consumer {who} Exception: {answer}")
 
 
-@handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, GetConsumerStatus)
+@handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 def get_consumer_status(broker: BrokerState, ask: GetConsumerStatus) -> Promise:
     """Where the members of a group say they stand in a topic; one of them, or all."""
     members = broker.clients.consumer_group(ask.group)

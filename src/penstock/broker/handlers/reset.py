@@ -35,7 +35,7 @@ ALL_QUEUES = -1
 NO_OFFSET = -1
 
 
-@handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset)
+@handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
 def reset_offset(broker: BrokerState, ask: ResetOffset, call: Call) -> Reply:
     """Move a group in a topic; the answer has the new offsets."""
     if broker.config.is_slave:

@@ -40,7 +40,7 @@ _MAX_REASON_CHARACTERS = 1000
 _UNSTORABLE = str.maketrans("\x00\x01\x02", "   ")
 
 
-@handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBack)
+@handles(RequestCode.CONSUMER_SEND_MSG_BACK)
 def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
     """Store a failed message for its next attempt, or as a dead letter."""
     config = broker.config

@@ -40,7 +40,7 @@ MAX_LIST_BYTES = 2 << 20
 """A list of settings, which an operator sends: some ten thousand topics."""
 
 
-@handles(RequestCode.UPDATE_AND_CREATE_TOPIC, UpdateTopic)
+@handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
 def update_topic(broker: BrokerState, ask: UpdateTopic) -> Promise:
     """Create a topic, or change it."""
     try:
@@ -128,7 +128,7 @@ def _answer_saved(broker: BrokerState, promise: Promise) -> None:
     broker.tables.when_saved(TOPICS_FILE, lambda: promise.resolve(Command(0)), promise.fail)
 
 
-@handles(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic)
+@handles(RequestCode.DELETE_TOPIC_IN_BROKER)
 def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
     """Delete a topic: its settings, its messages, what groups committed in it."""
     topic = ask.topic
@@ -151,7 +151,7 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
     return promise
 
 
-@handles(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfig)
+@handles(RequestCode.GET_ALL_TOPIC_CONFIG)
 def get_all_topics(broker: BrokerState, ask: GetAllTopicConfig) -> Reply:
     """The topic table, or a page of it where the asker wants pages."""
     table = broker.topics.table()
@@ -176,13 +176,13 @@ def _with_mappings(table: TopicConfigTable) -> TopicConfigTable:
     )
 
 
-@handles(RequestCode.GET_TOPIC_CONFIG, GetTopicConfig)
+@handles(RequestCode.GET_TOPIC_CONFIG)
 def get_topic(broker: BrokerState, ask: GetTopicConfig) -> Reply:
     """One topic."""
     return Reply(body=broker.topics.require(ask.topic))
 
 
-@handles(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStats)
+@handles(RequestCode.GET_TOPIC_STATS_INFO)
 def get_topic_stats(broker: BrokerState, ask: GetTopicStats) -> Reply:
     """The ends of a topic's queues."""
     config = broker.topics.require(ask.topic)
@@ -202,7 +202,7 @@ def get_system_topics(broker: BrokerState) -> Reply:
     return Reply(body=TopicList(tuple(broker.topics.system_names())))
 
 
-@handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, QueryTopicConsumers)
+@handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
 def query_topic_consumers(broker: BrokerState, ask: QueryTopicConsumers) -> Reply:
     """The groups that consume a topic, connected or not."""
     online = broker.clients.groups_of_topic(ask.topic)
