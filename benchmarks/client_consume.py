@@ -15,7 +15,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from benchmarks.client_requests import send_batch
 from benchmarks.client_rounds import ClientRound, nameserver, round_of, summary
@@ -133,7 +133,8 @@ async def _aio(ours: ServerProcess, row: Row, count: int) -> ClientRound:
         if seen >= count:
             ended.set()
 
-    consumer.on(TOPIC)(handle_one if row.batch_size == 1 else handle_batch)
+    handle: Any = handle_one if row.batch_size == 1 else handle_batch
+    consumer.on(TOPIC)(handle)
     await consumer.start()
     try:
         await asyncio.wait_for(began.wait(), GIVE_UP_SECONDS)
@@ -172,7 +173,8 @@ def _blocking(ours: ServerProcess, row: Row, count: int) -> ClientRound:
         start_from="first",
         batch_size=row.batch_size,
     )
-    consumer.on(TOPIC)(handle_one if row.batch_size == 1 else handle_batch)
+    handle: Any = handle_one if row.batch_size == 1 else handle_batch
+    consumer.on(TOPIC)(handle)
     consumer.start()
     try:
         if not began.wait(GIVE_UP_SECONDS):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -170,6 +174,37 @@ async def test_running_until_cancelled(cluster: ThreadedCluster) -> None:
     assert cluster.broker.asked(RequestCode.UNREGISTER_CLIENT, consumerGroup="billing")
 
 
+def test_sigterm_ends_run_after_the_running_handler(cluster: ThreadedCluster) -> None:
+    cluster.put("T", 0, b"x")
+    code = """
+        import asyncio, signal, sys
+        from penstock import aio
+        async def main():
+            consumer = aio.PushConsumer("billing", namesrv=sys.argv[1], start_from="first")
+            @consumer.on("T")
+            async def handler(message):
+                print("begin", flush=True)
+                await asyncio.sleep(0.5)
+                print("end", flush=True)
+            await consumer.run()
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        asyncio.run(main())
+        print("left", flush=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), cluster.namesrv],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begin\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout.read() == "end\nleft\n"
+    assert child.returncode == 0
+    assert cluster.broker.offsets["billing", "T", 0] == 1
+
+
 async def test_control_and_statistics(cluster: ThreadedCluster) -> None:
     seen: list[int] = []
     consumer = aio.PushConsumer(group="billing", namesrv=cluster.namesrv, start_from="first")
@@ -183,7 +218,7 @@ async def test_control_and_statistics(cluster: ThreadedCluster) -> None:
         await eventually(lambda: len(seen) == 3)
         await consumer.seek(QUEUE, 1)
         await eventually(lambda: len(seen) == 5)
-        consumer.pause()
+        await consumer.pause()
         await consumer.resume()
         stats = await consumer.stats()
         assert stats.topics["T"].consumed == 5

@@ -427,13 +427,13 @@ def test_two_handlers_for_a_topic_and_bad_filters_are_refused_where_they_are_wri
 
 def test_unknown_and_wrong_keywords_are_errors_that_name_them() -> None:
     with pytest.raises(ConfigError, match="unknown keyword: 'colour'"):
-        PushConsumer(group="billing", colour="blue")  # type: ignore[call-arg]
+        PushConsumer(group="billing", colour="blue")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="unknown keyword: 'colour'"):
         Producer(group="shop", colour="blue")  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"did you mean namesrv\?"):
         Producer(group="shop", nameserv="127.0.0.1:9876")  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"did you mean start_from\?"):
-        PushConsumer(group="billing", start_form="first")  # type: ignore[call-arg]
+        PushConsumer(group="billing", start_form="first")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="batch_size is 0"):
         PushConsumer(group="billing", batch_size=0)
     with pytest.raises(ValueError, match="is not a duration"):
@@ -441,7 +441,7 @@ def test_unknown_and_wrong_keywords_are_errors_that_name_them() -> None:
     with pytest.raises(ConfigError, match="allocation is 'best'"):
         PushConsumer(group="billing", allocation="best")
     with pytest.raises(ConfigError, match="unknown keyword: 'pull_batch_bytes'"):
-        PushConsumer(group="billing", pull_batch_bytes=5)  # type: ignore[call-arg]
+        PushConsumer(group="billing", pull_batch_bytes=5)  # type: ignore[call-overload]
 
 
 def test_where_to_start_is_a_word_or_a_time() -> None:

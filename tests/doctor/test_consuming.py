@@ -27,7 +27,7 @@ from penstock.doctor import Severity
 @in_virtual_time
 async def test_a_paused_member_is_told_with_what_it_keeps() -> None:
     async with shop() as mq, consuming(mq) as consumer:
-        consumer.pause()
+        await consumer.pause()
         # Pulls that were under way end first.
         await mq.clock.advance("30s")
         await send(mq, 2)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -33,8 +35,12 @@ def mq() -> Iterator[Embedded]:
         yield mq
 
 
-def consumer_of(mq: Embedded, group: str = "billing", **options: object) -> PushConsumer:
-    return PushConsumer(group, namesrv=mq.namesrv, start_from="first", **options)  # type: ignore[arg-type]  # a test's shorthand
+def consumer_of(mq: Embedded, group: str = "billing", **options: Any) -> PushConsumer:
+    return PushConsumer(group, namesrv=mq.namesrv, start_from="first", **options)
+
+
+def _note_body(bodies: list[bytes], message: StoredMessage) -> None:
+    bodies.append(message.body)
 
 
 def send(mq: Embedded, *bodies: bytes, topic: str = "orders", **fields: str) -> None:
@@ -243,7 +249,7 @@ def test_two_brokers_and_two_consumers_share_the_work() -> None:
         consumers = []
         for name, got in by_consumer.items():
             consumer = consumer_of(mq, instance=name)
-            consumer.on("orders")(lambda message, got=got: got.append(message.body))
+            consumer.on("orders")(functools.partial(_note_body, got))
             consumer.start()
             consumers.append(consumer)
         mq.clock.advance("30s")

@@ -21,6 +21,7 @@ from penstock.errors import (
 )
 from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX, retry_topic
+from penstock.model.queue_ends import queue_end
 from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode, ResponseCode
 
@@ -107,9 +108,10 @@ class OffsetActions(GroupActions):
         name = self.long_name(topic)
         masters = await self.topic_masters(name)
         ends = await self._ranges(name)
-        if time == "first":
+        end = queue_end(time)
+        if end == "first":
             return {_of(row): row.min_offset for row in ends}
-        if time == "last":
+        if end == "last":
             return {_of(row): row.max_offset for row in ends}
         wanted = timestamp_ms(time)
 
@@ -272,8 +274,7 @@ def _of(row: QueueRange) -> MessageQueue:
 
 
 def _timestamp(to: Time) -> int:
-    if to == "first":
-        return 0
-    if to == "last":
-        return TO_THE_END
-    return timestamp_ms(to)
+    end = queue_end(to)
+    if end is None:
+        return timestamp_ms(to)
+    return 0 if end == "first" else TO_THE_END

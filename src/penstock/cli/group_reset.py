@@ -58,12 +58,11 @@ class Move:
 def parse_goal(text: str) -> int | str | datetime:
     """``--to``: an offset, ``"first"``, ``"last"``, or a moment."""
     from penstock.cli.times import EARLIEST_MS, moment_ms
+    from penstock.model.queue_ends import queue_end
 
-    word = text.strip().lower()
-    if word in ("earliest", "first"):
-        return "first"
-    if word in ("latest", "last"):
-        return "last"
+    word = text.strip()
+    if end := queue_end(word):
+        return end
     if word.isascii() and word.isdigit() and int(word) < EARLIEST_MS:
         return int(word)
     try:

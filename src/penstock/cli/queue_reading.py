@@ -21,6 +21,7 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.queue_ends import queue_end
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -29,9 +30,6 @@ CHUNK = 512
 """Messages asked for at once."""
 POLL_SECONDS = 0.3
 TROUBLE_SECONDS = 1.0
-
-EARLIEST = ("earliest", "first")
-LATEST = ("latest", "last")
 
 
 class Stretch(NamedTuple):
@@ -60,10 +58,11 @@ def start_at(
     admin: Admin, topic: str, where: str, held: Mapping[MessageQueue, Stretch], *, option: str
 ) -> Start:
     """From what a user typed to offsets: earliest, latest, an offset, or a moment."""
-    text = where.strip().lower()
-    if text in EARLIEST:
+    text = where.strip()
+    end = queue_end(text)
+    if end == "first":
         return Start({queue: part.start for queue, part in held.items()})
-    if text in LATEST:
+    if end == "last":
         return Start({queue: part.end for queue, part in held.items()})
     if text.isascii() and text.isdigit() and int(text) < EARLIEST_MS:
         offset = int(text)

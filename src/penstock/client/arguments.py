@@ -24,6 +24,7 @@ from penstock.client.settings import (
     profile,
 )
 from penstock.errors import ConfigError, InvalidArgument
+from penstock.model.queue_ends import queue_end
 from penstock.protocol.validation import check_group
 from penstock.runtime.durations import Duration, seconds
 
@@ -226,11 +227,8 @@ def consumer_settings(
 
 def start_from(where: str | Time) -> StartFrom:
     """Where a group without an offset begins."""
-    if where == "last":
-        return StartFrom("last")
-    if where == "first":
-        return StartFrom("first")
-    return StartFrom("time", timestamp_ms(where))
+    end = queue_end(where)
+    return StartFrom("time", timestamp_ms(where)) if end is None else StartFrom(end)
 
 
 def timestamp_ms(time: Time) -> int:

@@ -14,15 +14,17 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar, TypeVarTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from penstock.client.arguments import Time
 from penstock.client.consuming.consumer_shutdown import ConsumerStop
 from penstock.client.facade import (
+    Handled,
     ProducerFacade,
     PullConsumerFacade,
     PushConsumerFacade,
+    PushConsumerKeywords,
     maybe_queue_set,
     seek_to,
 )
@@ -332,20 +334,44 @@ class Producer(_Entered, ProducerFacade):
         return list(self._host.run(self._core.queues(wrap(self._namespace, topic))))
 
 
-class PushConsumer(_Entered, PushConsumerFacade):
+class PushConsumer(_Entered, PushConsumerFacade[Handled]):
     """Calls handlers with the messages of its topics.
 
     ``group`` (consumerGroup); ``namesrv`` (namesrvAddr); ``model`` (messageModel) is clustering or
     broadcasting; ``start_from`` (consumeFromWhere, consumeTimestamp) is where a group without an
-    offset begins: last, first or a time; ``orderly`` (MessageListenerOrderly) hands each queue to
-    one handler at a time; ``batch_size`` (consumeMessageBatchMaxSize); ``allocation``
-    (allocateMessageQueueStrategy) is average, circle, consistent-hash or an `AssignmentStrategy`;
-    ``threads`` (consumeThreadMin); ``max_retries`` (maxReconsumeTimes), None: 16, or without end
-    when orderly; ``instance`` (instanceName); ``middleware`` (registerConsumeMessageHook) is
-    called around handlers, ``filter_hooks`` (registerFilterMessageHook) see what was pulled before;
-    ``on_queues_changed`` (messageQueueListener) is told what is held; with ``trace``
-    (enableMsgTrace) each call of a handler is told to a trace topic, as in `Producer`.
+    offset begins: last, first (latest and earliest mean the same) or a time; ``orderly``
+    (MessageListenerOrderly) calls one handler at a time for each queue; ``batch_size``
+    (consumeMessageBatchMaxSize); ``allocation`` (allocateMessageQueueStrategy) is
+    average, circle, consistent-hash or an `AssignmentStrategy`; ``threads`` (consumeThreadMin)
+    limits how many handlers run at once, on as many threads or as coroutines; ``max_retries``
+    (maxReconsumeTimes), None: 16, or without end when orderly; ``instance``
+    (instanceName); ``middleware`` (registerConsumeMessageHook) is called around handlers,
+    ``filter_hooks`` (registerFilterMessageHook) with pulled messages before that;
+    ``on_queues_changed`` (messageQueueListener) is called with the queues held now; with ``trace``
+    (enableMsgTrace) each handler call is reported to a trace topic, as in `Producer`.
     """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: PushConsumer[StoredMessage],
+            group: str,
+            *,
+            batch_size: Literal[1] = 1,
+            **keywords: Unpack[PushConsumerKeywords],
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: PushConsumer[list[StoredMessage]],
+            group: str,
+            *,
+            batch_size: int,
+            **keywords: Unpack[PushConsumerKeywords],
+        ) -> None: ...
+
+        def __init__(self, group: str, **keywords: Any) -> None: ...
 
     _handler_host: Host | None = None
     _stop: ConsumerStop | None = None
@@ -427,7 +453,7 @@ class PushConsumer(_Entered, PushConsumerFacade):
 
     def pause(self) -> None:
         """Pull nothing more until `resume`; what is cached is still consumed."""
-        self._host.call_soon(self._core.pause)
+        self._host.run(_soon(self._core.pause))
 
     def resume(self) -> None:
         """Pull again."""
@@ -559,15 +585,11 @@ async def _soon(call: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
 
 @contextlib.contextmanager
 def _sigterm_sets(event: threading.Event) -> Iterator[None]:
-    """Have SIGTERM end a `run`, where signals can be handled: in the main thread."""
+    """Let SIGTERM end a `run`, where signals can be handled: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        event.set()
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: event.set())
     try:
         yield
     finally:

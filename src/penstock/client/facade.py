@@ -15,7 +15,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
 from penstock.client.arguments import (
     ConsumerOptions,
@@ -41,6 +41,7 @@ from penstock.client.consuming.listeners import (
     HandlerFunction,
     is_coroutine_function,
 )
+from penstock.client.consuming.outcomes import ConsumeContext
 from penstock.client.consuming.pull_consumer import BATCH_SIZE, PullConsumerCore
 from penstock.client.consuming.pulling import FilterHook
 from penstock.client.consuming.push_consumer import PushConsumerCore
@@ -80,7 +81,16 @@ log = logging.getLogger(__name__)
 QueueListener = Callable[[str, frozenset[MessageQueue]], None]
 """Told when the queues of a topic change: the topic and what is held of it now."""
 
+_T = TypeVar("_T")
 _Function = TypeVar("_Function", bound=HandlerFunction)
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Handled = TypeVarWithDefault("Handled", default=Any)
+    """What a handler gets: one message, or a list of them; any of the two where it is not known."""
+else:
+    Handled = TypeVar("Handled")
+_Given = TypeVar("_Given")
 
 
 class Facade:
@@ -227,7 +237,36 @@ class ProducerFacade(Facade):
         return self._core.session.routes.publish_queues(topic)
 
 
-class PushConsumerFacade(Facade):
+class RegisterHandler(Protocol[_Given]):
+    """A decorator for a handler: a function of one message or, in batches, of a list of them."""
+
+    @overload
+    def __call__(self, function: Callable[[_Given], _T]) -> Callable[[_Given], _T]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[_Given, ConsumeContext], _T]
+    ) -> Callable[[_Given, ConsumeContext], _T]: ...
+
+
+class PushConsumerKeywords(ConsumerOptions, total=False):
+    """The keywords of push consumers but ``batch_size``, which decides what handlers get."""
+
+    namesrv: str | Iterable[str] | None
+    model: Model
+    start_from: str | Time
+    orderly: bool
+    allocation: str | AssignmentStrategy
+    threads: int
+    max_retries: int | None
+    instance: str | None
+    middleware: Sequence[Middleware]
+    filter_hooks: Sequence[FilterHook]
+    on_queues_changed: QueueListener | None
+    trace: bool | str
+
+
+class PushConsumerFacade(Facade, Generic[Handled]):
     """The settings, the handlers and the core of a push consumer."""
 
     _core: PushConsumerCore
@@ -290,12 +329,12 @@ class PushConsumerFacade(Facade):
 
     def on(
         self, topic: str, *, tags: str = "*", sql: str | None = None
-    ) -> Callable[[_Function], _Function]:
-        """Have the decorated function handle a topic.
+    ) -> RegisterHandler[Handled]:
+        """Register the decorated function as the handler of a topic.
 
-        ``tags`` is ``*`` or ``"a || b"``; ``sql`` an SQL92 expression over message properties
-        instead. The function gets one message, or a list of them with a ``batch_size`` above one.
-        It may be a coroutine function.
+        ``tags`` is ``*`` or ``"a || b"``; ``sql`` is an SQL92 expression over message properties
+        instead. The function gets one message, or with a ``batch_size`` above one a list of them,
+        and a `ConsumeContext` if it takes a second argument. It may be a coroutine function.
         """
         if not isinstance(topic, str):
             raise InvalidArgument(
@@ -313,7 +352,7 @@ class PushConsumerFacade(Facade):
                 self._host.call_soon(self._subscribe, wrapped, function, tags, sql)
             return function
 
-        return register
+        return cast("RegisterHandler[Handled]", register)
 
     def _subscribe(self, topic: str, function: HandlerFunction, tags: str, sql: str | None) -> None:
         self._core.subscribe(topic, function, tags=tags, sql=sql)

@@ -8,18 +8,41 @@ plain ones on threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, TypeVarTuple, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from penstock.client.arguments import Time
 from penstock.client.consuming.listeners import is_coroutine_function
 from penstock.client.facade import (
+    Handled,
     ProducerFacade,
     PullConsumerFacade,
     PushConsumerFacade,
+    PushConsumerKeywords,
     maybe_queue_set,
     seek_to,
 )
@@ -304,8 +327,30 @@ class Producer(_Entered, ProducerFacade):
         return list(await self._host.await_(self._core.queues(wrap(self._namespace, topic))))
 
 
-class PushConsumer(_Entered, PushConsumerFacade):
+class PushConsumer(_Entered, PushConsumerFacade[Handled]):
     """Calls handlers with the messages of its topics; keywords as in `penstock.PushConsumer`."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: PushConsumer[StoredMessage],
+            group: str,
+            *,
+            batch_size: Literal[1] = 1,
+            **keywords: Unpack[PushConsumerKeywords],
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: PushConsumer[list[StoredMessage]],
+            group: str,
+            *,
+            batch_size: int,
+            **keywords: Unpack[PushConsumerKeywords],
+        ) -> None: ...
+
+        def __init__(self, group: str, **keywords: Any) -> None: ...
 
     _stopping: asyncio.Task[None] | None = None
 
@@ -326,13 +371,14 @@ class PushConsumer(_Entered, PushConsumerFacade):
         await self._core.start()
 
     async def run(self) -> None:
-        """Consume until cancelled, or until `stop`; then finish what runs and leave.
+        """Consume until cancelled, SIGTERM or `stop`; then finish what runs and leave.
 
         It returns when everything is committed and the group left.
         """
         await self.start()
         try:
-            await self._stop_asked.wait()
+            with _sigterm_sets(self._stop_asked):
+                await self._stop_asked.wait()
         finally:
             await self.stop()
 
@@ -368,9 +414,9 @@ class PushConsumer(_Entered, PushConsumerFacade):
         finally:
             await lease.release_async()
 
-    def pause(self) -> None:
+    async def pause(self) -> None:
         """Pull nothing more until `resume`; what is cached is still consumed."""
-        self._host.call_soon(self._core.pause)
+        await self._host.await_(_soon(self._core.pause))
 
     async def resume(self) -> None:
         """Pull again."""
@@ -489,3 +535,20 @@ class PullConsumer(_Entered, PullConsumerFacade):
 async def _soon(call: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
     """Run a plain function on the session's loop."""
     return call(*args)
+
+
+@contextlib.contextmanager
+def _sigterm_sets(event: asyncio.Event) -> Iterator[None]:
+    """Let SIGTERM end a `run`, where the loop can handle signals and the program does not."""
+    loop = asyncio.get_running_loop()
+    is_handled = False
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # Loops of other threads, and of other systems than Unix, have no signals.
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(signal.SIGTERM, event.set)
+            is_handled = True
+    try:
+        yield
+    finally:
+        if is_handled:
+            loop.remove_signal_handler(signal.SIGTERM)

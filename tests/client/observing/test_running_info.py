@@ -103,7 +103,7 @@ async def test_an_idle_consumer_names_no_message_and_the_time() -> None:
             assert said[RunningExtension.PAUSED] == "false"
             assert said[RunningExtension.STOPPED_QUEUES] == "{}"
             assert abs(int(said[RunningExtension.CLOCK]) - mq.clock.time_ms()) < 100
-            consumer.pause()
+            await consumer.pause()
             assert (await told(mq, consumer))[RunningExtension.PAUSED] == "true"
 
 
