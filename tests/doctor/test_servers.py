@@ -10,7 +10,7 @@ from tests.support.stage import Stage, in_virtual_time
 
 from penstock import aio, doctor
 from penstock.doctor import Severity, Thresholds
-from penstock.protocol.bodies.registration import RegisterBroker
+from penstock.protocol.bodies.registration import RegisterBrokerBody
 from penstock.protocol.bodies.topics import TopicConfigTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers import nameserver as asks
@@ -105,7 +105,7 @@ async def test_an_entry_that_leads_to_another_broker_is_told(tmp_path: Path) -> 
         wire = await stage.connect(server)
         address = f"127.0.0.1:{broker.port}"
         header = asks.RegisterBroker("broker-old", address, "DefaultCluster", address, 0)
-        await wire.ok(RequestCode.REGISTER_BROKER, header, RegisterBroker(TopicConfigTable()))
+        await wire.ok(RequestCode.REGISTER_BROKER, header, RegisterBrokerBody(TopicConfigTable()))
         async with aio.Admin(namesrv=server.address) as admin:
             found = only(await doctor.examine_cluster(admin), "stale-registration")
         assert found.evidence["broker"] == "broker-old"

@@ -17,7 +17,11 @@ from penstock.nameserver import NameServer
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.common import DataVersion, KvTable, TopicList
 from penstock.protocol.bodies.config_text import ConfigText
-from penstock.protocol.bodies.registration import RegisterBroker, body_crc32, encode_registration
+from penstock.protocol.bodies.registration import (
+    RegisterBrokerBody,
+    body_crc32,
+    encode_registration,
+)
 from penstock.protocol.bodies.routes import BrokerMemberGroup, ClusterInfo, TopicRouteData
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode
@@ -37,9 +41,9 @@ BROKER = asks.RegisterBroker(
 )
 
 
-def table(*names: str, counter: int = 1, queues: int = 4) -> RegisterBroker:
+def table(*names: str, counter: int = 1, queues: int = 4) -> RegisterBrokerBody:
     configs = {name: TopicConfig(name, queues, queues) for name in names}
-    return RegisterBroker(TopicConfigTable(configs, DataVersion(counter, 1_700_000_000_000, 0)))
+    return RegisterBrokerBody(TopicConfigTable(configs, DataVersion(counter, 1_700_000_000_000, 0)))
 
 
 async def register(
@@ -225,7 +229,7 @@ async def test_one_odd_topic_costs_no_other_its_route(
         "Broken": TopicConfig("Broken", 4, 4, perm=1 << 40),
     }
     table = TopicConfigTable(topics, DataVersion(1, 1, 0))
-    body = encode_registration(RegisterBroker(table), compressed=compressed)
+    body = encode_registration(RegisterBrokerBody(table), compressed=compressed)
     if version == 30:
         body = encode_body(table)
     async with await Wire.connect(server.port, version=version) as wire:
@@ -328,7 +332,7 @@ async def test_topics_of_units_are_listed(wire: Wire, code: int, names: set[str]
         name: TopicConfig(name, topic_sys_flag=flag)
         for name, flag in (("plain", 0), ("unit", 1), ("sub", 2), ("both", 3))
     }
-    body = RegisterBroker(TopicConfigTable(configs, DataVersion(1, 1, 0)))
+    body = RegisterBrokerBody(TopicConfigTable(configs, DataVersion(1, 1, 0)))
     await wire.ok(RequestCode.REGISTER_BROKER, BROKER, body)
     assert set(json_body(TopicList, await wire.ok(code)).topic_list) == names
 

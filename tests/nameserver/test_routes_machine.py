@@ -131,7 +131,7 @@ class NameServer(RuleBasedStateMachine):
             assert route.queues
             assert [b.broker_name for b in route.brokers] == [q.broker_name for q in route.queues]
             assert all(b.broker_name in brokers for b in route.brokers)
-            data = TopicRouteData.of(route)
+            data = TopicRouteData.from_model(route)
             assert decode_body(TopicRouteData, encode_body(data)) == data
 
     @invariant()

@@ -14,7 +14,7 @@ from tests.support.wire import Wire, json_body
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import LifecycleError, ListenFailed
 from penstock.nameserver import NameServer, NameServerConfig
-from penstock.protocol.bodies.registration import RegisterBroker
+from penstock.protocol.bodies.registration import RegisterBrokerBody
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode
@@ -34,7 +34,7 @@ SMALL = StoreConfig(
     max_index_num=400,
 )
 REGISTER = asks.RegisterBroker("broker-a", "10.0.0.5:10911", "DefaultCluster", "10.0.0.5:10912", 0)
-TOPICS = RegisterBroker(TopicConfigTable({"T": TopicConfig("T"), "U": TopicConfig("U")}))
+TOPICS = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T"), "U": TopicConfig("U")}))
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 

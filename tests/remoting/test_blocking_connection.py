@@ -11,13 +11,13 @@ import pytest
 
 from penstock.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from penstock.protocol.commands import RESPONSE, Command, encode_command
-from penstock.remoting.blocking_connection import Line
+from penstock.remoting.blocking_connection import BlockingConnection
 
 ASK = 105
 
 
 @contextlib.contextmanager
-def server(serve: Callable[[socket.socket], None]) -> Iterator[Line]:
+def server(serve: Callable[[socket.socket], None]) -> Iterator[BlockingConnection]:
     """A line to a server that treats its one connection like this."""
 
     def run() -> None:
@@ -28,7 +28,7 @@ def server(serve: Callable[[socket.socket], None]) -> Iterator[Line]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        line = Line(f"127.0.0.1:{listener.getsockname()[1]}", 5)
+        line = BlockingConnection(f"127.0.0.1:{listener.getsockname()[1]}", 5)
         try:
             yield line
         finally:
@@ -136,4 +136,4 @@ def test_an_address_where_nobody_listens_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(ConnectFailed, match=address):
-        Line(address, 5)
+        BlockingConnection(address, 5)

@@ -16,7 +16,7 @@ from penstock.remoting import Limits, Peer
 from penstock.remoting import listener as listener_module
 from penstock.remoting.listener import SniffingListener, bind, listen_failed
 from penstock.remoting.tls import TlsMode
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.write_batch import WriteBatch
 from penstock.testing.eventually import eventually
 
 
@@ -25,7 +25,7 @@ def make_peer() -> Peer:
     return Peer(
         lambda _peer, request: reply(request),
         limits=Limits(),
-        turn=Turn(loop),
+        write_batch=WriteBatch(loop),
         loop=loop,
         accepted=True,
     )

@@ -12,7 +12,7 @@ from penstock.protocol.commands import Buffer, Command, decode_command, reply
 from penstock.protocol.frames import FrameDecoder
 from penstock.remoting import Limits
 from penstock.remoting.outgoing import LARGE, Outgoing, join_small
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.write_batch import WriteBatch
 from penstock.testing.virtual import run_virtual
 
 
@@ -50,10 +50,10 @@ class Output:
     def __init__(self, limits: Limits | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.transport = RecordingTransport()
-        self.turn = Turn(loop)
+        self.batch = WriteBatch(loop)
         self.cuts: list[str] = []
         self.outgoing = Outgoing(
-            loop, self.transport, limits or Limits(), self.turn, self.cuts.append
+            loop, self.transport, limits or Limits(), self.batch, self.cuts.append
         )
 
 

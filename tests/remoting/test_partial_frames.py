@@ -9,7 +9,7 @@ from tests.support.raw_connection import RawConnection
 
 from penstock.protocol.commands import Command, encode_command, reply
 from penstock.remoting import Limits, Peer, Server
-from penstock.remoting.partial_frames import UnfinishedFrames
+from penstock.remoting.partial_frames import PartialFrames
 from penstock.testing.eventually import eventually
 
 KIB = 1024
@@ -32,7 +32,7 @@ def echo(_peer: Peer, request: Command) -> Command:
 
 
 def test_the_frame_that_takes_longest_goes_first() -> None:
-    frames = UnfinishedFrames(100)
+    frames = PartialFrames(100)
     slow, steady, quick = Gatherer(), Gatherer(), Gatherer()
     frames.note(slow, 10)
     frames.note(steady, 40)
@@ -51,7 +51,7 @@ def test_the_frame_that_takes_longest_goes_first() -> None:
 
 
 def test_one_frame_beyond_the_bound_goes_by_itself() -> None:
-    frames = UnfinishedFrames(100)
+    frames = PartialFrames(100)
     huge = Gatherer()
     frames.note(huge, 101)
     assert (len(huge.reasons), frames.total) == (1, 0)
@@ -62,9 +62,9 @@ async def test_half_frames_on_many_connections_stay_within_the_bound() -> None:
         for _ in range(6):
             raw = await stack.enter_async_context(await RawConnection.open(server.port))
             await raw.send(HALF)
-            await eventually(lambda: server._unfinished.total >= len(HALF))
+            await eventually(lambda: server._partial_frames.total >= len(HALF))
         await eventually(lambda: len(server.peers) == 2)
-        assert server._unfinished.total == 2 * len(HALF)
+        assert server._partial_frames.total == 2 * len(HALF)
         # An honest client with a frame in pieces is served.
         body = bytes(140 * KIB)
         async with await RawConnection.open(server.port) as honest:
@@ -72,7 +72,7 @@ async def test_half_frames_on_many_connections_stay_within_the_bound() -> None:
             assert (answer.request_id, answer.body) == (7, body)
         await stack.aclose()
         await eventually(lambda: not server.peers)
-        assert server._unfinished.total == 0
+        assert server._partial_frames.total == 0
 
 
 async def test_a_frame_that_ends_is_counted_no_more() -> None:
@@ -83,17 +83,17 @@ async def test_a_frame_that_ends_is_counted_no_more() -> None:
         frame = encode_command(Command(11, 1, body=bytes(100 * KIB)))
         for _ in range(5):
             await raw.send(frame[:-1])
-            await eventually(lambda: server._unfinished.total == len(frame) - 1)
+            await eventually(lambda: server._partial_frames.total == len(frame) - 1)
             await raw.send(frame[-1:])
             assert (await raw.receive()).request_id == 1
-            assert server._unfinished.total == 0
+            assert server._partial_frames.total == 0
 
 
 async def test_a_lost_connection_keeps_nothing_of_its_frame() -> None:
     async with Server(echo, limits=LIMITS) as server:
         raw = await RawConnection.open(server.port)
         await raw.send(HALF)
-        await eventually(lambda: server._unfinished.total == len(HALF))
+        await eventually(lambda: server._partial_frames.total == len(HALF))
         [peer] = server.peers
         raw.abort()
         await eventually(lambda: not server.peers)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.remoting.protocol_guess import guess_stranger
+from penstock.remoting.protocol_guess import guess_protocol
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from penstock.remoting.protocol_guess import guess_stranger
     ],
 )
 def test_the_first_bytes_tell_who_it_may_be(data: bytes, who: str) -> None:
-    assert who in guess_stranger(data)
+    assert who in guess_protocol(data)

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ConnectionLost, DiskFull
 from penstock.protocol.commands import Command, reply
 from penstock.remoting import Peer, Pool, Promise, Server
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.write_batch import WriteBatch
 
 
 class Output:
@@ -30,9 +30,9 @@ class Output:
 
 async def test_the_turn_ends_once_for_all_connections() -> None:
     events: list[str] = []
-    turn = Turn(asyncio.get_running_loop(), lambda: events.append("before"))
-    turn.add(Output(events, "a"))
-    turn.add(Output(events, "b"))
+    batch = WriteBatch(asyncio.get_running_loop(), lambda: events.append("before"))
+    batch.add(Output(events, "a"))
+    batch.add(Output(events, "b"))
     assert events == []
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -46,11 +46,11 @@ async def test_what_is_said_because_of_what_precedes_leaves_in_the_same_turn() -
     def complete() -> None:
         events.append("before")
         if len(events) == 1:
-            turn.add(late)
+            batch.add(late)
 
-    turn = Turn(asyncio.get_running_loop(), complete)
-    turn.add(Output(events, "a"))
-    turn.end()
+    batch = WriteBatch(asyncio.get_running_loop(), complete)
+    batch.add(Output(events, "a"))
+    batch.end()
     assert events == ["before", "flush a", "flush waiting for it"]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -61,12 +61,12 @@ async def test_what_is_said_before_a_failure_does_not_leave_either() -> None:
     events: list[str] = []
 
     def fail() -> None:
-        turn.add(Output(events, "b"))
+        batch.add(Output(events, "b"))
         raise OSError("no space left on device")
 
-    turn = Turn(asyncio.get_running_loop(), fail)
-    turn.add(Output(events, "a"))
-    turn.end()
+    batch = WriteBatch(asyncio.get_running_loop(), fail)
+    batch.add(Output(events, "a"))
+    batch.end()
     assert [event.partition(":")[0] for event in events] == ["withhold a", "withhold b"]
     await asyncio.sleep(0)
     assert len(events) == 2
@@ -74,9 +74,9 @@ async def test_what_is_said_before_a_failure_does_not_leave_either() -> None:
 
 async def test_ending_a_turn_early_leaves_nothing_for_its_end() -> None:
     events: list[str] = []
-    turn = Turn(asyncio.get_running_loop(), lambda: events.append("before"))
-    turn.add(Output(events, "a"))
-    turn.end()
+    batch = WriteBatch(asyncio.get_running_loop(), lambda: events.append("before"))
+    batch.add(Output(events, "a"))
+    batch.end()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert events == ["before", "flush a"]
@@ -86,10 +86,10 @@ async def test_output_that_cannot_be_written_does_not_keep_the_others_from_their
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     events: list[str] = []
-    turn = Turn(asyncio.get_running_loop())
-    turn.add(Output(events, "a", broken=True))
-    turn.add(Output(events, "b"))
-    turn.end()
+    batch = WriteBatch(asyncio.get_running_loop())
+    batch.add(Output(events, "a", broken=True))
+    batch.add(Output(events, "b"))
+    batch.end()
     assert events == ["withhold a: its output could not be written", "flush b"]
     assert "output cannot be written" in caplog.text
 

@@ -48,7 +48,7 @@ from penstock.protocol.bodies.pop import (
     RequestModes,
     SetRequestMode,
 )
-from penstock.protocol.bodies.registration import RegisterBroker
+from penstock.protocol.bodies.registration import RegisterBrokerBody
 from penstock.protocol.bodies.routes import BrokerMemberGroup, ClusterInfo, TopicRouteData
 from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
 from penstock.protocol.bodies.stats import (
@@ -383,7 +383,7 @@ REQUEST_BODIES: dict[int, type] = {
     RequestCode.LOCK_BATCH_MQ: LockBatch,
     RequestCode.UNLOCK_BATCH_MQ: LockBatch,
     RequestCode.CHECK_CLIENT_CONFIG: CheckClientConfig,
-    RequestCode.REGISTER_BROKER: RegisterBroker,
+    RequestCode.REGISTER_BROKER: RegisterBrokerBody,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: TopicRouteData,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: ResetOffsets,

@@ -483,7 +483,7 @@ class _ScriptedNameServer(ScriptedServer):
         route = self._cluster.route((request.ext or {})["topic"])
         if route is None:
             return Command(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
-        return Command(ResponseCode.SUCCESS, body=encode_body(TopicRouteData.of(route)))
+        return Command(ResponseCode.SUCCESS, body=encode_body(TopicRouteData.from_model(route)))
 
 
 def pull_result(

@@ -25,8 +25,7 @@ from penstock.model.names import INHERIT, READ, WRITE
 from penstock.model.route import MASTER_ID
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.common import KvTable
-from penstock.protocol.bodies.registration import V5_0_0
-from penstock.protocol.bodies.registration import RegisterBroker as RegisteredTopics
+from penstock.protocol.bodies.registration import V5_0_0, RegisterBrokerBody
 from penstock.protocol.bodies.routes import QueueData, TopicRouteData
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode, ResponseCode, response_name
@@ -224,7 +223,7 @@ class NameServerRegistrar(Service):
         return Command(
             RequestCode.REGISTER_BROKER,
             ext=encode_header(header),
-            body=encode_body(RegisteredTopics(self._table())),
+            body=encode_body(RegisterBrokerBody(self._table())),
         )
 
     def _table(self) -> TopicConfigTable:

@@ -150,7 +150,7 @@ def members(group: str) -> Request[tuple[str, ...]]:
 def check_filter(client_id: str, group: str, subscription: Subscription) -> Request[None]:
     """Have a broker check a SQL92 expression before it is used."""
     body = bodies.clients.CheckClientConfig(
-        client_id, group, bodies.common.SubscriptionData.of(subscription)
+        client_id, group, bodies.common.SubscriptionData.from_model(subscription)
     )
     return Request(
         code=RequestCode.CHECK_CLIENT_CONFIG,

@@ -97,7 +97,7 @@ def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
                 expected="a topic that some broker has registered",
                 hint=f"penstock topic create {ask.topic}",
             )
-        data = TopicRouteData.of(route)
+        data = TopicRouteData.from_model(route)
         if is_literal:
             brokers = tuple(broker.without_words() for broker in data.broker_datas)
             data = replace(data, broker_datas=brokers)

@@ -155,7 +155,7 @@ class RouteTable:
     def cluster_info(self) -> ClusterInfo:
         """Every broker, and the broker names of each cluster."""
         return ClusterInfo(
-            {name: BrokerData.of(broker) for name, broker in self._brokers.items()},
+            {name: BrokerData.from_model(broker) for name, broker in self._brokers.items()},
             {cluster: tuple(names) for cluster, names in self._clusters().items()},
         )
 

@@ -23,7 +23,7 @@ _SPAN: Final = Struct("ll")
 """The kernel's ``struct timeval``: seconds and microseconds."""
 
 
-class Line:
+class BlockingConnection:
     """One plain connection. After an error it is closed: an answer may still be under way."""
 
     __slots__ = ("_frames", "_poll", "_request_id", "_seconds", "_socket", "address")

@@ -22,8 +22,8 @@ from penstock.protocol.frames import FrameDecoder
 from penstock.remoting.addresses import format_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.outgoing import Outgoing
-from penstock.remoting.partial_frames import UnfinishedFrames
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.partial_frames import PartialFrames
+from penstock.remoting.write_batch import WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +48,10 @@ class Connection(asyncio.Protocol):
         "_limits",
         "_loop",
         "_outgoing",
+        "_partial_frames",
         "_timer",
         "_transport",
-        "_turn",
-        "_unfinished",
+        "_write_batch",
         "close_reason",
         "data",
         "has_spoken",
@@ -67,17 +67,17 @@ class Connection(asyncio.Protocol):
         self,
         *,
         limits: Limits,
-        turn: Turn,
+        write_batch: WriteBatch,
         loop: asyncio.AbstractEventLoop,
         accepted: bool,
-        unfinished: UnfinishedFrames | None = None,
+        partial_frames: PartialFrames | None = None,
     ) -> None:
         self._limits = limits
-        self._turn = turn
+        self._write_batch = write_batch
         self._loop = loop
         self._accepted = accepted
         self._decoder = FrameDecoder(limits.max_frame_bytes)
-        self._unfinished = unfinished
+        self._partial_frames = partial_frames
         self._is_gathering = False
         self._close_callbacks: list[Callable[[], None]] = []
         self._heard_at = loop.time()
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         self.remote = format_address(transport.get_extra_info("peername"))
         self.local = format_address(transport.get_extra_info("sockname"))
         _tune(transport.get_extra_info("socket"))
-        self._outgoing = Outgoing(self._loop, transport, self._limits, self._turn, self._cut)
+        self._outgoing = Outgoing(self._loop, transport, self._limits, self._write_batch, self._cut)
         self.is_closed = False
         self.close_reason = ""
         patience = self._limits.first_frame_seconds if self._accepted else self._limits.idle_seconds
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
 
         What was answered so far is sent; the transport closes by itself after this.
         """
-        self._turn.end()
+        self._write_batch.end()
         self._leave("closed by the other side")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -206,8 +206,8 @@ class Connection(asyncio.Protocol):
         """Have the server know how much of a frame that came in pieces is there."""
         size = self._decoder.buffered
         self._is_gathering = size > 0
-        if self._unfinished is not None:
-            self._unfinished.note(self, size)
+        if self._partial_frames is not None:
+            self._partial_frames.note(self, size)
 
     def _end(self, reason: str) -> None:
         """Note why it ended, first reason wins, and see to it that the end comes in time."""
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         self._end(reason)
 
     def _close_now(self) -> None:
-        self._turn.end()
+        self._write_batch.end()
         self._transport.close()
 
     def _close_overdue(self) -> None:

@@ -11,7 +11,7 @@ from penstock.errors import IllegalMessage
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import RESPONSE, Buffer, Command, body_size, encode_head
 from penstock.remoting.limits import Limits
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.write_batch import WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Outgoing:
         "_taken_before",
         "_takes_lists",
         "_transport",
-        "_turn",
+        "_write_batch",
         "_written_total",
         "flushed",
         "flushed_at",
@@ -51,13 +51,13 @@ class Outgoing:
         loop: asyncio.AbstractEventLoop,
         transport: asyncio.Transport,
         limits: Limits,
-        turn: Turn,
+        write_batch: WriteBatch,
         cut: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._transport = transport
         self._limits = limits
-        self._turn = turn
+        self._write_batch = write_batch
         self._cut = cut
         self._parts: list[Buffer] = []
         self._has_large = False
@@ -92,7 +92,7 @@ class Outgoing:
             self._add_in_parts(command)
         if not self._is_in_turn:
             self._is_in_turn = True
-            self._turn.add(self)
+            self._write_batch.add(self)
 
     def add_frame(self, frame: bytes) -> None:
         """Send a frame that is encoded already when the turn ends."""
@@ -100,7 +100,7 @@ class Outgoing:
         self.size += len(frame)
         if not self._is_in_turn:
             self._is_in_turn = True
-            self._turn.add(self)
+            self._write_batch.add(self)
 
     def _add_in_parts(self, command: Command) -> None:
         body = command.body

@@ -17,7 +17,7 @@ class Gathering(Protocol):
         """Let go of the frame, which ends the connection."""
 
 
-class UnfinishedFrames:
+class PartialFrames:
     """Who gathers how much; the frame that began first stands first."""
 
     __slots__ = ("_limit", "_sizes", "total")

@@ -40,11 +40,11 @@ from penstock.protocol.commands import ONEWAY, RESPONSE, Command, decode_command
 from penstock.protocol.frames import JSON, BareFrame
 from penstock.remoting.connection import Connection
 from penstock.remoting.limits import Limits
-from penstock.remoting.partial_frames import UnfinishedFrames
+from penstock.remoting.partial_frames import PartialFrames
 from penstock.remoting.pending import Done, PendingRequests, finish
 from penstock.remoting.promise import Promise, error_answer
-from penstock.remoting.protocol_guess import SHOWN_BYTES, guess_stranger
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.protocol_guess import SHOWN_BYTES, guess_protocol
+from penstock.remoting.write_batch import WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +101,19 @@ class Peer(Connection):
         handler: Handler,
         *,
         limits: Limits,
-        turn: Turn,
+        write_batch: WriteBatch,
         loop: asyncio.AbstractEventLoop,
         accepted: bool,
         opened: PeerHook | None = None,
         shortcuts: Mapping[bytes, Shortcut] = _NO_SHORTCUTS,
-        unfinished: UnfinishedFrames | None = None,
+        partial_frames: PartialFrames | None = None,
     ) -> None:
         super().__init__(
-            limits=limits, turn=turn, loop=loop, accepted=accepted, unfinished=unfinished
+            limits=limits,
+            write_batch=write_batch,
+            loop=loop,
+            accepted=accepted,
+            partial_frames=partial_frames,
         )
         self._handler = handler
         self._opened = opened
@@ -375,7 +379,7 @@ class Peer(Connection):
             self.remote,
             error,
             bytes(data[:SHOWN_BYTES]),
-            "a RocketMQ peer out of step" if self.has_spoken else guess_stranger(data),
+            "a RocketMQ peer out of step" if self.has_spoken else guess_protocol(data),
         )
         self._backlog.clear()
         self.close(f"bytes that are no RocketMQ frames: {error.what}")

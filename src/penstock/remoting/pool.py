@@ -17,7 +17,7 @@ from penstock.remoting.addresses import parse_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.peer import Handler, Peer, PeerHook
 from penstock.remoting.tls import GOODBYE_SECONDS, Tls
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.write_batch import WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Pool:
         self._chance = chance
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
-        self._turn: Turn | None = None
+        self._write_batch: WriteBatch | None = None
         self._peers: dict[str, Peer] = {}
         self._connecting: dict[str, asyncio.Task[Peer]] = {}
         self._troubles: dict[str, _Trouble] = {}
@@ -171,14 +171,18 @@ class Pool:
     async def _connect(self, address: str) -> Peer:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
-        if self._turn is None:
-            self._turn = Turn(loop)
-        turn = self._turn
+        if self._write_batch is None:
+            self._write_batch = WriteBatch(loop)
+        write_batch = self._write_batch
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, peer = await loop.create_connection(
                     lambda: Peer(
-                        self._handler, limits=self._limits, turn=turn, loop=loop, accepted=False
+                        self._handler,
+                        limits=self._limits,
+                        write_batch=write_batch,
+                        loop=loop,
+                        accepted=False,
                     ),
                     host,
                     port,

@@ -16,7 +16,7 @@ _HTTP_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", 
 SHOWN_BYTES = 16
 
 
-def guess_stranger(data: bytes) -> str:
+def guess_protocol(data: bytes) -> str:
     """Who most probably sent ``data`` to a remoting port."""
     for greeting, who in _GREETINGS:
         if data.startswith(greeting):

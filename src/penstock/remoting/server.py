@@ -13,11 +13,11 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, reply
 from penstock.remoting.limits import Limits
 from penstock.remoting.listener import Listener, PlainListener, SniffingListener
-from penstock.remoting.partial_frames import UnfinishedFrames
+from penstock.remoting.partial_frames import PartialFrames
 from penstock.remoting.peer import Handler, Peer, PeerHook, Shortcut
 from penstock.remoting.promise import Promise
 from penstock.remoting.tls import ServerTls
-from penstock.remoting.write_batch import Turn
+from penstock.remoting.write_batch import WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Server:
         self._host = host
         self._first_port = port
         self._limits = limits or Limits()
-        self._unfinished = UnfinishedFrames(self._limits.max_unfinished_bytes)
+        self._partial_frames = PartialFrames(self._limits.max_unfinished_bytes)
         self._tls = tls
         # Reading certificates now makes a wrong path an error of the configuration.
         self._tls_context = tls.context() if tls is not None else None
@@ -63,7 +63,7 @@ class Server:
         self._on_disconnect = on_disconnect
         self._before_write = before_write
         self._listeners: list[Listener] = []
-        self._turn: Turn | None = None
+        self._write_batch: WriteBatch | None = None
         self._is_stopping = False
         self._all_gone = asyncio.Event()
         self._refused = 0
@@ -91,18 +91,18 @@ class Server:
 
     async def start(self) -> None:
         """Listen on the port; raises `ListenFailed`."""
-        if self._turn is not None:
+        if self._write_batch is not None:
             raise LifecycleError("the server was started twice", hint="make a new one")
-        self._turn = Turn(asyncio.get_running_loop(), self._before_write)
+        self._write_batch = WriteBatch(asyncio.get_running_loop(), self._before_write)
         try:
             await self.listen(self._first_port)
         except BaseException:
-            self._turn = None
+            self._write_batch = None
             raise
 
     async def listen(self, port: int) -> int:
         """Listen on one more port, for the same handler; return its number."""
-        if self._turn is None or self._is_stopping:
+        if self._write_batch is None or self._is_stopping:
             raise LifecycleError("the server does not run", hint="await server.start() first")
         listener: Listener
         if self._tls is None or self._tls_context is None:
@@ -134,7 +134,7 @@ class Server:
         ``handler`` serves the requests that come in meanwhile; `go_away` makes one that sends
         newer clients elsewhere.
         """
-        if self._turn is None or self._is_stopping:
+        if self._write_batch is None or self._is_stopping:
             return
         self._is_stopping = True
         for listener in self._listeners:
@@ -146,7 +146,7 @@ class Server:
         try:
             await self._drain(drain_seconds)
         finally:
-            self._turn.end()
+            self._write_batch.end()
             for peer in list(self._peers):
                 peer.close("the server stops")
         if self._peers:
@@ -184,16 +184,16 @@ class Server:
     # ------------------------------------------------------------------------ peers
 
     def _make_peer(self) -> Peer:
-        assert self._turn is not None
+        assert self._write_batch is not None
         return Peer(
             self._handler,
             limits=self._limits,
-            turn=self._turn,
+            write_batch=self._write_batch,
             loop=asyncio.get_running_loop(),
             accepted=True,
             opened=self._take_in,
             shortcuts=self._shortcuts,
-            unfinished=self._unfinished,
+            partial_frames=self._partial_frames,
         )
 
     def _take_in(self, peer: Peer) -> None:

@@ -29,7 +29,7 @@ class Gathered(Protocol):
         """Never send it; the connection cannot go on without it."""
 
 
-class Turn:
+class WriteBatch:
     """Ends the loop turns of all connections of one server or pool."""
 
     __slots__ = ("_before_write", "_gathered", "_loop")

@@ -17,7 +17,7 @@ from penstock.broker.tables.topics import (
 )
 from penstock.errors import RequestRefused, TopicNotFound
 from penstock.protocol.bodies.codec import decode_body, encode_body
-from penstock.protocol.bodies.registration import RegisterBroker
+from penstock.protocol.bodies.registration import RegisterBrokerBody
 from penstock.protocol.bodies.topics import MAX_QUEUES, TopicConfigTable
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.frames import MAX_FRAME_BYTES
@@ -252,7 +252,7 @@ def test_the_fullest_table_can_be_registered_in_one_frame() -> None:
         topics.ensure(f"%RETRY%{len(topics)}-".ljust(MAX_TOPIC_LENGTH, "g"), queues)
     with pytest.raises(RequestRefused, match=f"at most {MAX_TOPICS}"):
         topics.ensure("%DLQ%g", 1)
-    body = encode_body(RegisterBroker(topics.table()))
+    body = encode_body(RegisterBrokerBody(topics.table()))
     assert len(body) < MAX_FRAME_BYTES - 64 * 1024
     # What is there may still be changed, and loaded again with all that a broker needs.
     topics.put(topic_config("TBW102", 2, 2))

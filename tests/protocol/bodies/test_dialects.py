@@ -30,7 +30,7 @@ from penstock.protocol.bodies.offsets import ResetOffsets
 from penstock.protocol.bodies.pop import BatchAck, BatchAckEntry, QueueAssignments, bits_of
 from penstock.protocol.bodies.registration import (
     MAX_INFLATED,
-    RegisterBroker,
+    RegisterBrokerBody,
     body_crc32,
     decode_registration,
     encode_registration,
@@ -173,7 +173,7 @@ class TestHeartbeats:
         model = Subscription(
             "T", "a || b", 7, "TAG", frozenset({"b", "a"}), frozenset({97, 98}), False
         )
-        data = SubscriptionData.of(model)
+        data = SubscriptionData.from_model(model)
         assert data.tags_set == ("a", "b")
         assert data.subscription() == model
 
@@ -185,14 +185,14 @@ class TestRoutes:
     )
 
     def test_a_written_route_can_be_split_as_text_by_the_go_client(self) -> None:
-        text = encode_body(TopicRouteData.of(self.ROUTE))
+        text = encode_body(TopicRouteData.from_model(self.ROUTE))
         assert b'"brokerAddrs":{"0":"10.0.0.5:10911","1":"10.0.0.6:10911"}' in text
         assert b" " not in text
         assert b'"filterServerTable":{}' in text
         assert b"null" not in text
 
     def test_a_route_can_be_written_as_older_java_servers_write_it(self) -> None:
-        text = encode_body(TopicRouteData.of(self.ROUTE), bare_integer_keys=True)
+        text = encode_body(TopicRouteData.from_model(self.ROUTE), bare_integer_keys=True)
         assert b'{0:"10.0.0.5:10911",1:"10.0.0.6:10911"}' in text
         assert decode_body(TopicRouteData, text).route() == self.ROUTE
 
@@ -203,7 +203,7 @@ class TestRoutes:
         )
         broker = decode_body(BrokerData, text)
         assert broker.broker() == BrokerRoute("b", "c", {0: "a:1"}, True, "z")
-        assert encode_body(BrokerData.of(broker.broker())) == text
+        assert encode_body(BrokerData.from_model(broker.broker())) == text
 
     def test_consume_stats_of_vector_17(self) -> None:
         text = (
@@ -238,7 +238,7 @@ class TestRegistration:
         assert decode_registration(DEFLATED, compressed=False, version=513) == plain
 
     def test_4_9_writes_five_items_a_topic_and_no_mappings(self) -> None:
-        body = RegisterBroker(TopicConfigTable({"T": TopicConfig("T", 2, 3, 6)}), ("f:1",))
+        body = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T", 2, 3, 6)}), ("f:1",))
         data = encode_registration(body, compressed=True, version=407)
         stream = zlib.decompress(data)
         assert b"\x00\x00\x00\x12T 2 3 6 SINGLE_TAG\x00\x00\x00\x07" in stream
@@ -247,10 +247,10 @@ class TestRegistration:
 
     def test_an_ancient_broker_sends_the_bare_table(self) -> None:
         table = TopicConfigTable({"T": TopicConfig("T", 2, 3, 6)})
-        assert decode_registration(encode_body(table), version=36) == RegisterBroker(table)
+        assert decode_registration(encode_body(table), version=36) == RegisterBrokerBody(table)
 
     def test_no_body_means_no_topics(self) -> None:
-        assert decode_registration(b"") == RegisterBroker()
+        assert decode_registration(b"") == RegisterBrokerBody()
 
     def test_the_mappings_may_be_missing(self) -> None:
         body = decode_registration(zlib.compress(STREAM[:-4]), compressed=True, version=513)

@@ -20,7 +20,7 @@ from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.bodies.groups import SubscriptionGroupTable
 from penstock.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from penstock.protocol.bodies.registration import (
-    RegisterBroker,
+    RegisterBrokerBody,
     body_crc32,
     decode_registration,
     encode_registration,
@@ -110,7 +110,7 @@ def test_every_family_is_among_the_samples() -> None:
         "ConsumerRunningInfo",
         "HeartbeatData",
         "QueueAssignments",
-        "RegisterBroker",
+        "RegisterBrokerBody",
         "SubscriptionGroupTable",
         "TopicConfigTable",
         "TopicRouteData",
@@ -159,7 +159,7 @@ def test_compressed_registrations_of_both_releases_are_among_the_samples() -> No
 def test_a_route_becomes_a_model_and_back(sample: Sample) -> None:
     data = decode_body(TopicRouteData, sample.body)
     route = data.route()
-    again = TopicRouteData.of(route)
+    again = TopicRouteData.from_model(route)
     assert again.route() == route
     assert again.queue_datas == data.queue_datas
     assert route.publish_queues("T") or not any(q.perm & 2 for q in data.queue_datas)
@@ -170,7 +170,7 @@ def test_subscriptions_become_models_and_back(sample: Sample) -> None:
     for consumer in decode_body(HeartbeatData, sample.body).consumer_data_set:
         for data in consumer.subscription_data_set:
             model = data.subscription()
-            assert type(data).of(model).subscription() == model
+            assert type(data).from_model(model).subscription() == model
             assert model.tags == set(data.tags_set)
 
 
@@ -219,4 +219,4 @@ def test_the_tables_name_classes_that_can_be_compiled() -> None:
     for table in (REQUEST_BODIES, RESPONSE_BODIES):
         for cls in table.values():
             assert dataclasses.is_dataclass(cls)
-    assert from_json(RegisterBroker, {}) == RegisterBroker()
+    assert from_json(RegisterBrokerBody, {}) == RegisterBrokerBody()

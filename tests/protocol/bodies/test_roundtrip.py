@@ -25,7 +25,7 @@ from penstock.protocol.bodies.codec import (
 )
 from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.bodies.registration import (
-    RegisterBroker,
+    RegisterBrokerBody,
     decode_registration,
     encode_registration,
 )
@@ -155,7 +155,7 @@ names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=" ")
 def test_a_compressed_registration_keeps_what_its_format_holds(
     data: st.DataObject, version: int
 ) -> None:
-    body: RegisterBroker = data.draw(bodies_of(RegisterBroker))
+    body: RegisterBrokerBody = data.draw(bodies_of(RegisterBrokerBody))
     named = {
         name: dataclasses.replace(
             topic,

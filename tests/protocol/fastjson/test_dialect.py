@@ -25,7 +25,7 @@ from penstock.protocol.fastjson.dialect import (
 from penstock.protocol.fastjson.reader import MAX_ESCAPES
 from penstock.protocol.fastjson.references import MAX_FOLLOWED
 
-QUEUE_KEY = FrozenObject.of({"brokerName": "b", "queueId": 3, "topic": "T"})
+QUEUE_KEY = FrozenObject.freeze({"brokerName": "b", "queueId": 3, "topic": "T"})
 
 # Vector V17: what a Java name server answers to peers before and after V4_9_4.
 ROUTE_BARE = (
@@ -353,7 +353,7 @@ scalars = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     texts,
 )
-frozen = st.dictionaries(texts, scalars, max_size=3).map(FrozenObject.of)
+frozen = st.dictionaries(texts, scalars, max_size=3).map(FrozenObject.freeze)
 keys = st.one_of(texts.filter(lambda key: key != "$ref"), st.integers(-99, 99).map(str), frozen)
 values = st.recursive(
     scalars,

@@ -137,7 +137,7 @@ def get_consumer_connections(broker: BrokerState, ask: GetConsumerConnections) -
     return Reply(
         body=ConsumerConnections(
             tuple(_connection(channel) for channel in members.channels.values()),
-            {t: SubscriptionData.of(s) for t, s in members.subscriptions.items()},
+            {t: SubscriptionData.from_model(s) for t, s in members.subscriptions.items()},
             ConsumeType(members.consume_type),
             MessageModel(members.message_model),
             ConsumeFromWhere(members.consume_from_where),
@@ -196,6 +196,6 @@ def query_subscription(broker: BrokerState, ask: QuerySubscription) -> Reply:
         body=GroupSubscription(
             ask.group,
             ask.topic,
-            None if subscription is None else SubscriptionData.of(subscription),
+            None if subscription is None else SubscriptionData.from_model(subscription),
         )
     )

@@ -76,6 +76,6 @@ def query_consume_queue(broker: BrokerState, ask: QueryConsumeQueue) -> Reply:
             tuple(entries),
             low,
             high,
-            None if subscription is None else SubscriptionData.of(subscription),
+            None if subscription is None else SubscriptionData.from_model(subscription),
         )
     )

@@ -394,7 +394,7 @@ class PullConsumerCore:
             ConsumeType.CONSUME_ACTIVELY,
             MessageModel.CLUSTERING,
             ConsumeFromWhere(self.settings.start_from.wire_name),
-            tuple(SubscriptionData.of(wanted) for wanted in self.state.subscriptions.all),
+            tuple(SubscriptionData.from_model(wanted) for wanted in self.state.subscriptions.all),
         )
 
     async def rebalance(self) -> bool:

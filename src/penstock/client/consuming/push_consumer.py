@@ -338,7 +338,7 @@ class PushConsumerCore:
             ConsumeType.CONSUME_PASSIVELY,
             MessageModel.CLUSTERING if settings.is_clustering else MessageModel.BROADCASTING,
             ConsumeFromWhere(settings.start_from.wire_name),
-            tuple(SubscriptionData.of(wanted) for wanted in self.state.subscriptions.all),
+            tuple(SubscriptionData.from_model(wanted) for wanted in self.state.subscriptions.all),
             settings.unit_mode,
         )
 

@@ -90,7 +90,7 @@ def _info(
             ),
             **properties,
         },
-        subscription_set=tuple(SubscriptionData.of(s) for s in state.subscriptions.all),
+        subscription_set=tuple(SubscriptionData.from_model(s) for s in state.subscriptions.all),
         mq_table={
             queue: _queue_info(state.clock, held, offsets.get(queue, 0))
             for queue, held in sorted(state.queues.items())

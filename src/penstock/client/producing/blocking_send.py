@@ -2,9 +2,9 @@
 
 A send that goes through the session's loop wakes that loop, and the answer wakes the sender: where
 each message is waited for, this takes longer than everything else together. So a thread that
-sends one message and waits takes a connection of its own (a `Line`) for that long, and makes the
-first attempt itself. An attempt that did not end with a receipt is handed to the session with its
-answer, and retries, avoidance and errors are what they always are (`Send.go_on`).
+sends one message and waits takes a connection of its own (a `BlockingConnection`) for that long,
+and makes the first attempt itself. An attempt that did not end with a receipt is handed to the
+session with its answer, and retries, avoidance and errors are what they always are (`Send.go_on`).
 
 Only the usual case comes here: the route is known, the session's own connection to the broker is
 open, nothing is traced and nothing lingers.
@@ -24,7 +24,7 @@ from penstock.errors import RemotingError
 from penstock.model import Message, MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
-from penstock.remoting.blocking_connection import Line
+from penstock.remoting.blocking_connection import BlockingConnection
 
 MAX_LINES: Final = 4
 """Sends at once, and idle connections kept. More threads than that do better through the session,
@@ -53,8 +53,8 @@ class BlockingSends:
     def __init__(self, core: ProducerCore) -> None:
         self._core = core
         self._changed = threading.Condition(threading.Lock())
-        self._idle: deque[tuple[float, Line]] = deque()
-        self._used: set[Line] = set()
+        self._idle: deque[tuple[float, BlockingConnection]] = deque()
+        self._used: set[BlockingConnection] = set()
         self._is_closed = False
         self._crowded_until = 0.0
 
@@ -122,7 +122,7 @@ class BlockingSends:
             self._crowded_until = now + CROWD_SECONDS
         return self._is_closed or now < self._crowded_until
 
-    def _take(self, address: str, now: float, seconds: float) -> Line:
+    def _take(self, address: str, now: float, seconds: float) -> BlockingConnection:
         with self._changed:
             for position, (since, line) in enumerate(self._idle):
                 if line.address == address:
@@ -133,12 +133,14 @@ class BlockingSends:
                         break
                     self._used.add(line)
                     return line
-        line = Line(address, min(seconds, self._core.session.settings.connect_timeout))
+        line = BlockingConnection(
+            address, min(seconds, self._core.session.settings.connect_timeout)
+        )
         with self._changed:
             self._used.add(line)
         return line
 
-    def _give_back(self, line: Line, now: float | None) -> None:
+    def _give_back(self, line: BlockingConnection, now: float | None) -> None:
         """Keep a line for the next one; without a time it is of no more use."""
         with self._changed:
             self._used.discard(line)

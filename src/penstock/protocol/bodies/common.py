@@ -94,7 +94,7 @@ class SubscriptionData:
         )
 
     @classmethod
-    def of(cls, subscription: Subscription) -> SubscriptionData:
+    def from_model(cls, subscription: Subscription) -> SubscriptionData:
         """The wire form of a subscription."""
         return cls(
             subscription.topic,

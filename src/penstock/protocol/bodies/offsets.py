@@ -50,10 +50,10 @@ def _read_offset_list(value: Json) -> Json:
     table: dict[Key, Json] = {}
     for item in value:
         if isinstance(item, list) and len(item) == 2 and isinstance(item[0], dict):
-            table[FrozenObject.of(item[0])] = item[1]
+            table[FrozenObject.freeze(item[0])] = item[1]
         elif isinstance(item, dict):
             queue = {key: member for key, member in item.items() if key != "offset"}
-            table[FrozenObject.of(queue)] = item.get("offset")
+            table[FrozenObject.freeze(queue)] = item.get("offset")
         else:
             return value
     return table

@@ -43,7 +43,7 @@ _TOPICS = "topicConfigSerializeWrapper"
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterBroker:
+class RegisterBrokerBody:
     """The topics of a broker: all of them, or those that just changed."""
 
     topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
@@ -61,32 +61,32 @@ def decode_registration(
     compressed: bool = False,
     version: int = V5_0_0,
     tell_odd: TellOdd = lambda topic, trouble: None,
-) -> RegisterBroker:
+) -> RegisterBrokerBody:
     """Read the body of REGISTER_BROKER, given the header's flag and the sender's version.
 
     Topics that make no sense are bounded or left out, and ``tell_odd`` is called for each.
     """
     if not data:
         # Brokers without topics and ancient ones send none.
-        return RegisterBroker()
+        return RegisterBrokerBody()
     if compressed or data.startswith(_ZLIB_FIRST_BYTE):
         return _decode_stream(_inflate(data), version, tell_odd)
     value = loads(data)
     if version < V3_0_11:
-        return RegisterBroker(read_topics(value, tell_odd))
+        return RegisterBrokerBody(read_topics(value, tell_odd))
     try:
-        return from_json(RegisterBroker, value)
+        return from_json(RegisterBrokerBody, value)
     except ProtocolError:
         if not isinstance(value, dict) or _TOPICS not in value:
             raise
-    rest = from_json(RegisterBroker, {k: v for k, v in value.items() if k != _TOPICS})
+    rest = from_json(RegisterBrokerBody, {k: v for k, v in value.items() if k != _TOPICS})
     return dataclasses.replace(
         rest, topic_config_serialize_wrapper=read_topics(value[_TOPICS], tell_odd)
     )
 
 
 def encode_registration(
-    body: RegisterBroker, *, compressed: bool = False, version: int = V5_0_0
+    body: RegisterBrokerBody, *, compressed: bool = False, version: int = V5_0_0
 ) -> bytes:
     """Write the body of REGISTER_BROKER as a broker of ``version`` does."""
     if not compressed:
@@ -117,7 +117,7 @@ def _inflate(data: bytes) -> bytes:
     return plain
 
 
-def _encode_stream(body: RegisterBroker, version: int) -> bytes:
+def _encode_stream(body: RegisterBrokerBody, version: int) -> bytes:
     topics = body.topics
     parts = [_counted(dumps(to_json(topics.data_version)))]
     parts.append(_LENGTH.pack(len(topics.topic_config_table)))
@@ -149,7 +149,7 @@ def _topic_text(name: str, topic: TopicConfig, version: int) -> str:
     return " ".join(items)
 
 
-def _decode_stream(plain: bytes, version: int, tell_odd: TellOdd) -> RegisterBroker:
+def _decode_stream(plain: bytes, version: int, tell_odd: TellOdd) -> RegisterBrokerBody:
     cursor = _Cursor(plain)
     data_version = decode_body(DataVersion, cursor.block("data version"))
     topics: dict[Key, Json] = {}
@@ -170,7 +170,7 @@ def _decode_stream(plain: bytes, version: int, tell_odd: TellOdd) -> RegisterBro
         data_version=data_version,
         topic_queue_mapping_info_map=mappings,
     )
-    body = from_json(RegisterBroker, {"filterServerList": filter_servers})
+    body = from_json(RegisterBrokerBody, {"filterServerList": filter_servers})
     return dataclasses.replace(body, topic_config_serialize_wrapper=table)
 
 

@@ -47,7 +47,7 @@ class BrokerData:
         )
 
     @classmethod
-    def of(cls, broker: BrokerRoute) -> BrokerData:
+    def from_model(cls, broker: BrokerRoute) -> BrokerData:
         """The wire form of a broker; ids in order, because the Go client takes the first."""
         return cls(
             broker.cluster,
@@ -90,7 +90,7 @@ class TopicRouteData:
         )
 
     @classmethod
-    def of(cls, route: TopicRoute) -> TopicRouteData:
+    def from_model(cls, route: TopicRoute) -> TopicRouteData:
         """The wire form of a route."""
         return cls(
             tuple(
@@ -99,7 +99,7 @@ class TopicRouteData:
                 )
                 for q in route.queues
             ),
-            tuple(BrokerData.of(broker) for broker in route.brokers),
+            tuple(BrokerData.from_model(broker) for broker in route.brokers),
             dict(route.filter_servers),
             route.order_conf,
         )

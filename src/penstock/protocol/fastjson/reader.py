@@ -49,7 +49,7 @@ class FrozenObject(tuple[tuple[str, Json], ...]):
     __slots__ = ()
 
     @classmethod
-    def of(cls, members: Mapping[Key, Json] | Mapping[str, Json]) -> FrozenObject:
+    def freeze(cls, members: Mapping[Key, Json] | Mapping[str, Json]) -> FrozenObject:
         """The frozen form of an object; the order of its members does not matter."""
         frozen = [(_key_text(key), _frozen(value)) for key, value in members.items()]
         return cls(sorted(frozen, key=itemgetter(0)))
@@ -67,7 +67,7 @@ def _key_text(key: Key) -> str:
 
 def _frozen(value: Json) -> Json:
     if isinstance(value, dict):
-        return FrozenObject.of(value)
+        return FrozenObject.freeze(value)
     if isinstance(value, list):
         return tuple(map(_frozen, value))
     return value
@@ -160,7 +160,7 @@ class _Reader:
         if character in ('"', "'"):
             return self._string(character)
         if character == "{":
-            return FrozenObject.of(self._object(depth + 1))
+            return FrozenObject.freeze(self._object(depth + 1))
         if match := _BARE_KEY.match(self._text, self._at):
             self._at = match.end()
             return match.group()

@@ -110,7 +110,7 @@ class _Resolver:
                 if isinstance(target, FrozenObject):
                     key = target
                 elif isinstance(target, dict):
-                    key = FrozenObject.of(target)
+                    key = FrozenObject.freeze(target)
                 else:
                     continue
             node[key] = value
