@@ -1,7 +1,7 @@
 """Pages of the documentation that are generated from the code at build time.
 
 mkdocs calls ``on_files``. The page of the command line comes from its own help, the pages of broker
-settings and Spark options from their declarations, so none can be out of date.
+settings, client options and Spark options from their declarations, so none can be out of date.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ from mkdocs.structure.files import File, Files
 
 from penstock.broker.config import BrokerConfig
 from penstock.cli.main import app
+from penstock.client import arguments, options
+from penstock.client.cluster_access import ACCESS_OPTIONS
+from penstock.client.settings import (
+    IDENTITY_OPTIONS,
+    ConsumerSettings,
+    ProducerSettings,
+    SessionSettings,
+)
 from penstock.spark.access_options import AccessOptions
 from penstock.spark.option_table import options_table
 from penstock.spark.sink.write_options import WriteOptions
@@ -28,6 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {
         "reference/cli.md": cli_page(),
         "reference/broker-settings.md": settings_page(),
+        "reference/client-options.md": client_options_page(),
         "reference/spark-options.md": spark_options_page(),
     }
     for path, content in pages.items():
@@ -75,6 +84,33 @@ def spark_options_page() -> str:
             options_table(ReadOptions),
             "## Writing",
             options_table(WriteOptions) + "\n",
+        )
+    )
+
+
+def client_options_page() -> str:
+    """Every keyword of producers and consumers that has a default of its own."""
+    shared = {**ACCESS_OPTIONS, **IDENTITY_OPTIONS, **options.options_of(SessionSettings)}
+    consumer = options.options_of(ConsumerSettings)
+    pull = {
+        key: option
+        for key, option in consumer.items()
+        if key in arguments.PullConsumerOptions.__optional_keys__
+    }
+    return "\n\n".join(
+        (
+            "# Client options",
+            "Keywords of the [client classes](client.md), with the setting of the Java client each "
+            "stands for. An unknown keyword is an error. Durations are shown in seconds; text such "
+            'as `"10s"` and `timedelta` work, too.',
+            "## All clients",
+            options.options_table(shared),
+            "## Producer",
+            options.options_table(options.options_of(ProducerSettings)),
+            "## PushConsumer",
+            options.options_table(consumer),
+            "## PullConsumer",
+            options.options_table(pull) + "\n",
         )
     )
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
 import re
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from penstock import Producer, PullConsumer, PushConsumer, aio
-from penstock.client import arguments, cluster_access
+from penstock.client.arguments import (
+    AccessOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    PullConsumerOptions,
+)
+from penstock.client.cluster_access import ACCESS_OPTIONS
+from penstock.client.facade import ProducerFacade, PushConsumerFacade
+from penstock.client.options import options_of, options_table
+from penstock.client.settings import (
+    IDENTITY_OPTIONS,
+    ConsumerSettings,
+    ProducerSettings,
+    SessionSettings,
+)
 from penstock.errors import ConfigError, IllegalName
+from penstock.runtime.durations import Duration
 
 
 @pytest.mark.parametrize(
@@ -82,24 +95,60 @@ def test_no_duration_and_no_text_are_told_by_keyword_and_no_secret_is_shown() ->
         Producer("shop", compression="gzip")
 
 
-CAMEL = r"[a-z]+[A-Z]\w+|Java:|\b(namespace|unitMode)\b|tls\.enable|rocketmq\."
+SHARED = {**ACCESS_OPTIONS, **IDENTITY_OPTIONS, **options_of(SessionSettings)}
 
 
-def test_the_line_of_each_further_keyword_names_the_setting_of_java() -> None:
-    classes = [
-        node
-        for module in (arguments, cluster_access)
-        for node in ast.parse(inspect.getsource(module)).body
-        if isinstance(node, ast.ClassDef) and node.name.endswith(("Options", "AccessKeywords"))
-    ]
-    lines = {
-        (one.name, ast.unparse(field.target)): ast.unparse(line)
-        for one in classes
-        for field, line in itertools.pairwise([*one.body, ast.Pass()])
-        if isinstance(field, ast.AnnAssign)
-    }
-    assert len(lines) > 30
-    assert [key for key, line in lines.items() if not re.search(CAMEL, line)] == []
+@pytest.mark.parametrize(
+    ("facade", "keywords", "settings"),
+    [
+        (ProducerFacade, ProducerOptions, ProducerSettings),
+        (PushConsumerFacade, ConsumerOptions, ConsumerSettings),
+    ],
+)
+def test_the_keywords_of_a_class_are_the_declared_options(
+    facade: type, keywords: Any, settings: type
+) -> None:
+    declared = {**SHARED, **options_of(settings)}
+    parameters = inspect.signature(facade).parameters
+    named = {name for name in parameters if name in declared}
+    assert named | keywords.__optional_keys__ == set(declared)
+    assert not named & keywords.__optional_keys__
+    for name in named - {"start_from", "allocation"}:
+        assert parameters[name].default == declared[name].default, name
+
+
+def test_a_typed_keyword_has_the_type_of_its_option() -> None:
+    for keywords, settings in (
+        (ProducerOptions, ProducerSettings),
+        (ConsumerOptions, ConsumerSettings),
+        (PullConsumerOptions, ConsumerSettings),
+        (AccessOptions, SessionSettings),
+    ):
+        typed, fields = get_type_hints(keywords), get_type_hints(settings)
+        for name, option in options_of(settings).items():
+            if name in typed and name not in ("compression", "offsets_dir"):
+                assert typed[name] == (Duration if option.is_duration else fields[name]), name
+
+
+def test_pull_consumers_take_options_of_consumers() -> None:
+    own = PullConsumerOptions.__optional_keys__ - AccessOptions.__optional_keys__
+    assert own < set(options_of(ConsumerSettings))
+
+
+def test_each_option_has_a_meaning_a_java_setting_and_a_legal_default() -> None:
+    for options in (
+        SHARED,
+        options_of(ProducerSettings),
+        options_of(ConsumerSettings),
+    ):
+        for name, option in options.items():
+            assert option.java, name
+            assert option.doc, name
+            if option.check is not None and option.default is not None:
+                option.check(name, option.default)
+    table = options_table(options_of(ProducerSettings))
+    assert "| `retries` | `2` | further attempts" in table
+    assert "| `send_timeout` | `3.0 s` |" in table
 
 
 @pytest.mark.parametrize("kind", [Producer, PushConsumer])

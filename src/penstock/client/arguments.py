@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from penstock.client.cluster_access import AccessKeywords, ClusterAccess, check_text
 from penstock.client.consuming.assignment import AssignmentStrategy, strategy
+from penstock.client.options import Option, as_seconds, options_of
 from penstock.client.session.client_ids import DEFAULT_INSTANCE, client_id, local_ip, new_instance
 from penstock.client.session.namespaces import wrap
 from penstock.client.settings import (
@@ -26,109 +27,69 @@ from penstock.client.settings import (
 from penstock.errors import ConfigError, InvalidArgument
 from penstock.model.queue_ends import queue_end
 from penstock.protocol.validation import check_group
-from penstock.runtime.durations import Duration, seconds
+from penstock.runtime.durations import Duration
 
 Time = datetime | int | float | str
 """A moment: a datetime, epoch milliseconds, or text in ISO 8601 or ``yyyyMMddHHmmss``."""
 
 
 class AccessOptions(AccessKeywords, total=False):
-    """Keywords that all clients take."""
+    """Keywords that all clients take; `settings.SessionSettings` declares them."""
 
     unit: str | None
-    """Third part of the client id. unitName"""
     client_ip: str | None
-    """First part of the client id; found out by itself. clientIP"""
     profile: ProfileName
-    """Which release's timings to follow where releases differ. Java: the release itself"""
     route_interval: Duration
-    """How often routes are asked for. pollNameServerInterval"""
     heartbeat_interval: Duration
-    """How often brokers hear of us. heartbeatBrokerInterval"""
     persist_interval: Duration
-    """How often offsets are committed. persistConsumerOffsetInterval"""
-
-
-_ACCESS_KEYS = AccessOptions.__optional_keys__
 
 
 class ProducerOptions(AccessOptions, total=False):
-    """Further keywords of producers."""
+    """Further keywords of producers; `settings.ProducerSettings` declares them."""
 
     retry_unless_stored: bool
-    """Retry what was stored, but not safely. retryAnotherBrokerWhenNotStoreOK"""
     linger_bytes: int
-    """Size at which a lingering batch leaves early. batchMaxBytes"""
     compression: str
-    """zlib, lz4 or zstd. compressType"""
     compression_level: int
-    """compressLevel"""
     max_message_bytes: int
-    """maxMessageSize"""
     default_topic_queues: int
-    """Queues of a topic that the first message creates. defaultTopicQueueNums"""
     avoid_slow_brokers: bool
-    """sendLatencyFaultEnable"""
     max_in_flight: int
-    """Unanswered sends; `submit` waits when there are more. backPressureForAsyncSendNum"""
 
 
 class ConsumerOptions(AccessOptions, total=False):
-    """Further keywords of push consumers."""
+    """Further keywords of push consumers; `settings.ConsumerSettings` declares them."""
 
     max_threads: int | None
-    """consumeThreadMax; only the minimum ever counts"""
     max_span: int
-    """consumeConcurrentlyMaxSpan"""
     queue_limit: int
-    """pullThresholdForQueue"""
     topic_limit: int | None
-    """pullThresholdForTopic"""
     queue_limit_mib: int
-    """pullThresholdSizeForQueue"""
     topic_limit_mib: int | None
-    """pullThresholdSizeForTopic"""
     pull_interval: Duration
-    """pullInterval"""
     pull_batch_size: int
-    """pullBatchSize"""
     suspend_time: Duration
-    """suspendCurrentQueueTimeMillis"""
     consume_timeout: Duration
-    """consumeTimeout"""
     post_subscription: bool
-    """postSubscriptionWhenPull"""
     unit_mode: bool
-    """unitMode"""
     task_limit: int | None
-    """Tasks that may wait for a thread. Java: consumeRequestQueue, without a bound"""
     offsets_dir: str | os.PathLike[str] | None
-    """Where a broadcasting client keeps its offsets. rocketmq.client.localOffsetStoreDir"""
 
 
 class PullConsumerOptions(AccessOptions, total=False):
     """Further keywords of pull consumers: how far they read ahead."""
 
     max_span: int
-    """consumeMaxSpan"""
     queue_limit: int
-    """pullThresholdForQueue"""
     queue_limit_mib: int
-    """pullThresholdSizeForQueue"""
     pull_interval: Duration
-    """pullInterval"""
 
 
-_DURATIONS = frozenset(
-    {
-        "consume_timeout",
-        "heartbeat_interval",
-        "persist_interval",
-        "pull_interval",
-        "route_interval",
-        "suspend_time",
-    }
-)
+_OPTIONS: Mapping[str, Option] = {
+    **options_of(SessionSettings),
+    **options_of(ProducerSettings),
+    **options_of(ConsumerSettings),
+}
 
 
 def check_keywords(
@@ -147,21 +108,15 @@ def check_keywords(
     )
 
 
-def duration(key: str, value: Duration) -> float:
-    """A duration in seconds; one that is none is an error that names its keyword."""
-    try:
-        return seconds(value)
-    except InvalidArgument as error:
-        raise ConfigError(f"{key}: {error.what}", expected=error.expected) from None
-
-
 def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keywords all clients take, and the rest; durations become seconds."""
-    plain = {
-        key: duration(key, value) if key in _DURATIONS else value for key, value in options.items()
-    }
-    access = {key: value for key, value in plain.items() if key in _ACCESS_KEYS}
-    return access, {key: value for key, value in plain.items() if key not in _ACCESS_KEYS}
+    shared: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in options.items():
+        if (known := _OPTIONS.get(key)) is not None and known.is_duration:
+            value = as_seconds(key, value)
+        (shared if key in AccessOptions.__optional_keys__ else rest)[key] = value
+    return shared, rest
 
 
 def session_settings(

@@ -10,10 +10,11 @@ cluster in another process. ``repr`` shows no secret.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypedDict
 
+from penstock.client.options import Option
 from penstock.client.session.namespaces import unwrap, wrap
 from penstock.errors import ConfigError
 from penstock.remoting.addresses import parse_address
@@ -26,15 +27,20 @@ class AccessKeywords(TypedDict, total=False):
     """Keywords that name the credentials, TLS and namespace of a cluster."""
 
     access_key: str | None
-    """``PENSTOCK_ACCESS_KEY``. SessionCredentials.accessKey"""
     secret_key: str | None
-    """``PENSTOCK_SECRET_KEY``. SessionCredentials.secretKey"""
     security_token: str | None
-    """``PENSTOCK_SECURITY_TOKEN``. SessionCredentials.securityToken"""
     tls: Tls | bool | None
-    """Use TLS; ``PENSTOCK_TLS``. tls.enable"""
     namespace: str | None
-    """Prefix of topics and groups; ``PENSTOCK_NAMESPACE``. namespace"""
+
+
+ACCESS_OPTIONS: Mapping[str, Option] = {
+    "access_key": Option("SessionCredentials.accessKey", "also `PENSTOCK_ACCESS_KEY`"),
+    "secret_key": Option("SessionCredentials.secretKey", "also `PENSTOCK_SECRET_KEY`"),
+    "security_token": Option("SessionCredentials.securityToken", "also `PENSTOCK_SECURITY_TOKEN`"),
+    "tls": Option("tls.enable", "True, or a `Tls`; also `PENSTOCK_TLS`"),
+    "namespace": Option("namespace", "prefix of topics and groups; also `PENSTOCK_NAMESPACE`"),
+}
+"""The same keywords, for the documentation."""
 
 
 class ClusterKeywords(AccessKeywords, total=False):

@@ -24,7 +24,6 @@ from penstock.client.arguments import (
     Time,
     check_keywords,
     consumer_settings,
-    duration,
     producer_settings,
     session_settings,
     split,
@@ -48,6 +47,7 @@ from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.consuming.subscriptions import Subscriptions
 from penstock.client.middleware import Middleware
 from penstock.client.observing.tracing import Tracer
+from penstock.client.options import check_count, check_flag
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.producing.send_middleware import SendMiddleware
 from penstock.client.producing.transactions import (
@@ -66,8 +66,6 @@ from penstock.client.settings import (
     Model,
     ProducerSettings,
     SessionSettings,
-    check_count,
-    check_flag,
 )
 from penstock.errors import ConfigError, InvalidArgument, LifecycleError
 from penstock.model import Message, MessageQueue, StoredMessage
@@ -181,19 +179,17 @@ class ProducerFacade(Facade):
         **options: Unpack[ProducerOptions],
     ) -> None:
         check_keywords(ProducerFacade.__init__, options, ProducerOptions.__optional_keys__)
-        access, rest = split(dict(options))
-        session = session_settings(namesrv, instance, access)
-        self._settings = producer_settings(
-            group,
-            session.access.namespace,
+        access, rest = split(
             {
-                "send_timeout": duration("send_timeout", send_timeout),
+                "send_timeout": send_timeout,
                 "retries": retries,
-                "linger": duration("linger", linger),
+                "linger": linger,
                 "compress_over": compress_over,
-                **rest,
-            },
+                **options,
+            }
         )
+        session = session_settings(namesrv, instance, access)
+        self._settings = producer_settings(group, session.access.namespace, rest)
         self._trace_topic = trace_topic(trace)
         self._middleware = SendMiddleware.of(group, middleware, may_await=self._may_await)
         if not self._may_await:

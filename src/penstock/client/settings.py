@@ -1,20 +1,21 @@
-"""Everything a client can be told, checked before anything is started.
+"""The settings of clients, checked before anything is started.
 
-Times are seconds here; the public classes take text and ``timedelta`` as well and convert. Each
-field names the Java setting it stands for.
+Durations are seconds here; the keywords of the public classes may also be text or ``timedelta``.
+A field that is a keyword is declared as an option (`options`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from penstock.client.cluster_access import ClusterAccess
 from penstock.client.consuming.assignment import AssignmentStrategy, Average
 from penstock.client.consuming.flow_control import FlowLimits
+from penstock.client.options import Option, check_options, count, duration, flag, option
 from penstock.client.producing.selection import CURRENT_LATENCIES, LatencyTable
 from penstock.errors import ConfigError, IllegalName
 from penstock.protocol.records.compression import Compression
@@ -24,6 +25,7 @@ DEFAULT_GROUPS = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
 CONCURRENT_RETRIES = 16
 UNLIMITED = 2**31 - 1
 SUSPEND_RANGE = (0.01, 30.0)
+_INTERVAL = (0.001, 86_400)
 
 ProfileName = Literal["current", "documents"]
 Model = Literal["clustering", "broadcasting"]
@@ -94,39 +96,21 @@ def profile(name: str) -> Profile:
     return found
 
 
-def check_range(key: str, value: object, low: float, high: float) -> None:
-    """Refuse a setting that is no number or outside its range, naming all three."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{key} is {value!r}", expected=f"a number, {low} to {high}")
-    if not low <= value <= high:
-        raise ConfigError(f"{key} is {value}", expected=f"{low} to {high}")
-
-
-def check_count(key: str, value: object, low: int, high: int) -> None:
-    """The same of a setting that counts something."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{key} is {value!r}", expected=f"a whole number, {low} to {high}")
-    check_range(key, value, low, high)
-
-
-def check_flag(key: str, value: object) -> None:
-    """Refuse a switch that is neither on nor off."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{key} is {value!r}", expected="True or False")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """How a session reaches its cluster, and how often it does what it does by the clock."""
+    """How a session reaches its cluster, and the intervals of its periodic work."""
 
     access: ClusterAccess
     client_id: str
-    route_interval: float = 30.0
-    """pollNameServerInterval"""
-    heartbeat_interval: float = 30.0
-    """heartbeatBrokerInterval"""
-    persist_interval: float = 5.0
-    """persistConsumerOffsetInterval"""
+    route_interval: float = duration(
+        30.0, *_INTERVAL, "pollNameServerInterval", "how often routes are refreshed"
+    )
+    heartbeat_interval: float = duration(
+        30.0, *_INTERVAL, "heartbeatBrokerInterval", "how often brokers get a heartbeat"
+    )
+    persist_interval: float = duration(
+        5.0, *_INTERVAL, "persistConsumerOffsetInterval", "how often offsets are committed"
+    )
     api_timeout: float = 3.0
     """mqClientApiTimeout"""
     connect_timeout: float = 3.0
@@ -137,8 +121,17 @@ class SessionSettings:
     profile: Profile = PROFILES["current"]
 
     def __post_init__(self) -> None:
-        for key in ("route_interval", "heartbeat_interval", "persist_interval"):
-            check_range(key, getattr(self, key), 0.001, 86_400)
+        check_options(self)
+
+
+IDENTITY_OPTIONS: Mapping[str, Option] = {
+    "unit": Option("unitName", "third part of the client id"),
+    "client_ip": Option("clientIP", "first part of the client id; without it, found out"),
+    "profile": Option(
+        "the release", "`current` or `documents`: whose timings count where releases differ"
+    ),
+}
+"""Options that become the client id and the profile of a session."""
 
 
 def difference(one: SessionSettings, other: SessionSettings) -> str | None:
@@ -163,50 +156,62 @@ class ProducerSettings:
     """How a producer sends."""
 
     group: str
-    send_timeout: float = 3.0
-    """sendMsgTimeout: covers all attempts"""
-    retries: int = 2
-    """retryTimesWhenSendFailed and retryTimesWhenSendAsyncFailed"""
-    retry_unless_stored: bool = False
-    """retryAnotherBrokerWhenNotStoreOK"""
-    linger: float = 0.0
-    """How long a single send may wait for company in one batch request; autoBatch"""
-    linger_bytes: int = 32 * 1024
-    """When a batch leaves before its time; autoBatch's 32 KiB"""
+    send_timeout: float = duration(
+        3.0, *_INTERVAL, "sendMsgTimeout", "time for all attempts of a send"
+    )
+    retries: int = count(
+        2, 0, 100, "retryTimesWhenSendFailed", "further attempts, on other brokers if possible"
+    )
+    retry_unless_stored: bool = flag(
+        False,
+        "retryAnotherBrokerWhenNotStoreOK",
+        "retry a message that was stored but neither flushed nor replicated in time",
+    )
+    linger: float = duration(
+        0.0, 0, 10, "autoBatch", "how long a single send may wait to share a request with others"
+    )
+    linger_bytes: int = count(
+        32 * 1024, 1, 2**31 - 1, "batchMaxBytes", "size at which a lingering batch is sent early"
+    )
     linger_pending: int = 32 * 1024 * 1024
-    """Bytes that may wait in all batches together; autoBatch's 32 MiB"""
-    compress_over: int = 4096
-    """compressMsgBodyOverHowmuch"""
-    compression: Literal["zlib", "lz4", "zstd"] = "zlib"
-    compression_level: int = 5
-    max_message_bytes: int = 4 * 1024 * 1024
-    """maxMessageSize"""
-    default_topic_queues: int = 4
-    """defaultTopicQueueNums"""
-    avoid_slow_brokers: bool = False
-    """sendLatencyFaultEnable"""
+    """Bytes that may wait in all batches together; totalBatchMaxBytes"""
+    compress_over: int = count(
+        4096,
+        0,
+        2**31 - 1,
+        "compressMsgBodyOverHowmuch",
+        "bodies of so many bytes and more are compressed; 0: none",
+    )
+    compression: Literal["zlib", "lz4", "zstd"] = option(
+        "zlib", "compressType", "`zlib`, `lz4` or `zstd`"
+    )
+    compression_level: int = count(5, 0, 22, "compressLevel", "from fast to small")
+    max_message_bytes: int = count(
+        4 * 1024 * 1024, 1, 16 * 1024 * 1024, "maxMessageSize", "larger bodies are refused"
+    )
+    default_topic_queues: int = count(
+        4, 1, 65_535, "defaultTopicQueueNums", "queues of a topic that its first message creates"
+    )
+    avoid_slow_brokers: bool = flag(
+        False, "sendLatencyFaultEnable", "avoid slow and unreachable brokers for a while"
+    )
     latencies: LatencyTable = CURRENT_LATENCIES
     """latencyMax and notAvailableDuration"""
-    max_in_flight: int = 10_000
-    """Unanswered asynchronous sends; one more waits its turn"""
+    max_in_flight: int = count(
+        10_000,
+        1,
+        1_000_000,
+        "backPressureForAsyncSendNum",
+        "unanswered sends at which `submit` waits",
+    )
     namespace: str | None = None
 
     def __post_init__(self) -> None:
         _check_group(self.group)
-        check_range("send_timeout", self.send_timeout, 0.001, 86_400)
-        check_count("retries", self.retries, 0, 100)
-        check_flag("retry_unless_stored", self.retry_unless_stored)
-        check_range("linger", self.linger, 0, 10)
-        check_count("linger_bytes", self.linger_bytes, 1, 2**31 - 1)
-        check_count("compress_over", self.compress_over, 0, 2**31 - 1)
+        check_options(self)
         if not isinstance(self.compression, str):
             raise ConfigError(f"compression is {self.compression!r}", expected="zlib, lz4 or zstd")
         Compression.named(self.compression)
-        check_count("compression_level", self.compression_level, 0, 22)
-        check_count("max_message_bytes", self.max_message_bytes, 1, 16 * 1024 * 1024)
-        check_count("default_topic_queues", self.default_topic_queues, 1, 65_535)
-        check_flag("avoid_slow_brokers", self.avoid_slow_brokers)
-        check_count("max_in_flight", self.max_in_flight, 1, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,84 +232,101 @@ class StartFrom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """How a push consumer consumes; the ranges are those the Java client enforces."""
+    """How a consumer consumes; the ranges are those the Java client enforces."""
 
     group: str
-    model: Model = "clustering"
-    """messageModel"""
-    start_from: StartFrom = StartFrom("last")
-    """consumeFromWhere, consumeTimestamp"""
-    orderly: bool = False
-    batch_size: int = 1
-    """consumeMessageBatchMaxSize"""
-    allocation: AssignmentStrategy = field(default_factory=Average)
-    """allocateMessageQueueStrategy"""
-    threads: int = 20
-    """consumeThreadMin"""
-    max_threads: int | None = None
-    """consumeThreadMax; as the queue of tasks has no end, only the minimum ever counts"""
-    max_retries: int | None = None
-    """maxReconsumeTimes; None: 16 when concurrent, without end when orderly"""
-    max_span: int = 2000
-    """consumeConcurrentlyMaxSpan"""
-    queue_limit: int = 1000
-    """pullThresholdForQueue"""
-    topic_limit: int | None = None
-    """pullThresholdForTopic"""
-    queue_limit_mib: int = 100
-    """pullThresholdSizeForQueue"""
-    topic_limit_mib: int | None = None
-    """pullThresholdSizeForTopic"""
-    pull_interval: float = 0.0
-    """pullInterval"""
-    pull_batch_size: int = 32
-    """pullBatchSize"""
+    model: Model = option("clustering", "messageModel", "`clustering` or `broadcasting`")
+    start_from: StartFrom = option(
+        StartFrom("last"), "consumeFromWhere", "where a group without an offset begins"
+    )
+    orderly: bool = flag(
+        False, "MessageListenerOrderly", "call one handler at a time for each queue"
+    )
+    batch_size: int = count(
+        1, 1, 1024, "consumeMessageBatchMaxSize", "messages in one call of a handler"
+    )
+    allocation: AssignmentStrategy = option(
+        None,
+        "allocateMessageQueueStrategy",
+        "how queues are shared between members",
+        default_factory=Average,
+    )
+    threads: int = count(20, 1, 1000, "consumeThreadMin", "handlers that run at once")
+    max_threads: int | None = count(
+        None, 1, 1000, "consumeThreadMax", "has no effect, as in Java: tasks wait without limit"
+    )
+    max_retries: int | None = count(
+        None,
+        0,
+        UNLIMITED,
+        "maxReconsumeTimes",
+        "redeliveries before a dead letter; without it 16, or no limit when orderly",
+    )
+    max_span: int = count(
+        2000,
+        1,
+        65_535,
+        "consumeConcurrentlyMaxSpan",
+        "queue offsets between the first and the last cached message of a queue",
+    )
+    queue_limit: int = count(
+        1000, 1, 65_535, "pullThresholdForQueue", "messages cached for each queue"
+    )
+    topic_limit: int | None = count(
+        None, 1, 6_553_500, "pullThresholdForTopic", "messages cached for each topic"
+    )
+    queue_limit_mib: int = count(
+        100, 1, 1024, "pullThresholdSizeForQueue", "MiB cached for each queue"
+    )
+    topic_limit_mib: int | None = count(
+        None, 1, 102_400, "pullThresholdSizeForTopic", "MiB cached for each topic"
+    )
+    pull_interval: float = duration(0.0, 0, 65.535, "pullInterval", "pause between two pulls")
+    pull_batch_size: int = count(32, 1, 1024, "pullBatchSize", "messages in one pull")
     pull_batch_bytes: int = 256 * 1024
     """pullBatchSizeInBytes"""
-    suspend_time: float = 1.0
-    """suspendCurrentQueueTimeMillis"""
-    consume_timeout: float = 15 * 60.0
-    """consumeTimeout"""
-    post_subscription: bool = False
-    """postSubscriptionWhenPull"""
-    unit_mode: bool = False
-    """unitMode"""
-    task_limit: int | None = None
-    """Tasks that may wait for a thread; None: flow control is the only bound, as in Java"""
-    offsets_dir: Path | None = None
-    """rocketmq.client.localOffsetStoreDir"""
+    suspend_time: float = duration(
+        1.0,
+        0,
+        math.inf,
+        "suspendCurrentQueueTimeMillis",
+        "pause before an orderly queue is retried",
+    )
+    consume_timeout: float = duration(
+        15 * 60.0,
+        0.001,
+        7 * 86_400,
+        "consumeTimeout",
+        "time after which the message of a running handler is sent back",
+    )
+    post_subscription: bool = flag(
+        False, "postSubscriptionWhenPull", "send the subscription with each pull"
+    )
+    unit_mode: bool = flag(False, "unitMode", "the group is one of several units")
+    task_limit: int | None = count(
+        None,
+        1,
+        10_000_000,
+        "consumeRequestQueue",
+        "tasks that may wait for a thread; without it only flow control limits them",
+    )
+    offsets_dir: Path | None = option(
+        None,
+        "rocketmq.client.localOffsetStoreDir",
+        "directory of the offsets of a broadcasting client",
+    )
     namespace: str | None = None
 
     def __post_init__(self) -> None:
         _check_group(self.group)
         if self.model not in ("clustering", "broadcasting"):
             raise ConfigError(f"model is {self.model!r}", expected="clustering or broadcasting")
-        for key in ("orderly", "post_subscription", "unit_mode"):
-            check_flag(key, getattr(self, key))
-        check_count("threads", self.threads, 1, 1000)
-        if self.max_threads is not None:
-            check_count("max_threads", self.max_threads, 1, 1000)
-            if self.threads > self.max_threads:
-                raise ConfigError(
-                    f"threads is {self.threads}, max_threads is {self.max_threads}",
-                    expected="threads <= max_threads",
-                )
-        check_count("max_span", self.max_span, 1, 65_535)
-        check_count("queue_limit", self.queue_limit, 1, 65_535)
-        if self.topic_limit is not None:
-            check_count("topic_limit", self.topic_limit, 1, 6_553_500)
-        check_count("queue_limit_mib", self.queue_limit_mib, 1, 1024)
-        if self.topic_limit_mib is not None:
-            check_count("topic_limit_mib", self.topic_limit_mib, 1, 102_400)
-        check_range("pull_interval", self.pull_interval, 0, 65.535)
-        check_count("batch_size", self.batch_size, 1, 1024)
-        check_count("pull_batch_size", self.pull_batch_size, 1, 1024)
-        check_count("pull_batch_bytes", self.pull_batch_bytes, 1, 2**31 - 1)
-        check_range("consume_timeout", self.consume_timeout, 0.001, 7 * 86_400)
-        if self.max_retries is not None:
-            check_count("max_retries", self.max_retries, 0, UNLIMITED)
-        if self.task_limit is not None:
-            check_count("task_limit", self.task_limit, 1, 10_000_000)
+        check_options(self)
+        if self.max_threads is not None and self.threads > self.max_threads:
+            raise ConfigError(
+                f"threads is {self.threads}, max_threads is {self.max_threads}",
+                expected="threads <= max_threads",
+            )
 
     @property
     def is_clustering(self) -> bool:

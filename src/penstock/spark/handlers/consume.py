@@ -21,7 +21,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.client.consuming.listeners import HandlerFunction, Listener
-from penstock.client.settings import UNLIMITED, check_range
+from penstock.client.options import check_range
+from penstock.client.settings import UNLIMITED
 from penstock.errors import InvalidArgument
 from penstock.model.names import retry_topic
 from penstock.protocol.validation import check_group
