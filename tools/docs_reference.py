@@ -7,7 +7,6 @@ settings, client options and Spark options from their declarations, so none can 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 from click.testing import CliRunner
@@ -24,6 +23,8 @@ from penstock.client.settings import (
     ProducerSettings,
     SessionSettings,
 )
+from penstock.nameserver.config import NameServerConfig
+from penstock.runtime.config import markdown_table
 from penstock.spark.access_options import AccessOptions
 from penstock.spark.option_table import options_table
 from penstock.spark.sink.write_options import WriteOptions
@@ -121,12 +122,14 @@ def settings_page() -> str:
         "# Broker settings",
         "",
         "Keys for `penstock up --config FILE` and `penstock broker --config FILE`. They are",
-        "RocketMQ's, so an existing `broker.conf` loads; unknown keys cause a warning.",
+        "RocketMQ's, so an existing `broker.conf` loads; unknown keys cause a warning. A running",
+        "broker changes the settings marked as changeable (`penstock cluster config` or `mqadmin`",
+        "`updateBrokerConfig`) until it stops. The name server takes its settings from Python.",
     ]
-    for title, owner in (("Broker", BrokerConfig), ("Store", StoreConfig)):
-        lines += ["", f"## {title}", "", "| Key | Default | What it does |", "|---|---|---|"]
-        for field in fields(owner):
-            key = field.metadata.get("key", field.name)
-            meaning = str(field.metadata.get("doc", "")).replace("|", "\\|")
-            lines.append(f"| `{key}` | `{field.default!r}` | {meaning} |")
+    for title, owner in (
+        ("Broker", BrokerConfig),
+        ("Store", StoreConfig),
+        ("Name server", NameServerConfig),
+    ):
+        lines += ["", f"## {title}", "", markdown_table(owner).rstrip()]
     return "\n".join(lines) + "\n"

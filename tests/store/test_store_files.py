@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, StoreDamaged
+from penstock.runtime.config import settings
 from penstock.store import OS_FILES, Draft, MessageStore, StoreConfig
 from penstock.store.checkpoint import (
     Checkpoint,
@@ -368,8 +369,7 @@ class TestSettings:
             config()
 
     def test_every_setting_of_rocketmq_has_its_key(self) -> None:
-        keys = [item.metadata.get("key") for item in dataclasses.fields(StoreConfig)]
-        known = [key for key in keys if key]
+        known = [item.key for item in settings(StoreConfig)]
         assert len(set(known)) == len(known)
         assert "mappedFileSizeCommitLog" in known
 

@@ -42,7 +42,8 @@ from penstock.protocol.validation import MAX_RETRY_TOPIC_LENGTH
 from penstock.remoting.dispatch import Call, Reply, handles
 from penstock.remoting.promise import Promise, error_answer
 from penstock.runtime.clock import Clock
-from penstock.runtime.config import to_properties
+from penstock.runtime.config import to_mapping
+from penstock.runtime.properties_format import format_properties
 from penstock.runtime.saved_tables import SavedTables
 
 log = logging.getLogger(__name__)
@@ -309,7 +310,7 @@ def get_kv_list(state: NameServerState, ask: GetKvList) -> Reply:
 @handles(RequestCode.GET_NAMESRV_CONFIG)
 def get_config(state: NameServerState) -> Reply:
     """The settings."""
-    return Reply(body=to_properties(state.config).encode())
+    return Reply(body=format_properties(to_mapping(state.config)).encode())
 
 
 @handles(RequestCode.UPDATE_NAMESRV_CONFIG)

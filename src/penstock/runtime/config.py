@@ -1,6 +1,4 @@
-"""Settings as frozen dataclasses: the API, the config keys, the command line and the docs at once.
-
-A component declares its settings once:
+"""Settings as frozen dataclasses: each setting is declared once.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class BrokerConfig:
@@ -8,12 +6,12 @@ A component declares its settings once:
                                    least=0, most=65535)
 
         def __post_init__(self) -> None:
-            check_ranges(self)
+            check_settings(self)
 
-`from_properties` loads an existing ``broker.conf`` into it, `to_mapping` and `to_properties` write
-it back (what GET_BROKER_CONFIG answers with), `markdown_table` documents it and `settings` gives a
-command line what it needs to make flags. A plain field works too: its key is its name in camel
-case, and a field whose metadata has no key but ``"internal": True`` is left out.
+The declaration is the Python API, the key in a configuration file, the check of type and range,
+whether a running server may change it, and the row in the documentation. `from_mapping` loads an
+existing ``broker.conf``, `to_mapping` writes the settings back (the answer to GET_BROKER_CONFIG)
+and `markdown_table` documents them. A field without `setting` can be set from Python only.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_origin
 
 from penstock.errors import ConfigError
-from penstock.runtime.properties_format import format_properties, parse_properties
 
 _Config = TypeVar("_Config")
 
@@ -60,13 +57,14 @@ def setting(
     least: float | None = None,
     most: float | None = None,
     choices: Sequence[str] | None = None,
+    changeable: bool = False,
     secret: bool = False,
 ) -> Any:
-    """A dataclass field with what is known about the setting.
+    """Declare a dataclass field as a setting.
 
     ``key`` is RocketMQ's; left out, it is the name in camel case. ``unit`` is taken from the end of
-    the name (``_ms``, ``_seconds``, ``_bytes``, ...) where it says so. A ``secret`` is never
-    written back or shown.
+    the name (``_ms``, ``_seconds``, ``_bytes``, ...) where it says so. A request over the network
+    may change a ``changeable`` setting. A ``secret`` is never written back or shown.
     """
     metadata = {
         "key": key,
@@ -75,14 +73,15 @@ def setting(
         "least": least,
         "most": most,
         "choices": tuple(choices) if choices is not None else None,
-        "secret": secret,
+        "is_changeable": changeable,
+        "is_secret": secret,
     }
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"setting": metadata})
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a config class, as the loaders, the command line and the docs see it."""
+    """One setting of a config class."""
 
     name: str
     key: str
@@ -94,16 +93,12 @@ class Setting:
     least: float | None
     most: float | None
     choices: tuple[str, ...] | None
+    is_changeable: bool
     is_secret: bool
 
     @property
-    def flag(self) -> str:
-        """How the command line spells it."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
     def expected(self) -> str:
-        """In words, what it takes."""
+        """The legal values, in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if issubclass(self.kind, Enum):
@@ -177,7 +172,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Loaded(typing.Generic[_Config]):
-    """A config, and what the loader found that the config has no place for."""
+    """A config, and the keys that the loader found and the config does not have."""
 
     config: _Config
     unknown: dict[str, str]
@@ -203,41 +198,34 @@ class Loaded(typing.Generic[_Config]):
         return lines
 
 
-def settings(cls: type) -> tuple[Setting, ...]:
-    """The settings of a config class, in the order they are declared."""
-    return _settings(cls)
-
-
 @cache
 def _settings(cls: type) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(cls)
     found = []
     for field in dataclasses.fields(cls):
-        metadata = field.metadata
-        if metadata.get("internal") or not field.init:
+        declared = field.metadata.get("setting")
+        if declared is None:
             continue
         kind, is_optional = _scalar(hints[field.name])
-        if kind is None:
-            continue  # a structure, which has no text form: set from code only
+        known = {
+            **declared,
+            "key": declared["key"] or _camel_case(field.name),
+            "unit": declared["unit"] or _unit_of(field.name),
+        }
         found.append(
             Setting(
-                name=field.name,
-                key=metadata.get("key") or _camel_case(field.name),
-                kind=kind,
-                is_optional=is_optional,
-                default=field.default,
-                doc=metadata.get("doc") or "",
-                unit=metadata.get("unit") or _unit_of(field.name),
-                least=metadata.get("least"),
-                most=metadata.get("most"),
-                choices=metadata.get("choices"),
-                is_secret=bool(metadata.get("secret")),
+                name=field.name, kind=kind, is_optional=is_optional, default=field.default, **known
             )
         )
     return tuple(found)
 
 
-def check_ranges(config: Any) -> None:
+def settings(cls: type) -> tuple[Setting, ...]:
+    """The settings of a config class, in the order they are declared."""
+    return _settings(cls)
+
+
+def check_settings(config: Any) -> None:
     """Check every setting against its type, range and choices; for ``__post_init__``."""
     for item in settings(type(config)):
         item.check(getattr(config, item.name))
@@ -269,20 +257,6 @@ def from_mapping(
     return Loaded(cls(**chosen), unknown)
 
 
-def from_properties(
-    cls: type[_Config], text: str, *, source: str = "properties", **overrides: object
-) -> Loaded[_Config]:
-    """Build a config from the text of a ``broker.conf``."""
-    properties = parse_properties(text, source=source)
-    try:
-        loaded = from_mapping(cls, properties.values, **overrides)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{source}: {error.what}", expected=error.expected, hint=error.hint
-        ) from None
-    return Loaded(loaded.config, loaded.unknown, properties.duplicates)
-
-
 def to_mapping(config: Any) -> dict[str, str]:
     """Every setting under its RocketMQ key, as text; secrets and unset ones left out."""
     texts = {}
@@ -293,41 +267,35 @@ def to_mapping(config: Any) -> dict[str, str]:
     return texts
 
 
-def to_properties(config: Any) -> str:
-    """The config as the text of a ``broker.conf``, as GET_BROKER_CONFIG answers."""
-    return format_properties(to_mapping(config))
-
-
 def markdown_table(cls: type) -> str:
     """The settings as a table for the docs."""
-    rows = ["| Setting | RocketMQ key | Default | Takes | Meaning |", "|---|---|---|---|---|"]
+    rows = [
+        "| Key | In Python | Default | Takes | Changeable | Meaning |",
+        "|---|---|---|---|---|---|",
+    ]
     for item in settings(cls):
         default = "required" if item.default is dataclasses.MISSING else item.format(item.default)
         cells = (
-            f"`{item.name}`",
             f"`{item.key}`",
+            f"`{item.name}`",
             f"`{default}`" if default else "",
             item.expected,
+            "yes" if item.is_changeable else "",
             item.doc,
         )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
 
 
-def _scalar(annotation: Any) -> tuple[type | None, bool]:
+def _scalar(annotation: Any) -> tuple[type, bool]:
     """The one type a text is converted to, and whether None is allowed too."""
     kinds = [annotation]
     if get_origin(annotation) in (typing.Union, types.UnionType):
         kinds = list(get_args(annotation))
     is_optional = type(None) in kinds
-    kinds = [kind for kind in kinds if kind is not type(None)]
-    if (
-        len(kinds) == 1
-        and isinstance(kinds[0], type)
-        and (kinds[0] in _WORDS or issubclass(kinds[0], Enum))
-    ):
-        return kinds[0], is_optional
-    return None, is_optional
+    (kind,) = (kind for kind in kinds if kind is not type(None))
+    assert kind in _WORDS or issubclass(kind, Enum), "a type that text can be converted to"
+    return kind, is_optional
 
 
 def _camel_case(name: str) -> str:

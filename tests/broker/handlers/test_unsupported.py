@@ -8,7 +8,6 @@ from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker
 from penstock.broker.handlers.unsupported import UNSUPPORTED, limits_table
-from penstock.broker.settings import CHANGEABLE, CHANGEABLE_STORE
 from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
 from penstock.model.properties import encode_properties
 from penstock.protocol.bodies.common import RequestMode
@@ -38,12 +37,6 @@ async def test_it_is_refused_with_the_way_out(
 
 def test_the_page_about_limits_has_the_same_table() -> None:
     assert limits_table() in LIMITS_PAGE.read_text()
-
-
-def test_the_page_about_limits_names_every_setting_that_may_change() -> None:
-    text = LIMITS_PAGE.read_text()
-    listed = {line[3:-1] for line in text.splitlines() if line.startswith("- `")}
-    assert listed == CHANGEABLE.keys() | CHANGEABLE_STORE.keys()
 
 
 def test_nothing_is_listed_twice() -> None:
