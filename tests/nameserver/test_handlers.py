@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.registrations import encode_registration
 from tests.support.request_types import REQUESTS
 from tests.support.wire import Wire, body_of, json_body
 
@@ -20,7 +21,6 @@ from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.bodies.registration import (
     RegisterBrokerBody,
     body_crc32,
-    encode_registration,
 )
 from penstock.protocol.bodies.routes import BrokerMemberGroup, ClusterInfo, TopicRouteData
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable

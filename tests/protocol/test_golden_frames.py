@@ -9,18 +9,19 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.common_fields import CommonFields
 from tests.support.paths import VECTORS
+from tests.support.registrations import encode_registration
 from tests.support.request_types import REQUESTS, RawBody, RequestType
 
 from penstock.model.properties import format_properties, parse_properties
 from penstock.protocol.bodies.codec import decode_body, encode_body
-from penstock.protocol.bodies.registration import decode_registration, encode_registration
+from penstock.protocol.bodies.registration import decode_registration
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.fastjson.dialect import loads
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder
 from penstock.protocol.headers.codec import Header, decode_header, encode_header
-from penstock.protocol.headers.common import CommonFields
 from penstock.protocol.headers.nameserver import RegisterBroker
 from penstock.protocol.records.batches import decode_batch, encode_batch
 from penstock.protocol.records.codec import Record, decode_record, decode_records, encode_record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.trace_entries import decode_traces
 
 from penstock.protocol.traces import (
     ConsumeBegun,
@@ -12,7 +13,6 @@ from penstock.protocol.traces import (
     Published,
     Trace,
     TransactionEnded,
-    decode_traces,
     encode_trace,
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.loop_clients import Bench, on_bench
 from tests.support.stage import Stage
+from tests.support.trace_entries import decode_traces
 
 from penstock import Message, MessageQueue, Producer, PushConsumer, StoredMessage, aio
 from penstock.client.observing import tracing
@@ -26,7 +27,6 @@ from penstock.protocol.traces import (
     Published,
     Trace,
     TransactionEnded,
-    decode_traces,
 )
 from penstock.testing.embedded import Embedded, embedded
 from penstock.testing.eventually import eventually

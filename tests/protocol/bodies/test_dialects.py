@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 
 import pytest
+from tests.support.registrations import encode_registration
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.model import BrokerRoute, MessageQueue, QueueRoute, Subscription, TopicRoute
@@ -33,7 +34,6 @@ from penstock.protocol.bodies.registration import (
     RegisterBrokerBody,
     body_crc32,
     decode_registration,
-    encode_registration,
 )
 from penstock.protocol.bodies.routes import BrokerData, TopicRouteData
 from penstock.protocol.bodies.stats import ConsumeStats

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.support.paths import VECTORS
+from tests.support.registrations import encode_registration
 from tests.support.request_types import REQUEST_BODIES, RESPONSE_BODIES
 
 from penstock.protocol.bodies.clients import HeartbeatData
@@ -23,7 +24,6 @@ from penstock.protocol.bodies.registration import (
     RegisterBrokerBody,
     body_crc32,
     decode_registration,
-    encode_registration,
 )
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.bodies.topics import TimerMetrics, TopicConfigTable

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.registrations import encode_registration
 from tests.support.request_types import REQUEST_BODIES, RESPONSE_BODIES
 
 import penstock.protocol.bodies as bodies
@@ -27,7 +28,6 @@ from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.bodies.registration import (
     RegisterBrokerBody,
     decode_registration,
-    encode_registration,
 )
 from penstock.protocol.bodies.values import WireEnum
 from penstock.protocol.fastjson.dialect import Json, dumps, loads

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import field
 from msgspec.structs import astuple
+from tests.support.common_fields import CommonFields
 
 from penstock.errors import HeaderFieldError, ProtocolError
 from penstock.protocol.headers.codec import (
@@ -20,7 +21,6 @@ from penstock.protocol.headers.codec import (
     encode_header,
     header_fields,
 )
-from penstock.protocol.headers.common import CommonFields
 from penstock.protocol.headers.pull import PullMessage
 from penstock.protocol.headers.send import (
     SEND_V2_KEYS,

@@ -13,6 +13,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.common_fields import CommonFields
 from tests.support.request_types import REQUESTS
 
 from penstock.errors import ProtocolError
@@ -21,7 +22,6 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, Language, decode_command, encode_command, reply
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder
 from penstock.protocol.headers.codec import decode_header, encode_header
-from penstock.protocol.headers.common import CommonFields
 from penstock.protocol.headers.offsets import UpdateConsumerOffset
 from penstock.protocol.headers.pull import PullMessage, PullMessageResult
 from penstock.protocol.headers.send import SendMessage, SendMessageV2

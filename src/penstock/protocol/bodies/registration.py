@@ -20,16 +20,15 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from penstock.errors import ProtocolError
-from penstock.protocol.bodies.codec import decode_body, encode_body, from_json, to_json
+from penstock.protocol.bodies.codec import decode_body, from_json
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.topics import (
     TellOdd,
-    TopicConfig,
     TopicConfigTable,
     TopicQueueMapping,
     read_topics,
 )
-from penstock.protocol.fastjson.dialect import Json, Key, dumps, loads
+from penstock.protocol.fastjson.dialect import Json, Key, loads
 
 V3_0_11 = 37
 V5_0_0 = 413
@@ -85,15 +84,6 @@ def decode_registration(
     )
 
 
-def encode_registration(
-    body: RegisterBrokerBody, *, compressed: bool = False, version: int = V5_0_0
-) -> bytes:
-    """Write the body of REGISTER_BROKER as a broker of ``version`` does."""
-    if not compressed:
-        return encode_body(body)
-    return zlib.compress(_encode_stream(body, version), 9)
-
-
 def body_crc32(data: bytes) -> int:
     """The check sum that goes into the header; 0 there means "not checked"."""
     return zlib.crc32(data) & 0x7FFF_FFFF
@@ -115,38 +105,6 @@ def _inflate(data: bytes) -> bytes:
     if not inflater.eof:
         raise ProtocolError("a registration that ends in the middle of its zlib stream")
     return plain
-
-
-def _encode_stream(body: RegisterBrokerBody, version: int) -> bytes:
-    topics = body.topics
-    parts = [_counted(dumps(to_json(topics.data_version)))]
-    parts.append(_LENGTH.pack(len(topics.topic_config_table)))
-    for name, topic in topics.topic_config_table.items():
-        parts.append(_counted(_topic_text(name, topic, version).encode()))
-    parts.append(_counted(dumps(list(body.filter_server_list))))
-    if version >= V5_0_0:
-        mappings = topics.topic_queue_mapping_info_map or {}
-        parts.append(_LENGTH.pack(len(mappings)))
-        parts.extend(_counted(encode_body(mapping)) for mapping in mappings.values())
-    return b"".join(parts)
-
-
-def _counted(data: bytes) -> bytes:
-    return _LENGTH.pack(len(data)) + data
-
-
-def _topic_text(name: str, topic: TopicConfig, version: int) -> str:
-    items = [
-        name,
-        str(topic.read_queue_nums),
-        str(topic.write_queue_nums),
-        str(topic.perm),
-        topic.topic_filter_type,
-    ]
-    if version >= V5_0_0:
-        attributes: dict[Key, Json] = {k: v for k, v in (topic.attributes or {}).items()}
-        items.append(dumps(attributes).decode())
-    return " ".join(items)
 
 
 def _decode_stream(plain: bytes, version: int, tell_odd: TellOdd) -> RegisterBrokerBody:
