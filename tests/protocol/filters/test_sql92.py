@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from penstock.errors import SubscriptionIllegal
 from penstock.protocol.filters.sql92.parser import (
     MAX_DEPTH,
-    MAX_EXPRESSION_CHARACTERS,
     compile_expression,
 )
+from penstock.protocol.filters.sql92.tokens import MAX_EXPRESSION_CHARACTERS
 
 
 def matches(expression: str, **properties: str) -> bool:

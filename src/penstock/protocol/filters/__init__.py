@@ -1,1 +1,1 @@
-"""Subscription expressions: tags and SQL92."""
+"""Filters of a subscription: ``tags`` by hash code, ``sql92`` by message properties."""

@@ -1,7 +1,7 @@
 """The parts of a compiled SQL92 filter: closures from a property map to a value.
 
-Every function builds one part of others and knows nothing of grammar; what may be combined with
-what is the parser's business. ``None`` is SQL's unknown, and the value of an absent property.
+Each function builds one part from others; the parser decides which parts may be combined. ``None``
+is SQL's unknown, and the value of an absent property.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A part of a filter: how to evaluate it, and what the grammar may do with it.
+    """A part of a filter: how to evaluate it, and what the parser needs to know of it.
 
-    ``depth`` counts the closures that evaluating it nests.
+    ``depth`` is the number of nested calls that its evaluation takes.
     """
 
     evaluate: Callable[[Properties], Value | None]
@@ -138,7 +138,7 @@ def equality(left: Expression, right: Expression, token: Token) -> Expression:
     def evaluate(properties: Properties) -> bool | None:
         first, second = evaluate_left(properties), evaluate_right(properties)
         if first is None:
-            # Nothing equals nothing, but whether nothing equals something is unknown.
+            # Two absent values are equal; an absent and a present one compare as unknown.
             return True if second is None else None
         return second is not None and compare(first, second) == 0
 

@@ -1,4 +1,4 @@
-"""The words of a SQL92 filter, and how its mistakes are reported."""
+"""The tokens of a SQL92 filter, and the error for a mistake in it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _unreadable(expression: str, position: int) -> SubscriptionIllegal:
 
 
 def illegal(expression: str, position: int, problem: str, expected: str) -> SubscriptionIllegal:
-    """The error for a mistake at ``position``, on one line, since it travels as a remark."""
+    """The error for a mistake at ``position``, on one line, since it is sent as a remark."""
     before = expression[max(0, position - _SHOWN_BEFORE) : position]
     after = expression[position : position + _SHOWN_AFTER]
     if position > _SHOWN_BEFORE:

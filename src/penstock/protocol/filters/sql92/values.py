@@ -1,8 +1,8 @@
-"""How two values of a SQL92 filter compare: RocketMQ's, that is Java's, conversions.
+"""The comparison of two values in a SQL92 filter, with Java's conversions as RocketMQ uses them.
 
 Properties are texts. Numbers come from literals only and are Java's Integer (``int``, 32 bits),
-Long (``Long``) or Double (``float``). A text that meets a number is read as the number's type; if
-it cannot be, there is no answer.
+Long (``Long``) or Double (``float``). A text compared with a number is converted to the type of the
+number; if this fails, the two are `Incomparable`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def number_from_literal(text: str) -> Value | None:
 
 
 def compare_ordered(first: Value, second: Value) -> int:
-    """Less, equal or greater for ``<`` and its kin: texts count as decimal numbers."""
+    """As `compare`, for ``<`` and the like: two texts compare as decimal numbers."""
     if isinstance(first, str) and isinstance(second, str):
         return _compare_doubles(_double(first), _double(second))
     return compare(first, second)
@@ -65,7 +65,7 @@ def compare(first: Value, second: Value) -> int:
         if isinstance(second, bool):
             return first - second
         if isinstance(second, str):
-            # RocketMQ fails on this one (it casts the wrong side), so no broker gives an answer.
+            # RocketMQ fails here (it casts the wrong side), so no broker has a result.
             raise Incomparable
         return -1
     if isinstance(second, bool):
@@ -94,7 +94,7 @@ def _number_like(sample: int | float, text: str) -> int | float:
     """``text`` as a number of the sample's type."""
     if isinstance(sample, float):
         return _double(text)
-    # The length is checked first: Python refuses to read endless digits, and so do we.
+    # Check the length first: Python limits the digits that int() converts.
     if len(text) > _MAX_INTEGER_TEXT or not _INTEGER_TEXT.fullmatch(text):
         raise Incomparable
     number = int(text)
