@@ -19,7 +19,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.headers.nameserver import GetRouteInfo
 from penstock.remoting import Peer, Server
 from penstock.testing.eventually import eventually
-from penstock.testing.virtual import VirtualLoop
+from penstock.testing.virtual_time.loop import VirtualLoop
 
 
 async def has_route(wire: Wire, topic: str) -> bool:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from penstock.client.arguments import session_settings, split, timestamp_ms
 from penstock.client.cluster_access import ClusterAccess
@@ -21,7 +22,6 @@ from penstock.client.settings import SessionSettings
 from penstock.errors import ConfigError, InvalidArgument, LifecycleError
 from penstock.model import MessageQueue
 from penstock.remoting.tls import Tls
-from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
 
 RECEIPT = Receipt(SendStatus.OK, "1", "A", MessageQueue("T", "b", 0), 0)

@@ -28,9 +28,9 @@ from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.settings import StartFrom
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
-from penstock.testing.cluster import EmbeddedCluster
-from penstock.testing.network import LAN
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.hosts.cluster import EmbeddedCluster
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.network import LAN
 
 TOPIC = "orders"
 GROUP = "billing"

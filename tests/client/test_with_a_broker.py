@@ -19,8 +19,8 @@ from penstock.client.session.client_session import ClientSession
 from penstock.client.settings import StartFrom
 from penstock.model import Message, StoredMessage
 from penstock.model.names import Failure
-from penstock.testing.cluster import EmbeddedCluster
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.hosts.cluster import EmbeddedCluster
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 GROUP = "billing"
 FIRST = StartFrom("first")

@@ -31,8 +31,8 @@ from penstock.doctor import Severity
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.offsets import UpdateConsumerOffset
 from penstock.runtime.clock import SystemClock
-from penstock.testing.local_host import LocalHost
-from penstock.testing.virtual import VirtualLoop
+from penstock.testing.hosts.local_host import LocalHost
+from penstock.testing.virtual_time.loop import VirtualLoop
 
 
 @in_virtual_time

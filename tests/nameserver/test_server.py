@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.support.fake_clock import FakeClock
 from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker, BrokerConfig
@@ -23,7 +24,6 @@ from penstock.protocol.frames import FrameDecoder
 from penstock.protocol.headers import nameserver as asks
 from penstock.protocol.headers.admin import UpdateTopic
 from penstock.store import StoreConfig
-from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
 
 StartServer = Callable[..., Awaitable[NameServer]]

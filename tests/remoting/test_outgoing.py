@@ -13,7 +13,7 @@ from penstock.protocol.frames import FrameDecoder
 from penstock.remoting import Limits
 from penstock.remoting.outgoing import LARGE, Outgoing, join_small
 from penstock.remoting.write_batch import WriteBatch
-from penstock.testing.virtual import run_virtual
+from penstock.testing.virtual_time.loop import run_virtual
 
 
 class RecordingTransport(asyncio.Transport):

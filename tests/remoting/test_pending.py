@@ -12,7 +12,7 @@ from penstock.errors import ConnectionLost, RemotingError, RequestTimeout
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.remoting.pending import MAX_ABANDONED, TICK_SECONDS, Done, PendingRequests
-from penstock.testing.virtual import run_virtual
+from penstock.testing.virtual_time.loop import run_virtual
 
 PULL = RequestCode.PULL_MESSAGE
 

@@ -13,7 +13,7 @@ from penstock.protocol.commands import Command, reply
 from penstock.remoting import Backoff, Limits, Peer, Pool, Server
 from penstock.remoting.pool import MAX_TROUBLES
 from penstock.testing.eventually import eventually
-from penstock.testing.virtual import run_virtual
+from penstock.testing.virtual_time.loop import run_virtual
 
 ADDRESS = "127.0.0.1:10911"
 

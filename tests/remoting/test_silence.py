@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ConnectionLost, RequestTimeout
 from penstock.protocol.commands import Command, encode_command, reply
 from penstock.remoting import Limits, Peer, Pool, Server
-from penstock.testing.virtual import run_virtual
+from penstock.testing.virtual_time.loop import run_virtual
 
 
 class Bytes(asyncio.Protocol):

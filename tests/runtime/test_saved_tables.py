@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from penstock.errors import ProtocolError, StoreDamaged
 from penstock.runtime.saved_tables import SavedTables
-from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from penstock.runtime.statistics import OTHER, Statistics, StatsData, StatsItem
-from penstock.testing.clock import FakeClock
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 
 def test_nothing_sampled_tells_nothing() -> None:

@@ -18,7 +18,7 @@ from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.settings import StartFrom
 from penstock.errors import PenstockError
 from penstock.model import Message, StoredMessage
-from penstock.testing.virtual import VirtualLoop
+from penstock.testing.virtual_time.loop import VirtualLoop
 
 POISON = b"poison"
 LEAVE_SECONDS = 8.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.testing.network import Network
+from penstock.testing.virtual_time.network import Network
 
 
 def lose_host(network: Network, host: str, *, silent: bool) -> None:

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.testing.network import LAN, Conditions
+from penstock.testing.virtual_time.network import LAN, Conditions
 
 WIDE = Conditions(latency=(0.002, 0.06), split=0.1)
 ROUGH = Conditions(latency=(0.001, 0.2), split=0.2, refuse=0.05, lose=0.001)

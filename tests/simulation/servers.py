@@ -19,7 +19,7 @@ from penstock.nameserver import NameServer, NameServerConfig
 from penstock.protocol.records.pulled import messages_from_pull
 from penstock.store import OS_FILES, FileLayer
 from penstock.store.config import SYNC_FLUSH
-from penstock.testing.virtual import VirtualLoop
+from penstock.testing.virtual_time.loop import VirtualLoop
 
 NAME_SERVER_HOST = "10.0.0.1"
 NAME_SERVER = f"{NAME_SERVER_HOST}:9876"

@@ -20,7 +20,7 @@ from tests.simulation.servers import BrokerSlot, NameServerSlot
 
 from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 CHECK_SECONDS = 1.0
 DRAIN_STEP = 5.0

@@ -32,7 +32,7 @@ from penstock.client.settings import (
 )
 from penstock.model import MessageQueue
 from penstock.runtime.clock import Clock
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 P = ParamSpec("P")
 

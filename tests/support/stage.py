@@ -30,7 +30,7 @@ from penstock.nameserver import NameServer, NameServerConfig
 from penstock.protocol.commands import VERSION, Language
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.store import OS_FILES, FileLayer, StoreConfig
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 _Arguments = ParamSpec("_Arguments")
 

@@ -12,10 +12,10 @@ import pytest
 from penstock import StoredMessage, aio
 from penstock.aio import Message, RetryLater
 from penstock.errors import LifecycleError
-from penstock.testing import virtual_host
 from penstock.testing.embedded import AsyncEmbedded, embedded
 from penstock.testing.eventually import eventually
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.hosts import virtual_host
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 Scenario = Callable[[AsyncEmbedded], Awaitable[None]]
 

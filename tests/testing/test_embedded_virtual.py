@@ -25,8 +25,8 @@ from penstock import (
 from penstock.errors import LifecycleError, PenstockError, RemotingError
 from penstock.testing.clock import DEFAULT_START
 from penstock.testing.embedded import Embedded
-from penstock.testing.network import Conditions
-from penstock.testing.virtual import UnhandledInLoop, VirtualLoop
+from penstock.testing.virtual_time.loop import UnhandledInLoop, VirtualLoop
+from penstock.testing.virtual_time.network import Conditions
 
 
 @pytest.fixture

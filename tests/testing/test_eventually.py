@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.testing.eventually import eventually
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 
 async def test_a_condition_is_asked_until_it_is_true_and_its_answer_returned() -> None:

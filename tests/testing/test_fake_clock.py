@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from penstock.runtime.clock import Clock
-from penstock.testing.clock import DEFAULT_START, FakeClock
+from penstock.testing.clock import DEFAULT_START
 
 
 @pytest.fixture

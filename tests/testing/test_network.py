@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import trustme
 
-from penstock.testing.network import LAN, ROUGH, Conditions
-from penstock.testing.pipes import MAX_READ, SOCKET_BUFFER
-from penstock.testing.virtual import UnhandledInLoop, VirtualLoop, run_virtual
+from penstock.testing.virtual_time.loop import UnhandledInLoop, VirtualLoop, run_virtual
+from penstock.testing.virtual_time.network import LAN, ROUGH, Conditions
+from penstock.testing.virtual_time.pipes import MAX_READ, SOCKET_BUFFER
 
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 PORT = 9876

@@ -11,8 +11,8 @@ from penstock.errors import RemotingError
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command, reply
 from penstock.remoting import Peer, Pool, Server
-from penstock.testing.network import LAN, ROUGH, Conditions
-from penstock.testing.virtual import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
+from penstock.testing.virtual_time.network import LAN, ROUGH, Conditions
 
 BROKER, PORT = "10.0.0.1", 10911
 ADDRESS = f"{BROKER}:{PORT}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.testing.trace import Trace
+from penstock.testing.virtual_time.trace import Trace
 
 
 def test_equal_traces_have_equal_digests() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.errors import LifecycleError
 from penstock.testing.eventually import eventually
-from penstock.testing.local_host import LocalHost
-from penstock.testing.virtual import VirtualDeadlock, VirtualLoop, run_virtual
-from penstock.testing.virtual_host import VirtualHost
+from penstock.testing.hosts.local_host import LocalHost
+from penstock.testing.hosts.virtual_host import VirtualHost
+from penstock.testing.virtual_time.loop import VirtualDeadlock, VirtualLoop, run_virtual
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.errors import InvalidArgument, LifecycleError
-from penstock.testing import virtual
 from penstock.testing.clock import DEFAULT_START, VirtualClock
-from penstock.testing.virtual import (
+from penstock.testing.virtual_time import loop as loop_module
+from penstock.testing.virtual_time.loop import (
     UnhandledInLoop,
     VirtualDeadlock,
     VirtualLoop,
@@ -167,7 +167,7 @@ def test_a_timer_at_infinity_is_a_deadlock_and_no_jump() -> None:
 
 
 def test_a_busy_loop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual, "MAX_TURNS_PER_INSTANT", 500)
+    monkeypatch.setattr(loop_module, "MAX_TURNS_PER_INSTANT", 500)
 
     async def main() -> None:
         for _ in itertools.count():
@@ -256,7 +256,7 @@ def test_the_order_survives_another_process_with_other_hashes_and_addresses() ->
         "import sys, zlib; sys.path.insert(0, sys.argv[1]);"
         "padding = [object() for _ in range(int(sys.argv[2]))];"
         "from test_virtual_loop import _tangle;"
-        "from penstock.testing.virtual import run_virtual;"
+        "from penstock.testing.virtual_time.loop import run_virtual;"
         "sys.stdout.write(str(zlib.crc32(repr(run_virtual(_tangle, seed=4)).encode())))"
     )
     here = __file__.rpartition("/")[0]

@@ -2,7 +2,7 @@
 
 Whatever the protocol gives a meaning to (long polls, delays, expiry, retention) asks a `Clock`, so
 that a test can let two hours pass in a millisecond. `SystemClock` is the real one;
-`penstock.testing` has `FakeClock` for a real loop and `VirtualClock` for the virtual one.
+`penstock.testing` has `VirtualClock` for the virtual loop.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from penstock.admin import blocking as blocking_admin
 from penstock.errors import LifecycleError
 from penstock.runtime.clock import Clock
 from penstock.runtime.durations import Duration, seconds
-from penstock.testing.embedding import ClockChoice, Embedding
-from penstock.testing.network import Network
-from penstock.testing.virtual import VirtualLoop
-from penstock.testing.virtual_host import VirtualHost
+from penstock.testing.hosts.embedding import ClockChoice, Embedding
+from penstock.testing.hosts.virtual_host import VirtualHost
+from penstock.testing.virtual_time.loop import VirtualLoop
+from penstock.testing.virtual_time.network import Network
 
 
 class _Time:

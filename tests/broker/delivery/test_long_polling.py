@@ -14,6 +14,7 @@ from tests.support.asking import (
     put_group,
     put_topic,
 )
+from tests.support.fake_clock import FakeClock
 from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire
 
@@ -22,7 +23,6 @@ from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.pull import PullFlag, PullMessage
-from penstock.testing.clock import FakeClock
 from penstock.testing.eventually import eventually
 
 FOUND = ResponseCode.SUCCESS

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.asking import all_records, log_position, send_back
+from tests.support.fake_clock import FakeClock
 from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire, json_body
 
@@ -39,7 +40,6 @@ from penstock.protocol.headers.admin import (
     ViewBrokerStats,
 )
 from penstock.protocol.headers.offsets import QueryCorrectionOffset, UpdateConsumerOffset
-from penstock.testing.clock import FakeClock
 
 Connect = Callable[..., Awaitable[Wire]]
 MakeBroker = Callable[..., Awaitable[Broker]]

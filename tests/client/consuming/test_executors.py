@@ -16,7 +16,7 @@ from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.session.loop_thread import LoopThread
 from penstock.model import MessageQueue, StoredMessage
 from penstock.testing.eventually import eventually
-from penstock.testing.virtual import run_virtual
+from penstock.testing.virtual_time.loop import run_virtual
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 LISTENER = Listener("T", lambda message: None, takes_batch=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from penstock.client.consuming.handler_middleware import (
     HandlerMiddleware,
@@ -23,7 +24,6 @@ from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.middleware import HandlerCall, Middleware
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
-from penstock.testing.clock import FakeClock
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 GROUP = "billing"

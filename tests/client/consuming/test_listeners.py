@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from penstock.client.consuming.listeners import Caller, Job, Listener
 from penstock.client.consuming.message_batches import MessageBatch
@@ -22,7 +23,6 @@ from penstock.client.consuming.outcomes import (
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
-from penstock.testing.clock import FakeClock
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -11,11 +11,11 @@ from asyncio import sslproto
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.testing.transports import Endpoint
+from penstock.testing.virtual_time.transports import Endpoint
 
 if TYPE_CHECKING:
-    from penstock.testing.network import Connection, Network
-    from penstock.testing.virtual import VirtualLoop
+    from penstock.testing.virtual_time.loop import VirtualLoop
+    from penstock.testing.virtual_time.network import Connection, Network
 
 LOCAL = "127.0.0.1"
 """The host of everything that names no other; also what every host calls itself."""

@@ -16,10 +16,10 @@ from penstock.client.session.host import Host
 from penstock.client.session.loop_thread import LoopThread
 from penstock.errors import InvalidArgument, LifecycleError
 from penstock.testing.clock import VirtualClock
-from penstock.testing.cluster import EmbeddedCluster, check_brokers
-from penstock.testing.local_host import LocalHost
-from penstock.testing.virtual import UnhandledInLoop, VirtualLoop
-from penstock.testing.virtual_host import VirtualHost
+from penstock.testing.hosts.cluster import EmbeddedCluster, check_brokers
+from penstock.testing.hosts.local_host import LocalHost
+from penstock.testing.hosts.virtual_host import VirtualHost
+from penstock.testing.virtual_time.loop import UnhandledInLoop, VirtualLoop
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ Ways to drive it: `run_virtual`, or ``asyncio.Runner(loop_factory=VirtualLoop)``
 its end and let time pass as needed. `VirtualLoop.advance`, called while the loop stands still, lets
 a stretch of time pass and returns; `VirtualLoop.drive` runs a coroutine to its end even from a
 function that the loop itself is running "in an executor". In a thread of its own it runs for ever,
-and `VirtualLoop.before_time_passes` decides when its time may pass (`testing.virtual_host`).
+and `VirtualLoop.before_time_passes` decides when its time may pass (`testing.hosts.virtual_host`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 from penstock.errors import LifecycleError
 from penstock.runtime.durations import Duration, seconds
 from penstock.testing.clock import DEFAULT_START, VirtualClock
-from penstock.testing.network import Network
-from penstock.testing.servers import ProtocolFactory, VirtualServer
-from penstock.testing.tasks import VirtualFuture, VirtualTask, describe_task
-from penstock.testing.trace import Trace
+from penstock.testing.virtual_time.network import Network
+from penstock.testing.virtual_time.servers import ProtocolFactory, VirtualServer
+from penstock.testing.virtual_time.tasks import VirtualFuture, VirtualTask, describe_task
+from penstock.testing.virtual_time.trace import Trace
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")

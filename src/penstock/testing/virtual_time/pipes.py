@@ -14,8 +14,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.testing.network import Connection
-    from penstock.testing.transports import Endpoint
+    from penstock.testing.virtual_time.network import Connection
+    from penstock.testing.virtual_time.transports import Endpoint
 
 SOCKET_BUFFER = 64 * 1024
 MAX_READ = 256 * 1024

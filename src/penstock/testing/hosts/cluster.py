@@ -15,7 +15,7 @@ from penstock.nameserver import NameServer, NameServerConfig
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service, wait_any
 from penstock.store import StoreConfig
-from penstock.testing.virtual import VirtualLoop
+from penstock.testing.virtual_time.loop import VirtualLoop
 
 MAX_BROKERS = 26
 FIRST_BROKER = "broker-a"

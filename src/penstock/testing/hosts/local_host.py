@@ -12,7 +12,7 @@ from penstock.client.consuming.executors import Executor, Finished, InlineExecut
 from penstock.client.consuming.listeners import Caller
 from penstock.client.session.host import Host
 from penstock.errors import LifecycleError
-from penstock.testing.virtual import VirtualLoop
+from penstock.testing.virtual_time.loop import VirtualLoop
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")

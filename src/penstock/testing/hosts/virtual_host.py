@@ -11,7 +11,7 @@ same clock in every run, however slow the machine is.
 Plain handlers run inline on the loop's thread. Coroutine handlers of `penstock.aio` run on the loop
 of whoever started the consumer, as they always do; until they end, time is held.
 
-A program whose own loop is the virtual one needs no thread: `testing.local_host`.
+A program whose own loop is the virtual one needs no thread: `testing.hosts.local_host`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from penstock.client.consuming.executors import CoroutineExecutor, Executor, Fin
 from penstock.client.consuming.listeners import Caller, Job
 from penstock.client.session.host import Host
 from penstock.errors import LifecycleError
-from penstock.testing.local_host import LocalHost, settle
-from penstock.testing.virtual import VirtualDeadlock, VirtualLoop
+from penstock.testing.hosts.local_host import LocalHost, settle
+from penstock.testing.virtual_time.loop import VirtualDeadlock, VirtualLoop
 
 log = logging.getLogger(__name__)
 

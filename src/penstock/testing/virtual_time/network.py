@@ -28,8 +28,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from penstock.testing.pipes import Pipe, reset_error
-from penstock.testing.servers import (
+from penstock.testing.virtual_time.pipes import Pipe, reset_error
+from penstock.testing.virtual_time.servers import (
     LOCAL,
     ProtocolFactory,
     VirtualServer,
@@ -37,10 +37,10 @@ from penstock.testing.servers import (
     sockaddr,
     tls_layer,
 )
-from penstock.testing.transports import Endpoint
+from penstock.testing.virtual_time.transports import Endpoint
 
 if TYPE_CHECKING:
-    from penstock.testing.virtual import VirtualLoop
+    from penstock.testing.virtual_time.loop import VirtualLoop
 
 FIRST_EPHEMERAL_PORT = 20_000
 

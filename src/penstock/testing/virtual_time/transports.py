@@ -14,28 +14,71 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from asyncio.transports import _FlowControlMixin
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing.pipes import END_OF_STREAM, SOCKET_BUFFER, Pipe
+from penstock.testing.virtual_time.pipes import END_OF_STREAM, SOCKET_BUFFER, Pipe
 
 if TYPE_CHECKING:
-    from penstock.testing.network import Connection, Network
-    from penstock.testing.servers import VirtualServer
+    from penstock.testing.virtual_time.network import Connection, Network
+    from penstock.testing.virtual_time.servers import VirtualServer
 
 
-class Endpoint(_FlowControlMixin):
+HIGH_LIMIT = 64 * 1024
+
+
+class _PausingTransport(asyncio.Transport):
+    """A transport that pauses a protocol which writes faster than the other side reads."""
+
+    _protocol: asyncio.BaseProtocol
+
+    def __init__(self, extra: dict[str, Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(extra)
+        self._loop = loop
+        self._is_writing_paused = False
+        self._low, self._high = _limits(None, None)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._low, self._high = _limits(high, low)
+        self._maybe_pause()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def _maybe_pause(self) -> None:
+        if not self._is_writing_paused and self.get_write_buffer_size() > self._high:
+            self._is_writing_paused = True
+            self._tell(self._protocol.pause_writing)
+
+    def _maybe_resume(self) -> None:
+        if self._is_writing_paused and self.get_write_buffer_size() <= self._low:
+            self._is_writing_paused = False
+            self._tell(self._protocol.resume_writing)
+
+    def _tell(self, method: Callable[[], None]) -> None:
+        try:
+            method()
+        except Exception as error:
+            name = f"protocol.{method.__name__}()"
+            self._loop.call_exception_handler({"message": f"{name} failed", "exception": error})
+
+
+def _limits(high: int | None, low: int | None) -> tuple[int, int]:
+    """Low and high limit of a write buffer, chosen as asyncio's own transports do."""
+    if high is None:
+        high = HIGH_LIMIT if low is None else 4 * low
+    if low is None:
+        low = high // 4
+    if not high >= low >= 0:
+        raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+    return low, high
+
+
+class Endpoint(_PausingTransport):
     """One end of an in-memory connection, with the interface of a socket transport."""
 
     # Lets `loop.start_tls` put TLS on top, as on a real socket transport.
     _start_tls_compatible = True
-
-    # Of the mixin; the type stubs leave them out.
-    _loop: asyncio.AbstractEventLoop
-    _protocol_paused: bool
-    _maybe_pause_protocol: Callable[[], None]
-    _maybe_resume_protocol: Callable[[], None]
 
     def __init__(
         self,
@@ -55,7 +98,6 @@ class Endpoint(_FlowControlMixin):
         self.is_open: bool = False  # the protocol has its connection_made
         self.is_closed: bool = False  # the protocol has its connection_lost
         self.is_dead: bool = False  # the host crashed: none of its code runs any more
-        self._protocol: asyncio.BaseProtocol
         self._is_closing = False
         self._eof_written = False
         self._ends_scheduled = False
@@ -106,14 +148,14 @@ class Endpoint(_FlowControlMixin):
 
     def made_room(self) -> None:
         """The other side read something."""
-        if self._protocol_paused or self._is_closing:
+        if self._is_writing_paused or self._is_closing:
             self._loop.call_soon(self._use_room, context=self.context)
 
     def _use_room(self) -> None:
         if self.is_closed or self.is_dead:
             return
-        if self._protocol_paused:
-            self._maybe_resume_protocol()
+        if self._is_writing_paused:
+            self._maybe_resume()
         if self._is_closing and not self.get_write_buffer_size():
             self._end_soon(None)
 
@@ -179,7 +221,7 @@ class Endpoint(_FlowControlMixin):
             raise RuntimeError("Cannot call write() after write_eof()")
         self.outgoing.push(bytes(data))
         if self.outgoing.unread > SOCKET_BUFFER:
-            self._maybe_pause_protocol()
+            self._maybe_pause()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
