@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import DeadLetter, Message, Producer, RetryLater
+from penstock.client.middleware import HandlerCall, Middleware
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
 from penstock.spark.handlers.consume import consume, reading_retries
@@ -119,6 +120,36 @@ def test_every_message_is_handled_and_the_group_stands_behind_the_last(
         return sum(lag.committed for lag in lags) == 100
 
     eventually(is_settled)
+
+
+@pytest.mark.parametrize("after_sql", [False, True])
+def test_middleware_runs_on_executors_around_each_handler_call(
+    spark: SparkSession, mq: Embedded, notes: Notes, tmp_path: Path, after_sql: bool
+) -> None:
+    produce(mq, "orders", [str(number) for number in range(20)])
+    path = tmp_path / "calls"
+
+    class Counting(Middleware):
+        def before_handle(self, call: HandlerCall) -> None:
+            call.skip = call.messages[0].body == b"3"
+
+        def after_handle(self, call: HandlerCall) -> None:
+            with path.open("a") as file:
+                file.write(f"{call.group} {call.attempt} {call.outcome}\n")
+
+    stream: Any = source(mq)
+    if after_sql:
+        stream = spark.readStream.format("penstock").options(**stream).load()
+    consume(
+        stream,
+        notes.add,
+        group="billing",
+        checkpoint=tmp_path / "cp",
+        trigger=NOW,
+        middleware=(Counting(),),
+    ).awaitTermination()
+    assert Counter(notes.bodies) == Counter(str(number) for number in range(20) if number != 3)
+    assert Counter(path.read_text().splitlines()) == {"billing 1 SUCCESS": 20}
 
 
 def test_a_failure_is_retried_and_the_handlers_word_makes_dead_letters(
@@ -343,6 +374,12 @@ def test_what_cannot_keep_the_contract_is_refused(
     refused("unknown option", {**source(mq), "topics": "orders"})
     refused("group", source(mq), group="no spaces")
     refused("max_retries", source(mq), max_retries=-1)
+    refused("as middleware", source(mq), middleware=(print,))
+    refused("coroutine function", source(mq), middleware=(_Async(),))
+
+
+class _Async(Middleware):
+    async def before_handle(self, call: HandlerCall) -> None: ...
 
 
 def _upper() -> Any:

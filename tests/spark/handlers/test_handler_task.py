@@ -12,8 +12,10 @@ import pytest
 
 from penstock import DeadLetter, Message, Producer, RetryLater
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult
+from penstock.client.middleware import HandlerCall, Middleware
 from penstock.errors import PenstockError, TopicNotFound
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.names import Failure
 from penstock.spark.connection_pool import ConnectionPool
 from penstock.spark.handlers import send_back
 from penstock.spark.handlers.handler_sources import (
@@ -252,3 +254,92 @@ def test_garbage_is_collected_as_before_when_a_task_ends() -> None:
     assert gc.get_threshold()[0] > before[0]
     running.close()
     assert gc.get_threshold() == before
+
+
+class Noting(Middleware):
+    """Notes each call of a handler, before and after it."""
+
+    def __init__(self, notes: list[tuple[object, ...]], name: str = "one") -> None:
+        self.notes = notes
+        self.name = name
+
+    def before_handle(self, call: HandlerCall) -> None:
+        self.notes.append((self.name, "before", call.messages[0].body, call.attempt))
+
+    def after_handle(self, call: HandlerCall) -> None:
+        self.notes.append((self.name, call.outcome, call.messages[0].body, repr(call.error)))
+
+
+def test_middleware_runs_around_each_handler_call(options: ReadOptions) -> None:
+    notes: list[tuple[object, ...]] = []
+    around = (Noting(notes), Noting(notes, "two"))
+    handler = raising({b"1": ValueError("bad")})
+    found = dispositions(options, handler, middleware=around)
+    assert found == ["done", "retry", "done", "done", "done", "done"]
+    assert notes[4:8] == [
+        ("one", "before", b"1", 1),
+        ("two", "before", b"1", 1),
+        ("two", "RECONSUME_LATER", b"1", "ValueError('bad')"),
+        ("one", "RECONSUME_LATER", b"1", "ValueError('bad')"),
+    ]
+    assert [note[1] for note in notes[:4]] == ["before", "before", "SUCCESS", "SUCCESS"]
+
+
+def test_middleware_can_decide_about_a_message_without_its_handler(options: ReadOptions) -> None:
+    class Deciding(Middleware):
+        def before_handle(self, call: HandlerCall) -> None:
+            match call.messages[0].body:
+                case b"0":
+                    call.skip = True
+                case b"1":
+                    raise DeadLetter("known to be bad")
+                case b"2":
+                    raise RuntimeError("an error of the middleware changes nothing")
+
+    handled: list[bytes] = []
+    found = dispositions(
+        options, lambda message: handled.append(message.body), middleware=(Deciding(),)
+    )
+    assert found == ["done", "dead", "done", "done", "done", "done"]
+    assert handled == [b"2", b"3", b"4", b"5"]
+    assert stored(options, "%DLQ%billing")["1"][Failure.MESSAGE] == "known to be bad"
+
+
+def test_middleware_of_ordered_handlers_sees_every_attempt(options: ReadOptions) -> None:
+    notes: list[tuple[object, ...]] = []
+    failed: list[bytes] = []
+
+    def fails_once(message: StoredMessage) -> None:
+        if message.body == b"1" and not failed:
+            failed.append(message.body)
+            raise ValueError("once")
+
+    found = dispositions(
+        options, fails_once, middleware=(Noting(notes),), ordered=True, suspend_seconds=0.01
+    )
+    assert found == ["done"] * 6
+    before = [(note[2], note[3]) for note in notes if note[1] == "before"]
+    assert before[:4] == [(b"0", 1), (b"1", 1), (b"1", 2), (b"2", 1)]
+
+
+def test_coroutine_handlers_may_have_coroutine_middleware(options: ReadOptions) -> None:
+    notes: list[str] = []
+
+    class Slow(Middleware):
+        async def before_handle(self, call: HandlerCall) -> None:
+            await asyncio.sleep(0)
+            notes.append("before")
+
+        async def after_handle(self, call: HandlerCall) -> None:
+            notes.append(call.outcome)
+
+    async def handler(message: StoredMessage) -> None:
+        await asyncio.sleep(0)
+        notes.append("handler")
+        if message.body == b"5":
+            raise DeadLetter("last")
+
+    found = dispositions(options, handler, middleware=(Slow(),))
+    assert found == ["done"] * 5 + ["dead"]
+    assert notes[:3] == ["before", "handler", "SUCCESS"]
+    assert notes[-1] == "RECONSUME_LATER"

@@ -4,8 +4,8 @@
     consume(stream, handler, ...)                  the handler runs after SQL, in the stream's sink
 
 Both keep the push consumer's contract: each message has its own outcome, failed ones are stored
-again by the broker (the retry topic, which the query reads too) or end among the dead letters with
-the reason, and an offset is committed only when all before it are handled or stored again.
+again by the broker (in the retry topic, which the query reads too) or become dead letters with the
+reason, and an offset is committed only when all messages before it are handled or stored again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.client.cluster_access import ClusterAccess
+from penstock.client.consuming.handler_middleware import check_handler_middleware
 from penstock.client.consuming.listeners import HandlerFunction, Listener
+from penstock.client.middleware import Middleware
 from penstock.client.options import check_range
 from penstock.client.settings import UNLIMITED
 from penstock.errors import InvalidArgument
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _FLAGS = re.compile(r"(?:\(\?[aimsux]+\))*")
+MakeJob = Callable[[ClusterAccess], HandlerJob]
+
 _STARTS = ("startingoffsets", "startingtimestamp")
 
 
@@ -52,57 +57,64 @@ def consume(
     ordered: bool = False,
     trigger: str | Mapping[str, Any] | None = None,
     max_retries: int = 16,
+    middleware: Sequence[Middleware] = (),
 ) -> StreamingQuery:
     """Handle the messages of topics on Spark's executors, as a consumer group.
 
     ``source`` is the options of a read (``{"namesrv": ..., "topic": "orders"}``), or a streaming
     DataFrame from ``format("penstock")`` that kept topic, broker, queue_id and offset. ``handler``
-    gets one `StoredMessage`: it returns and is done, or raises and is retried; `RetryLater` and
-    `DeadLetter` choose. It travels to the executors, so it must not hold connections: make those
-    in its module when they are first needed.
+    gets one `StoredMessage`: if it returns, the message is acknowledged; if it raises, the message
+    is redelivered; `RetryLater` and `DeadLetter` choose. ``middleware`` runs around each call, as
+    in a push consumer. Both are sent to the executors, so they must not hold connections: create
+    those in their module on first use.
 
     With ``ordered`` the messages of a queue are handled one after the other, and one that fails is
-    tried again before the next. ``trigger`` is what ``DataStreamWriter.trigger`` takes, such as
+    handled again before the next. ``trigger`` is what ``DataStreamWriter.trigger`` takes, such as
     ``{"availableNow": True}``; a text is a processing time. A message that failed ``max_retries``
-    times goes to the group's dead letters the next time.
+    times becomes a dead letter at its next failure.
 
-    Without a checkpoint the group goes on where it stands. Queues that it never consumed begin as
+    Without a checkpoint the group continues at its offsets. Queues that it never consumed begin as
     ``startingOffsets`` or ``startingTimestamp`` say, else as a push consumer begins there: at the
-    latest messages, or at the first where a broker has all of them at hand. Offsets in JSON move
-    the group in the queues that they name; others that it never consumed begin at their first
-    message. With a checkpoint none of this counts.
+    latest messages, or at the first if the broker still has all of them in memory. Offsets in JSON
+    move the group in the queues that they name; others that it never consumed begin at their first
+    message. With a checkpoint none of this applies.
 
-    Handlers may see a message twice: after a crash the last batch is handled again.
+    A handler may see a message twice: after a crash the last batch is handled again.
     """
     check_group(group)
     check_range("max_retries", max_retries, 0, UNLIMITED)
     # Refuses what cannot be called.
-    Listener("", handler, takes_batch=False, owner=f"group {group!r}")
-    _check_travels(handler, group)
+    listener = Listener("", handler, takes_batch=False, owner=f"group {group!r}")
+    check_handler_middleware(middleware, is_async=listener.is_async)
+    _check_travels((handler, tuple(middleware)), group)
     if checkpoint is None or not str(checkpoint).strip():
-        # As text it would be a directory of that name, wherever the driver happens to run.
+        # As text it would be a directory of that name below the driver's working directory.
         raise InvalidArgument(
             f"checkpoint {checkpoint!r}", expected="a directory that every restart names again"
         )
     chosen = _trigger(trigger)
+
+    def job(access: ClusterAccess) -> HandlerJob:
+        return HandlerJob(handler, group, access, ordered, max_retries, tuple(middleware))
+
     if isinstance(source, DataFrame):
-        writer = _from_frame(source, handler, group, ordered, max_retries)
+        writer = _from_frame(source, group, ordered, job)
     else:
-        writer = _from_options(source, handler, group, ordered, max_retries)
+        writer = _from_options(source, group, ordered, job)
     if chosen:
         writer = writer.trigger(**chosen)
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
-def _check_travels(handler: HandlerFunction, group: str) -> None:
-    """Refuse a handler that no executor could get; Spark's own word for it names no handler."""
+def _check_travels(code: object, group: str) -> None:
+    """Refuse code that cannot be sent to executors; Spark's own error names no handler."""
     try:
-        cloudpickle.dumps(handler)  # type: ignore[no-untyped-call]  # PySpark's copy has no types
+        cloudpickle.dumps(code)  # type: ignore[no-untyped-call]  # PySpark's copy has no types
     except Exception as error:
         raise InvalidArgument(
             f"the handler of group {group!r} cannot be sent to executors: {error}",
-            expected="a function that holds no connection, lock, file or Spark session",
-            hint="make such things in the handler's module when they are first needed",
+            expected="a function, and middleware, without a connection, lock, file or session",
+            hint="create such things in the handler's module on first use",
         ) from error
 
 
@@ -120,10 +132,10 @@ def _trigger(trigger: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _from_options(
-    given: Mapping[str, Any], handler: HandlerFunction, group: str, ordered: bool, max_retries: int
+    given: Mapping[str, Any], group: str, ordered: bool, job: MakeJob
 ) -> DataStreamWriter:
     options = _texts(given)
-    # Options have no case where they are true or false, but groups do.
+    # The case of true and false does not matter, that of groups does.
     if "ordered" in options:
         options["ordered"] = options["ordered"].lower()
     for name, value in (("group", group), ("ordered", str(ordered).lower())):
@@ -136,9 +148,8 @@ def _from_options(
         raise InvalidArgument("option columns", expected="no columns: handlers get whole messages")
     parsed = parse_read(options)
     _check_broker([parsed])
-    job = HandlerJob(handler, group, parsed.access, ordered, max_retries)
     spark = _session()
-    source = _named(HandlerSource, job=job, cores=local_cores(spark))
+    source = _named(HandlerSource, job=job(parsed.access), cores=local_cores(spark))
     spark.dataSource.register(source)
     options.pop("subscribe", None)
     options.update(reading_retries(parsed))
@@ -148,7 +159,7 @@ def _from_options(
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark hands them over: names in lower case, values as text."""
+    """Options as Spark passes them: names in lower case, values as text."""
     return {
         name.lower(): str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in given.items()
@@ -156,12 +167,12 @@ def _texts(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def reading_retries(options: ReadOptions) -> dict[str, str]:
-    """The option that reads what ``options`` read and the group's retry topic, which it makes."""
+    """The option to read what ``options`` read and the group's retry topic, which is created."""
     assert options.group is not None
     retry = retry_topic(options.group)
     route = ensure_retry_topic(options.access, options.group)
     if options.pattern is not None:
-        # Any percent sign lets the source look at retry topics; the group wants its own only.
+        # A percent sign makes the source look at all retry topics; the group reads its own only.
         flags, pattern = _flags(options.pattern)
         return {"subscribepattern": f"(?!%)(?{flags}:{pattern})|{re.escape(retry)}"}
     if options.assignment:
@@ -176,19 +187,17 @@ def reading_retries(options: ReadOptions) -> dict[str, str]:
 def _flags(pattern: str) -> tuple[str, str]:
     """The flags that a regular expression begins with, such as (?i), and the rest of it.
 
-    Python takes them at the beginning only; for a part of one they are written in another way.
+    Python allows them at the beginning only; for a part they are written as (?i:...).
     """
     ahead = _FLAGS.match(pattern)
-    assert ahead is not None, "it matches nothing, too"
+    assert ahead is not None, "it matches the empty text, too"
     return "".join(re.findall(r"\w+", ahead[0])), pattern[ahead.end() :]
 
 
 # --------------------------------------------------------------------------- in the writer
 
 
-def _from_frame(
-    frame: DataFrame, handler: HandlerFunction, group: str, ordered: bool, max_retries: int
-) -> DataStreamWriter:
+def _from_frame(frame: DataFrame, group: str, ordered: bool, job: MakeJob) -> DataStreamWriter:
     if not frame.isStreaming:
         raise InvalidArgument(
             "consume of a DataFrame that is no stream",
@@ -213,13 +222,12 @@ def _from_frame(
             f"a stream of group {', '.join(map(repr, others))}, and consume for group {group!r}",
             expected="the same group in both, or none at the stream",
         )
-    access = read[0].access
-    job = HandlerJob(handler, group, access, ordered, max_retries)
     spark = frame.sparkSession
     if not any(retry_topic(group) in options.topics for options in read):
         frame = _with_retries(spark, frame, relations[0], group)
-    # A stream that was loaded for the group shows its place itself.
-    sink = _named(HandlerSink, job=job, commits=not all(one.commit_to_group for one in read))
+    # A stream that was loaded for the group commits its progress itself.
+    commits = not all(one.commit_to_group for one in read)
+    sink = _named(HandlerSink, job=job(read[0].access), commits=commits)
     spark.dataSource.register(sink)
     activate(spark)
     return frame.writeStream.format(sink.name()).outputMode("append")
@@ -245,17 +253,17 @@ def _check_order(read: Sequence[ReadOptions], ordered: bool) -> None:
 def _with_retries(
     spark: SparkSession, frame: DataFrame, relation: StreamedRelation, group: str
 ) -> DataFrame:
-    """The frame and the group's retry topic, read beside it.
+    """The frame together with the group's retry topic.
 
-    That is right as long as the frame passes on what it read: a message that comes again comes as
-    it is stored. Where SQL made something else of it, only the frame itself can read the retries.
+    That is right as long as the frame passes on what it read: a retried message comes as it is
+    stored. If SQL computes other columns, only the frame itself can read the retries.
     """
     retry = retry_topic(group)
     changed = relation.changed_columns(frame, SPARK_TYPES)
     if changed:
         raise InvalidArgument(
             f"a stream that computes {', '.join(changed)} and does not read {retry!r}",
-            expected="retried messages to take the same way",
+            expected="retried messages to pass through the same SQL",
             hint=f"add {retry} to the option topic of the stream",
         )
     options = {
@@ -282,7 +290,7 @@ def _with_retries(
 def _named(base: type, **attributes: object) -> Any:
     """A source of its own for one query.
 
-    Spark sends a class that no module has by value, and so the job with it.
+    Spark sends a class that is in no module by value, with the job in it.
     """
     name = f"penstock_handler_{uuid.uuid4().hex}"
     return type(name, (base,), {**attributes, "format_name": name})

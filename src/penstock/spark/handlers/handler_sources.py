@@ -1,8 +1,8 @@
-"""The two places a handler runs in on an executor: inside the read, or in a stream's writer.
+"""The two places where a handler runs on an executor: inside the read, or in a stream's writer.
 
-Inside the read, messages never become rows; what crosses to Spark is one small row a message that
-says what became of it. In the writer, rows become messages again, whatever happened to them since
-they were read; a failed one is fetched from its broker before it is sent back.
+Inside the read, messages never become rows; Spark gets one small row a message, with its
+disposition. In the writer, rows become messages again, as SQL left them; a failed message is
+fetched from its broker before it is sent back.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from penstock.protocol.records.pulled import messages_from_pull
 from penstock.spark.handlers.handler_task import DISPOSITION_NAMES, HandlerJob, HandlerTask, Pause
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.fetch import Fetcher
+from penstock.spark.source.group_progress import GroupProgress
 from penstock.spark.source.group_starts import starts
 from penstock.spark.source.options import ReadOptions, parse_read
 from penstock.spark.source.planning import Range, TaskRanges
@@ -68,14 +69,14 @@ _ARROW: Final = pa.schema(
 _DISPOSITIONS: Final = pa.array(DISPOSITION_NAMES)
 COLLECT_AFTER: Final = 100_000
 PLACE: Final = ("topic", "broker", "queue_id", "offset")
-"""The columns without which nobody knows which message a row is."""
+"""The columns that identify the message of a row."""
 
 
 # --------------------------------------------------------------------------- inside the read
 
 
 class HandlerSource(DataSource):
-    """A source whose rows are outcomes; `consume` gives it a job and registers it."""
+    """A source whose rows are dispositions; `consume` gives it a job and registers it."""
 
     job: HandlerJob
     cores: int | None = None
@@ -93,7 +94,7 @@ class HandlerSource(DataSource):
 
 
 class HandlerStream(StreamReader):
-    """A stream from topics whose tasks handle what they fetch."""
+    """A stream from topics whose tasks handle the messages they fetch."""
 
     def __init__(self, options: ReadOptions, job: HandlerJob, cores: int | None) -> None:
         super().__init__(options, (), cores)
@@ -108,7 +109,7 @@ class HandlerStream(StreamReader):
 
 
 class _GroupDriver(TopicDriver):
-    """Begins as a consumer group does; Spark asks for that only without a checkpoint."""
+    """Begins where a consumer group does; used only without a checkpoint."""
 
     def _starts(self, queues: list[MessageQueue]) -> Offsets:
         assert self._options.group is not None
@@ -118,37 +119,37 @@ class _GroupDriver(TopicDriver):
 def run_handlers(
     task: TaskRanges, options: ReadOptions, job: HandlerJob
 ) -> Iterator[pa.RecordBatch]:
-    """Handle the messages of a task's ranges; each batch says what became of some of them."""
+    """Handle the messages of a task's ranges; batches have the disposition of each message."""
     fetcher = Fetcher(options)
-    handling = HandlerTask(job)
+    handler_task = HandlerTask(job)
     with relaxed_garbage_collection():
         if job.ordered:
-            yield from _taking_turns(
-                [_in_order(part, fetcher, options, handling, job) for part in task.ranges]
+            yield from _interleaved(
+                [_in_order(part, fetcher, options, handler_task, job) for part in task.ranges]
             )
             return
         for part in task.ranges:
             for messages in _messages(part, fetcher, options, job):
-                yield _outcomes(part.queue, messages, handling.run(messages))
+                yield _outcomes(part.queue, messages, handler_task.run(messages))
 
 
 def _in_order(
-    part: Range, fetcher: Fetcher, options: ReadOptions, handling: HandlerTask, job: HandlerJob
+    part: Range, fetcher: Fetcher, options: ReadOptions, handler_task: HandlerTask, job: HandlerJob
 ) -> Iterator[pa.RecordBatch | Pause]:
-    """Handle a range, one message after the other; where one must come again, wait for it."""
+    """Handle a range, one message after the other, with a pause before one is repeated."""
     for messages in _messages(part, fetcher, options, job):
         dispositions: list[int] = []
         for message in messages:
-            while isinstance(disposition := handling.attempt(message), Pause):
+            while isinstance(disposition := handler_task.attempt(message), Pause):
                 yield disposition
             dispositions.append(disposition)
         yield _outcomes(part.queue, messages, dispositions)
 
 
-def _taking_turns(
+def _interleaved(
     ranges: Sequence[Iterator[pa.RecordBatch | Pause]],
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of all ranges: while one waits for its message, another one goes on."""
+    """The batches of all ranges: while one pauses, another continues."""
     waiting = [(0.0, place) for place in range(len(ranges))]
     while waiting:
         due, place = heappop(waiting)
@@ -163,7 +164,7 @@ def _taking_turns(
 def _messages(
     part: Range, fetcher: Fetcher, options: ReadOptions, job: HandlerJob
 ) -> Iterator[list[StoredMessage]]:
-    """The messages of a range that are to be handled, a chunk at a time."""
+    """The messages of a range to handle, a chunk at a time."""
     for chunk in fetcher.chunks(part):
         messages = _wanted(bytes(chunk), part, options)
         if messages:
@@ -173,10 +174,10 @@ def _messages(
 
 @contextmanager
 def relaxed_garbage_collection() -> Iterator[None]:
-    """Look for cyclic garbage after many new objects, not after a few hundred.
+    """Collect cyclic garbage after many new objects, not after a few hundred.
 
-    A chunk makes ten thousand messages that all live until it is handled; looking through them
-    again and again takes longer than making them.
+    A chunk makes ten thousand messages that live until it is handled; collecting again and again
+    among them takes longer than making them.
     """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], COLLECT_AFTER), *before[1:])
@@ -200,7 +201,7 @@ def _wanted(chunk: bytes, part: Range, options: ReadOptions) -> list[StoredMessa
 
 
 def _restore_topics(messages: Sequence[StoredMessage], job: HandlerJob) -> None:
-    """Give messages the topic their handler knows, as a push consumer does."""
+    """Give messages their original topic, as a push consumer does."""
     namespace = job.access.namespace
     if not namespace and not messages[0].topic.startswith(RETRY_PREFIX):
         return
@@ -230,11 +231,11 @@ def _outcomes(
 
 
 class HandlerSink(DataSource):
-    """A sink that hands rows to a handler; `consume` gives it a job and registers it."""
+    """A sink that calls a handler for each row; `consume` gives it a job and registers it."""
 
     job: HandlerJob
     commits = False
-    """Whether the group's place is told from here, because the stream does not tell it."""
+    """Whether the group's offsets are committed here, because the stream does not do it."""
     format_name = "penstock_handler"
 
     @classmethod
@@ -252,7 +253,7 @@ class HandlerSink(DataSource):
 
 @dataclass
 class HandledBatch(WriterCommitMessage):
-    """What became of the messages of a task."""
+    """The dispositions of a task's messages."""
 
     dispositions: Counter[str] = field(default_factory=Counter)
     ends: dict[MessageQueue, int] = field(default_factory=dict)
@@ -260,7 +261,7 @@ class HandledBatch(WriterCommitMessage):
 
 
 class HandlerWriter(DataSourceStreamArrowWriter):
-    """Handles the rows of a micro-batch; it is committed when the disposition of each is known."""
+    """Handles the rows of a micro-batch; it is committed when all dispositions are known."""
 
     def __init__(self, job: HandlerJob, commits: bool) -> None:
         self._job = job
@@ -270,13 +271,13 @@ class HandlerWriter(DataSourceStreamArrowWriter):
         dispositions: Counter[int] = Counter()
         ends: dict[MessageQueue, int] = {}
         original = Originals(self._job).find
-        handling = HandlerTask(self._job, original)
+        handler_task = HandlerTask(self._job, original)
         with relaxed_garbage_collection():
             for batch in iterator:
                 messages = messages_of_rows(batch)
                 if messages:
                     _restore_each(messages, self._job)
-                    dispositions.update(handling.run(messages))
+                    dispositions.update(handler_task.run(messages))
                     for message in messages:
                         queue, end = message.queue, message.queue_offset + 1
                         if end > ends.get(queue, 0):
@@ -296,27 +297,16 @@ class HandlerWriter(DataSourceStreamArrowWriter):
                     ends[queue] = max(end, ends.get(queue, 0))
         log.info("batch handled group=%s batch=%d %s", self._job.group, batchId, dict(total))
         if self._commits and ends:
-            self._tell(ends)
-
-    def _tell(self, ends: dict[MessageQueue, int]) -> None:
-        """Show where the group stands; Spark's checkpoint is what counts, so this may fail."""
-        access = self._job.access
-        failures: list[PenstockError] = []
-        try:
-            Cluster(access, access.long_name(self._job.group)).commit(ends, failures)
-        except PenstockError as error:
-            failures.append(error)
-        for failure in failures:
-            log.warning(
-                "the group's place was not told group=%s error=%s", self._job.group, failure
-            )
+            # Spark's checkpoint is what counts, so a failed commit is only logged.
+            access = self._job.access
+            GroupProgress(Cluster(access, access.long_name(self._job.group))).commit(ends)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         log.warning("batch not handled group=%s batch=%d", self._job.group, batchId)
 
 
 def _restore_each(messages: Sequence[StoredMessage], job: HandlerJob) -> None:
-    # Rows of several topics may be mixed, and bear the user's names already.
+    # Rows of several topics may be mixed, and have the user's names already.
     retry = retry_topic(job.group)
     for message in messages:
         if message.topic.startswith(RETRY_PREFIX):
@@ -324,7 +314,7 @@ def _restore_each(messages: Sequence[StoredMessage], job: HandlerJob) -> None:
 
 
 def messages_of_rows(rows: pa.RecordBatch) -> list[StoredMessage]:
-    """Rows as messages; what a frame did not keep is empty."""
+    """Rows as messages; columns that a frame did not keep are empty."""
     count = rows.num_rows
     columns = {name: _values(rows.column(place)) for place, name in enumerate(rows.schema.names)}
 
@@ -376,14 +366,14 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 class Originals:
-    """Finds messages where they are stored, for one task."""
+    """Finds the stored messages of rows, for one task."""
 
     def __init__(self, job: HandlerJob) -> None:
         self._access = job.access
         self._cluster = Cluster(job.access, job.access.long_name(job.group))
 
     def find(self, message: StoredMessage) -> StoredMessage:
-        """The message as its broker has it; as the row has it when it is gone from there."""
+        """The message as it is stored; if it is no longer stored, as the row has it."""
         queue, offset = message.queue, message.queue_offset
         try:
             answer = self._cluster.pool.exchange(
@@ -403,7 +393,7 @@ class Originals:
                     return stored
         if not message.body:
             raise InvalidArgument(
-                f"message {offset} of {queue} failed, and is no longer there to be sent back",
+                f"message {offset} of {queue} failed, and is no longer stored to be sent back",
                 expected="a frame that kept body and properties, to send it back from",
             )
         return message

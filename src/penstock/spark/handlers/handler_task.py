@@ -1,12 +1,12 @@
-"""Handlers on executors: one message after the other, and what became of each.
+"""Handlers in a Spark task: call the handler for each message, then decide about the message.
 
-    concurrent   a message that fails is sent back, the next one follows at once
-    ordered      a message that fails comes again after a pause, up to its last retry; then it is
-                 a dead letter, and the queue goes on
+    concurrent   a failed message is sent back, and the next one follows at once
+    ordered      a failed message is handled again after a pause, up to its last retry; then it
+                 becomes a dead letter, and the queue continues
 
-A handler cannot fail its task: whatever it raises is the message's outcome. What fails a task is a
-broker that takes no failed message back, because then an offset would be passed with the message
-neither handled nor stored again.
+A handler cannot fail its task: every exception is an outcome of the message. What fails a task is a
+broker that does not store a failed message again, because then an offset would be committed while
+its message is neither handled nor stored.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from penstock.client.cluster_access import ClusterAccess
+from penstock.client.consuming.handler_middleware import HandlerMiddleware
 from penstock.client.consuming.listeners import HandlerFunction, Listener
 from penstock.client.consuming.outcomes import (
     ConsumeContext,
@@ -34,6 +35,7 @@ from penstock.client.consuming.outcomes import (
     judge,
 )
 from penstock.client.consuming.retry_rules import level_of
+from penstock.client.middleware import Middleware
 from penstock.client.session.client_ids import client_id, local_ip
 from penstock.client.settings import SUSPEND_RANGE
 from penstock.model import StoredMessage
@@ -43,14 +45,14 @@ from penstock.spark.handlers.send_back import Failed, SendBack
 log = logging.getLogger(__name__)
 
 NO_TIMEOUT: Final = float("inf")
-"""A call has no time limit of its own: Spark's task has one, if any."""
+"""A call has no time limit of its own; Spark's task may have one."""
 SUSPEND_SECONDS: Final = 1.0
-"""suspendCurrentQueueTimeMillis: the pause before an ordered message comes again."""
+"""suspendCurrentQueueTimeMillis: the pause before an ordered message is handled again."""
 _DONE: Final = (ConsumeResult.SUCCESS, ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
 
 
 class Disposition(IntEnum):
-    """What became of a message."""
+    """The decision about a message."""
 
     DONE = 0
     RETRY = 1
@@ -58,7 +60,7 @@ class Disposition(IntEnum):
 
 
 class Pause(NamedTuple):
-    """How long a queue waits before its message comes again."""
+    """The time before the same message is handled again."""
 
     seconds: float
 
@@ -68,18 +70,19 @@ DISPOSITION_NAMES: Final = tuple(disposition.name.lower() for disposition in Dis
 
 @dataclass(frozen=True)
 class HandlerJob:
-    """A handler and the contract it runs under; travels to executors."""
+    """A handler and its contract; sent to the executors."""
 
     handler: HandlerFunction
     group: str
     access: ClusterAccess
     ordered: bool = False
     max_retries: int = 16
+    middleware: tuple[Middleware, ...] = ()
     suspend_seconds: float = SUSPEND_SECONDS
 
 
 Original = Callable[[StoredMessage], StoredMessage]
-"""The message as its broker has it, for one that was made of a row."""
+"""Finds the stored message of one that was made from a row."""
 
 
 class HandlerTask:
@@ -89,32 +92,35 @@ class HandlerTask:
         self._job = job
         self._original = original
         listener = Listener("any", job.handler, takes_batch=False)
+        self._is_async = listener.is_async
         self._wants_context = listener.wants_context
-        self._function = _plain(job.handler, _loop()) if listener.is_async else job.handler
+        self._function = _blocking(job.handler) if listener.is_async else job.handler
+        self._middleware: HandlerMiddleware | None = None
+        if job.middleware:
+            self._middleware = HandlerMiddleware(
+                job.middleware, job.group, orderly=job.ordered, namespace=job.access.namespace
+            )
         self._send_back = SendBack(job.access, job.group, job.max_retries, _host())
 
     def run(self, messages: Sequence[StoredMessage]) -> list[int]:
-        """The disposition of each message; failed ones are settled when this returns."""
+        """The disposition of each message; on return, failed ones are stored again."""
         return self._in_order(messages) if self._job.ordered else self._concurrent(messages)
 
     def _concurrent(self, messages: Sequence[StoredMessage]) -> list[int]:
         dispositions = [0] * len(messages)
         failed: list[Failed] = []
-        send_back = self._send_back
-        if self._wants_context:
-            failures = self._call_with_context(messages)
-        else:
-            failures = self._call(messages)
-        for index, outcome, level in failures:
+        is_plain = not self._wants_context and self._middleware is None
+        for index, outcome, level in (self._call if is_plain else self._call_around)(messages):
             one = Failed(self._as_stored(messages[index]), outcome, level)
             failed.append(one)
-            dispositions[index] = Disposition.DEAD if send_back.is_last(one) else Disposition.RETRY
+            is_last = self._send_back.is_last(one)
+            dispositions[index] = Disposition.DEAD if is_last else Disposition.RETRY
         if failed:
-            send_back.send(failed)
+            self._send_back.send(failed)
         return dispositions
 
     def _call(self, messages: Sequence[StoredMessage]) -> list[tuple[int, Outcome, int]]:
-        """Call the handler for each message; the loop that everything else waits for."""
+        """Call the handler for each message, and return the failures. This is the hot loop."""
         function = self._function
         failures: list[tuple[int, Outcome, int]] = []
         for index, message in enumerate(messages):
@@ -132,9 +138,8 @@ class HandlerTask:
                 failures.append((index, outcome, level_of(outcome)))
         return failures
 
-    def _call_with_context(
-        self, messages: Sequence[StoredMessage]
-    ) -> list[tuple[int, Outcome, int]]:
+    def _call_around(self, messages: Sequence[StoredMessage]) -> list[tuple[int, Outcome, int]]:
+        """The same for handlers with a context, or with middleware around them."""
         failures: list[tuple[int, Outcome, int]] = []
         for index, message in enumerate(messages):
             outcome, context = self._call_one(message)
@@ -144,16 +149,41 @@ class HandlerTask:
 
     def _call_one(self, message: StoredMessage) -> tuple[Outcome, ConsumeContext]:
         context = ConsumeContext(self._job.group, message.queue)
-        arguments = (message, context) if self._wants_context else (message,)
-        error: BaseException | None = None
-        returned: object = None
+        middleware, queue, messages = self._middleware, message.queue, (message,)
+        if middleware is None:
+            outcome = self._handle(message, context)
+        elif self._is_async:
+            handle_async = functools.partial(self._handle_async, message, context)
+            outcome = _loop().run_until_complete(
+                middleware.run_async(queue, messages, handle_async)
+            )
+        else:
+            outcome = middleware.run(
+                queue, messages, functools.partial(self._handle, message, context)
+            )
+        return outcome, context
+
+    def _handle(self, message: StoredMessage, context: ConsumeContext) -> Outcome:
         try:
-            returned = self._function(*arguments)
+            returned = self._function(*self._arguments(message, context))
         except KeyboardInterrupt:
             raise
-        except BaseException as raised:
-            error = raised
-        return self._judged(message, returned, error), context
+        except BaseException as error:
+            return self._judged(message, None, error)
+        return self._judged(message, returned, None)
+
+    async def _handle_async(self, message: StoredMessage, context: ConsumeContext) -> Outcome:
+        called = self._job.handler(*self._arguments(message, context))
+        try:
+            returned = await cast(Awaitable[object], called)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._judged(message, None, error)
+        return self._judged(message, returned, None)
+
+    def _arguments(self, message: StoredMessage, context: ConsumeContext) -> tuple[object, ...]:
+        return (message, context) if self._wants_context else (message,)
 
     def _judged(
         self, message: StoredMessage, returned: object, error: BaseException | None
@@ -174,7 +204,7 @@ class HandlerTask:
                 message.queue_offset,
                 message.reconsume_times + 1,
                 outcome.return_type.value,
-                # Whatever else than nothing a handler returns is no result: say what it was.
+                # A returned value that is no result counts as a failure, so it is logged.
                 *(("returned", returned) if error is None else ("error", error)),
             )
         return outcome
@@ -190,9 +220,9 @@ class HandlerTask:
         return dispositions
 
     def attempt(self, message: StoredMessage) -> Disposition | Pause:
-        """Call the handler once for a message that nothing of its queue may overtake.
+        """Call the handler once for a message that no other of its queue may overtake.
 
-        A pause means: the same message again, when it is over.
+        A pause means: handle the same message again after it.
         """
         outcome, context = self._call_one(message)
         if outcome.result in _DONE:
@@ -225,10 +255,10 @@ _loops: dict[int, asyncio.Runner] = {}
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process, which runs the coroutines of all its tasks.
+    """The event loop of this process, for the coroutines of all its tasks.
 
-    Spark keeps its workers, and handlers keep their clients in a module: those live on one loop.
-    A fork has a loop of its own.
+    Spark keeps its workers, and handlers keep their clients in a module: those belong to one loop.
+    A forked process has its own.
     """
     runner = _loops.get(os.getpid())
     if runner is None:
@@ -238,14 +268,15 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 @atexit.register
 def _close_loop() -> None:
-    # Not a parent's: what it watches is watched by the same file of the system.
+    # Only this process's loop: a parent's has file descriptors that the parent still uses.
     runner = _loops.pop(os.getpid(), None)
     if runner is not None:
         runner.close()
 
 
-def _plain(handler: HandlerFunction, loop: asyncio.AbstractEventLoop) -> HandlerFunction:
-    """A coroutine function as one that returns when it is done."""
+def _blocking(handler: HandlerFunction) -> HandlerFunction:
+    """A coroutine function as one that returns when the coroutine has finished."""
+    loop = _loop()
 
     @functools.wraps(handler)
     def call(*arguments: object) -> object:
@@ -255,5 +286,5 @@ def _plain(handler: HandlerFunction, loop: asyncio.AbstractEventLoop) -> Handler
 
 
 def _host() -> str:
-    """Who says that a message failed, as reasons name it."""
+    """The client id that the reasons of failures name."""
     return client_id(local_ip(), f"spark-{os.getpid()}")
