@@ -1,12 +1,14 @@
 """Pages of the documentation that are generated from the code at build time.
 
 mkdocs calls ``on_files``. The page of the command line comes from its own help, the pages of broker
-settings, client options and Spark options from their declarations, so none can be out of date.
+settings, client options and Spark options from their declarations, the list of decisions from the
+headings of the records. So none of them can be out of date.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
@@ -39,6 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/broker-settings.md": settings_page(),
         "reference/client-options.md": client_options_page(),
         "reference/spark-options.md": spark_options_page(),
+        "decisions.md": decisions_page(Path(config.docs_dir) / "decisions"),
     }
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
@@ -114,6 +117,22 @@ def client_options_page() -> str:
             options.options_table(pull) + "\n",
         )
     )
+
+
+def decisions_page(directory: Path) -> str:
+    """The list of all decision records, by their headings."""
+    lines = [
+        "# Decisions",
+        "",
+        "Choices that a careful reader would question, one page each: context, decision,",
+        "consequences.",
+        "",
+    ]
+    for page in sorted(directory.glob("*.md")):
+        heading = page.read_text(encoding="utf-8").partition("\n")[0]
+        number, _, title = heading.removeprefix("# ").partition(". ")
+        lines.append(f"- {number}: [{title}](decisions/{page.name})")
+    return "\n".join(lines) + "\n"
 
 
 def settings_page() -> str:

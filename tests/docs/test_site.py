@@ -68,6 +68,12 @@ def test_the_command_line_is_in_the_reference(site: Path) -> None:
         assert f">{command}<" in commands
 
 
+def test_the_list_of_decisions_has_every_record(site: Path) -> None:
+    listed = (site / "decisions.html").read_text(encoding="utf-8")
+    for record in (ROOT / "docs/decisions").glob("*.md"):
+        assert f'href="decisions/{record.stem}.html"' in listed
+
+
 def names(module: ModuleType, public: list[str]) -> Iterator[str]:
     """The public names of a module and the public members of its classes."""
     for name in public:
