@@ -19,7 +19,13 @@ PAGES = sorted(
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]*)?\)")
 # `tests/...` and `docs/...` are below the root, `client/blocking.py` and so on below the package.
 FILE = re.compile(r"`((?:tests|docs|tools|benchmarks)/[\w./-]+|[a-z_]+/[\w/]+\.py)`")
-MADE = {"cli.md", "broker-settings.md", "spark-options.md", "decisions.md"}
+MADE = {
+    "broker-settings.md",
+    "cli.md",
+    "client-options.md",
+    "decisions.md",
+    "spark-options.md",
+}
 """Pages that are generated when the documentation is built."""
 TARGET = re.compile(r"`make (\w+)")
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
