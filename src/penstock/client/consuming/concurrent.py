@@ -12,16 +12,14 @@ Everything here runs on the session's loop but the handler itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from penstock.client.consuming.consumer_state import ConsumerState
-from penstock.client.consuming.executors import Executor
+from penstock.client.consuming.handler_runner import HandlerRunner
 from penstock.client.consuming.listeners import Job, Listener
 from penstock.client.consuming.message_batches import MessageBatch, batches_of
 from penstock.client.consuming.outcomes import ConsumeContext, Outcome, acknowledged
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.retry_rules import is_last, level_of
-from penstock.client.consuming.send_back import FailedMessages
 from penstock.model import StoredMessage
 
 log = logging.getLogger(__name__)
@@ -29,9 +27,6 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 5.0
 CLEAN_SECONDS = 60.0
 EXPIRED_LEVEL = 3
-
-PickExecutor = Callable[[Listener], Executor]
-FindListener = Callable[[str], Listener]
 
 
 class _Done:
@@ -45,21 +40,8 @@ class _Done:
         self.seconds = 0.0
 
 
-class ConcurrentRunner:
+class ConcurrentRunner(HandlerRunner):
     """Runs the handlers of a concurrent consumer."""
-
-    def __init__(
-        self,
-        state: ConsumerState,
-        failed: FailedMessages,
-        *,
-        listener: FindListener,
-        executor: PickExecutor,
-    ) -> None:
-        self._state = state
-        self._failed = failed
-        self._listener = listener
-        self._executor = executor
 
     def start(self) -> None:
         """Look for stuck handlers by the clock."""

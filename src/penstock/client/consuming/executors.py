@@ -1,11 +1,11 @@
 """Where handlers run: a pool of threads, or an event loop that is not the session's.
 
-Both take jobs from the session's loop and bring them back to it. Handing over is what costs, not
-calling: a wake-up of another thread is a system call and a fight for the interpreter lock. So jobs
-travel in bursts. The session wakes at most one worker for a burst, and a worker wakes the next one
-only when it leaves work behind: handlers that return at once are all run by one thread, handlers
-that block spread over as many as there are. On the way back the first result of a burst wakes the
-session and the others ride along.
+Both take jobs from the session's loop and return them to it. The transfer is what costs, not the
+call: waking another thread is a system call and contention for the interpreter lock. So jobs move
+in bursts. The session wakes at most one worker for a burst, and a worker wakes the next one only
+if more jobs wait: handlers that return at once are all run by one thread, handlers that block
+spread over as many threads as there are. The first result of a burst wakes the session, and the
+results after it are collected by the same wake-up.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Executor(Protocol):
     """Runs jobs somewhere else; all methods are called on the session's loop."""
 
     def submit(self, jobs: Sequence[Job]) -> int:
-        """Take jobs from the front; return how many were taken."""
+        """Accept jobs from the front; return how many were accepted."""
 
     def discard(self) -> list[Job]:
-        """Take back what has not been started."""
+        """Remove the jobs that have not been started, and return them."""
 
     @property
     def running(self) -> list[Job]:
@@ -41,25 +41,22 @@ class Executor(Protocol):
 
     @property
     def is_settling(self) -> bool:
-        """Whether finished jobs are still on their way back."""
+        """Whether finished jobs have not reached the session's loop yet."""
 
     @property
     def is_calling(self) -> bool:
-        """Whether it is one of its handlers that asks, or what a handler started; anywhere."""
+        """Whether the caller is one of its handlers, or a task that a handler started."""
 
     async def close(self) -> None:
-        """Take no more; threads end when their handler does, coroutines are cancelled."""
+        """Accept no more; threads end when their handler returns, coroutines are cancelled."""
 
 
 _calling: contextvars.ContextVar[object] = contextvars.ContextVar("calling", default=None)
-"""Whose handler runs here. Set once for each worker, and taken over by tasks a handler starts."""
+"""The executor whose handler runs here. Set once by each worker; tasks of a handler inherit it."""
 
 
 class _Backlog:
-    """The jobs that wait for a worker.
-
-    ``task_limit`` bounds them; without it only flow control does.
-    """
+    """The jobs that wait for a worker; without ``task_limit`` only flow control bounds them."""
 
     def __init__(self, task_limit: int | None) -> None:
         self._task_limit = task_limit
@@ -71,7 +68,7 @@ class _Backlog:
         return _calling.get() is self
 
     def _take(self, jobs: Sequence[Job]) -> int:
-        """Let jobs from the front wait, as many as there is room for; return how many."""
+        """Queue jobs from the front, as many as there is room for; return how many."""
         if self._is_closed:
             return 0
         taken = len(jobs)
@@ -91,16 +88,27 @@ class _Backlog:
 
 
 class _AwayBacklog(_Backlog):
-    """A backlog whose workers are on other threads, with what they do and send back."""
+    """A backlog whose workers are not on the session's loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, finished: Finished, task_limit: int | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        finished: Finished,
+        *,
+        limit: int,
+        name: str,
+        task_limit: int | None,
     ) -> None:
         super().__init__(task_limit)
         self._loop = loop
-        self._home: Burst[Job] = Burst(self._wake_session, finished)
+        self._limit = limit
+        self._name = name
+        self._results: Burst[Job] = Burst(self._wake_session, finished)
         """Finished jobs on their way back to the session's loop."""
         self._running: dict[int, Job] = {}
+        self._is_worker_coming = False
+        """One was woken and has not looked for work yet. Until then no other one is woken: each
+        job would wake a thread, and all of them would wait for the interpreter lock."""
 
     def _wake_session(self, take_jobs: Callable[[], None]) -> None:
         try:
@@ -114,7 +122,7 @@ class _AwayBacklog(_Backlog):
 
     @property
     def is_settling(self) -> bool:
-        return len(self._home) > 0
+        return len(self._results) > 0
 
 
 class ThreadExecutor(_AwayBacklog):
@@ -130,16 +138,11 @@ class ThreadExecutor(_AwayBacklog):
         name: str,
         task_limit: int | None = None,
     ) -> None:
-        super().__init__(loop, finished, task_limit)
+        super().__init__(loop, finished, limit=threads, name=name, task_limit=task_limit)
         self._call = call
-        self._max_threads = threads
-        self._name = name
         self._changed = threading.Condition(threading.Lock())
         self._idle = 0
         self._started = 0
-        self._is_worker_coming = False
-        """One was woken and has not looked for work yet. Nobody wakes another one meanwhile: it
-        would be another thread for each job, all of them waiting for the interpreter."""
 
     def submit(self, jobs: Sequence[Job]) -> int:
         taken = self._take(jobs)
@@ -160,7 +163,7 @@ class ThreadExecutor(_AwayBacklog):
                 self._is_worker_coming = True
                 self._changed.notify()
                 return
-            if self._started >= self._max_threads:
+            if self._started >= self._limit:
                 return
             self._is_worker_coming = True
             self._started += 1
@@ -170,19 +173,19 @@ class ThreadExecutor(_AwayBacklog):
         try:
             thread.start()
         except RuntimeError:
-            # The system has no more threads; those that run go on, and may ask again.
+            # The system has no more threads; the running ones continue, and may try again.
             with self._changed:
                 self._started -= 1
                 self._is_worker_coming = False
             if not self._started:
                 raise
-            log.warning("no thread more than %d name=%s", self._started, self._name)
+            log.warning("cannot start more than %d threads name=%s", self._started, self._name)
 
     def _work(self) -> None:
-        waiting, running, call, home = self._waiting, self._running, self._call, self._home
+        waiting, running, call, results = self._waiting, self._running, self._call, self._results
         me = threading.get_ident()
         _calling.set(self)
-        # Whoever relied on this one coming did so before it looks.
+        # From here on, jobs that are queued are seen by this worker or wake another one.
         self._is_worker_coming = False
         while True:
             try:
@@ -198,8 +201,8 @@ class ThreadExecutor(_AwayBacklog):
                 call(job)
             except BaseException:
                 log.exception("call of a handler failed job=%r", job)
-            # In this order: who drains must see the job in one place or the other.
-            home.put(job)
+            # In this order: a stop that drains must see the job in one place or the other.
+            results.put(job)
             del running[me]
 
     def _wait(self) -> bool:
@@ -218,12 +221,12 @@ class ThreadExecutor(_AwayBacklog):
 
 
 class CoroutineExecutor(_AwayBacklog):
-    """An event loop, with a fixed number of handlers under way at once.
+    """An event loop, with at most ``limit`` handlers running at once.
 
     Workers are tasks that call one handler after the other; a handler that never waits costs no
-    task of its own. A worker that leaves work behind calls for one more, which begins when the
-    first one waits: again and again, until there are as many as there is work or as may be. The
-    loop may be the session's, when the whole cluster runs on a virtual one.
+    task of its own. A worker that leaves jobs behind starts one more, which runs when the first
+    one waits, and so on up to the limit. The loop may be the session's, when the whole cluster runs
+    on a virtual one.
     """
 
     def __init__(
@@ -237,13 +240,10 @@ class CoroutineExecutor(_AwayBacklog):
         name: str,
         task_limit: int | None = None,
     ) -> None:
-        super().__init__(loop, finished, task_limit)
+        super().__init__(loop, finished, limit=limit, name=name, task_limit=task_limit)
         self._handler_loop = handler_loop
         self._call = call
-        self._limit = limit
-        self._name = name
         self._workers: set[asyncio.Task[None]] = set()
-        self._is_worker_coming = False
         self._wake_up = WakeUp(handler_loop.call_soon_threadsafe, self._call_worker)
 
     def submit(self, jobs: Sequence[Job]) -> int:
@@ -278,11 +278,11 @@ class CoroutineExecutor(_AwayBacklog):
     def _worker_left(self, worker: asyncio.Task[None]) -> None:
         self._workers.discard(worker)
         if worker.cancelled():
-            # Perhaps before it began; nobody else would say that it is not coming any more.
+            # Perhaps before it began: then it did not reset this itself.
             self._is_worker_coming = False
 
     async def _work(self) -> None:
-        waiting, running, home, call = self._waiting, self._running, self._home, self._call
+        waiting, running, call, results = self._waiting, self._running, self._call, self._results
         me = id(asyncio.current_task())
         _calling.set(self)
         self._is_worker_coming = False
@@ -296,7 +296,7 @@ class CoroutineExecutor(_AwayBacklog):
             except Exception:
                 log.exception("call of a handler failed job=%r", job)
             finally:
-                home.put(job)
+                results.put(job)
                 del running[me]
 
 
@@ -343,7 +343,7 @@ class InlineExecutor(_Backlog):
             future.add_done_callback(lambda _, job=job: self._ended(job))  # type: ignore[misc]
 
     def _call_one(self, job: Job) -> None:
-        # Not for good, as in a thread of one's own: others run here, too.
+        # Reset afterwards: other code runs on this thread, too.
         token = _calling.set(self)
         try:
             self._call(job)

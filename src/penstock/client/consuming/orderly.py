@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from penstock.client import requests
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.executors import Executor
+from penstock.client.consuming.handler_runner import HandlerRunner
 from penstock.client.consuming.listeners import Job, Listener
 from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.outcomes import (
@@ -47,11 +48,8 @@ LOCK_REFUSED = 3.0
 BURST_BATCHES = 32
 _NOT_FAILED = (ConsumeResult.SUCCESS, ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
 
-PickExecutor = Callable[[Listener], Executor]
-FindListener = Callable[[str], Listener]
 
-
-class OrderlyRunner:
+class OrderlyRunner(HandlerRunner):
     """Runs the handlers of an orderly consumer."""
 
     def __init__(
@@ -59,13 +57,10 @@ class OrderlyRunner:
         state: ConsumerState,
         failed: FailedMessages,
         *,
-        listener: FindListener,
-        executor: PickExecutor,
+        listener: Callable[[str], Listener],
+        executor: Callable[[Listener], Executor],
     ) -> None:
-        self._state = state
-        self._failed = failed
-        self._listener = listener
-        self._executor = executor
+        super().__init__(state, failed, listener=listener, executor=executor)
         self._local_locks: dict[MessageQueue, asyncio.Lock] = {}
         self._calls: dict[Job, asyncio.Future[None]] = {}
 

@@ -11,20 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.client import requests
-from penstock.client.consuming.consumer_state import ConsumerState
+from penstock.client.consuming.consumer_core import ConsumerCore
 from penstock.client.consuming.message_batches import MessageBatch
 from penstock.client.consuming.offset_stores import BrokerOffsetStore
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.pulling import PullCursor, Puller
 from penstock.client.consuming.rebalance import Rebalancer
-from penstock.client.consuming.subscriptions import Subscriptions
 from penstock.client.observing.running_info import polled_info
-from penstock.client.observing.statistics import ConsumerStatistics
 from penstock.client.session.client_session import ClientSession
-from penstock.client.session.tasks import Tasks
 from penstock.client.settings import ConsumerSettings
 from penstock.errors import (
     InvalidArgument,
@@ -33,12 +30,8 @@ from penstock.errors import (
     RequestCodeNotSupported,
 )
 from penstock.model import MessageQueue, StoredMessage
-from penstock.protocol.bodies.clients import ConsumerData
 from penstock.protocol.bodies.common import (
-    ConsumeFromWhere,
     ConsumeType,
-    MessageModel,
-    SubscriptionData,
 )
 from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
 from penstock.runtime.clock import TimerHandle
@@ -50,29 +43,19 @@ TOTAL_LIMIT = 10_000
 BATCH_SIZE = 10
 
 
-class PullConsumerCore:
-    """A group of one session whose messages are polled."""
+class PullConsumerCore(ConsumerCore):
+    """A consumer group of one session that is polled."""
+
+    consume_type = ConsumeType.CONSUME_ACTIVELY
 
     def __init__(
         self, session: ClientSession, settings: ConsumerSettings, *, auto_commit: bool = True
     ) -> None:
-        self.session = session
-        self.settings = settings
-        self._auto_commit = auto_commit
-        self.state = state = ConsumerState(
-            session=session,
-            settings=settings,
-            subscriptions=Subscriptions(
-                settings.group,
-                with_retry=False,
-                now_ms=session.clock.time_ms,
-                namespace=settings.namespace,
-            ),
-            offsets=BrokerOffsetStore(session, settings.group),
-            statistics=ConsumerStatistics(session.clock, settings.group),
-            tasks=Tasks(f"pull consumer {settings.group}"),
-            limits=settings.limits,
+        super().__init__(
+            session, settings, BrokerOffsetStore(session, settings.group), with_retry=False
         )
+        state = self.state
+        self._auto_commit = auto_commit
         self._rebalancer = Rebalancer(
             state, pull=lambda cursor, delay: self._puller.begin(cursor, delay), locks=None
         )
@@ -93,7 +76,6 @@ class PullConsumerCore:
         self._arrived = asyncio.Event()
         self._applying = asyncio.Lock()
         self._phase = "new"
-        self._started_ms = 0
 
     # --------------------------------------------------------------------------- what to read
 
@@ -166,7 +148,7 @@ class PullConsumerCore:
             raise LifecycleError(f"pull consumer {self.group!r} was started twice")
         self.session.add_consumer(self)
         self._phase = "running"
-        self._started_ms = self.session.clock.time_ms()
+        self.started_ms = self.session.clock.time_ms()
         try:
             self.session.start()
             await self.state.statistics.start()
@@ -332,13 +314,6 @@ class PullConsumerCore:
         else:
             self._uncommitted[held] = offset
 
-    async def seek_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on at the first message stored at that time or later."""
-        address = (await self.session.find_broker(queue)).address
-        await self.seek(
-            queue, await self.session.calls.call(address, requests.offset_at(queue, timestamp_ms))
-        )
-
     def pause(self, queues: frozenset[MessageQueue] | None = None) -> None:
         """Hand out nothing of these queues, and read no further ahead; None: of all read now."""
         self.state.paused_queues |= self._read_now(queues)
@@ -380,38 +355,14 @@ class PullConsumerCore:
 
     # -------------------------------------------------------------------- as its session sees it
 
-    @property
-    def group(self) -> str:
-        return self.settings.group
-
-    @property
-    def topics(self) -> Collection[str]:
-        return self.state.subscriptions.topics
-
-    def consumer_data(self) -> ConsumerData:
-        return ConsumerData(
-            self.group,
-            ConsumeType.CONSUME_ACTIVELY,
-            MessageModel.CLUSTERING,
-            ConsumeFromWhere(self.settings.start_from.wire_name),
-            tuple(SubscriptionData.from_model(wanted) for wanted in self.state.subscriptions.all),
-        )
-
     async def rebalance(self) -> bool:
         if self._assigned is not None:
             return await self._apply_assignment()
         return await self._rebalancer.run()
 
-    async def persist_offsets(self) -> None:
-        if self.state.is_running:
-            await self.state.offsets.persist_all(set(self.state.queues))
-
-    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
-        return self.state.offsets.snapshot(topic)
-
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         return polled_info(
-            self.state, self._started_ms, self.state.paused_queues, with_stacks=with_stacks
+            self.state, self.started_ms, self.state.paused_queues, with_stacks=with_stacks
         )
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:

@@ -12,12 +12,12 @@ whoever started the consumer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from penstock.client import requests
 from penstock.client.consuming.concurrent import ConcurrentRunner
-from penstock.client.consuming.consumer_state import ConsumerState
+from penstock.client.consuming.consumer_core import ConsumerCore
 from penstock.client.consuming.executors import Executor
 from penstock.client.consuming.listeners import Caller, HandlerFunction, Job, Listener
 from penstock.client.consuming.offset_stores import (
@@ -31,25 +31,18 @@ from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.pulling import FilterHook, Puller
 from penstock.client.consuming.rebalance import Rebalancer
 from penstock.client.consuming.send_back import FailedMessages
-from penstock.client.consuming.subscriptions import Subscriptions
 from penstock.client.middleware import Middleware
 from penstock.client.observing.running_info import consume_once, running_info
-from penstock.client.observing.statistics import ConsumerStatistics
 from penstock.client.observing.tracing import Tracer
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.session.client_session import INNER_PRODUCER, ClientSession
-from penstock.client.session.tasks import Tasks
 from penstock.client.settings import ConsumerSettings, ProducerSettings
 from penstock.errors import InvalidArgument, LifecycleError, PenstockError
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import RETRY_PREFIX
 from penstock.model.subscription import SQL92
-from penstock.protocol.bodies.clients import ConsumerData
 from penstock.protocol.bodies.common import (
-    ConsumeFromWhere,
     ConsumeType,
-    MessageModel,
-    SubscriptionData,
 )
 from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
 
@@ -65,8 +58,10 @@ MakeExecutor = Callable[[Caller, Callable[[list[Job]], None], bool], Executor]
 """Makes the executor of plain (False) or coroutine (True) handlers."""
 
 
-class PushConsumerCore:
-    """A consumer group of one session."""
+class PushConsumerCore(ConsumerCore):
+    """A consumer group of one session that calls handlers."""
+
+    consume_type = ConsumeType.CONSUME_PASSIVELY
 
     def __init__(
         self,
@@ -80,24 +75,14 @@ class PushConsumerCore:
         on_change: Callable[[str, frozenset[MessageQueue]], None] | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        self.session = session
-        self.tracer = tracer
-        self.settings = settings
-        subscriptions = Subscriptions(
-            settings.group,
+        super().__init__(
+            session,
+            settings,
+            offset_store or _default_offset_store(session, settings),
             with_retry=settings.is_clustering,
-            now_ms=session.clock.time_ms,
-            namespace=settings.namespace,
         )
-        self.state = state = ConsumerState(
-            session=session,
-            settings=settings,
-            subscriptions=subscriptions,
-            offsets=offset_store or self._default_offset_store(),
-            statistics=ConsumerStatistics(session.clock, settings.group),
-            tasks=Tasks(f"consumer {settings.group}"),
-            limits=settings.limits,
-        )
+        state = self.state
+        self.tracer = tracer
         self._inner = ProducerCore(session, ProducerSettings(group=INNER_PRODUCER))
         failed = FailedMessages(session, settings, self._inner)
         self.caller = Caller(
@@ -128,21 +113,8 @@ class PushConsumerCore:
             on_illegal_offset=self.rebalancer.repair,
             filter_hooks=filter_hooks,
         )
-        self.started_ms = 0
         self._phase = "new"
         self._is_hurried = False
-
-    def _default_offset_store(self) -> OffsetStore:
-        settings = self.settings
-        if settings.is_clustering:
-            return BrokerOffsetStore(self.session, settings.group)
-        directory = settings.offsets_dir or Path.home() / ".rocketmq_offsets"
-        return FileOffsetStore(
-            directory,
-            self.session.client_id,
-            settings.group,
-            merge=self.session.settings.profile.merge_local_offsets,
-        )
 
     def subscribe(
         self, topic: str, function: HandlerFunction, *, tags: str = "*", sql: str | None = None
@@ -323,34 +295,8 @@ class PushConsumerCore:
 
     # --------------------------------------------------------------------- as its session sees it
 
-    @property
-    def group(self) -> str:
-        return self.settings.group
-
-    @property
-    def topics(self) -> Collection[str]:
-        return self.state.subscriptions.topics
-
-    def consumer_data(self) -> ConsumerData:
-        settings = self.settings
-        return ConsumerData(
-            settings.group,
-            ConsumeType.CONSUME_PASSIVELY,
-            MessageModel.CLUSTERING if settings.is_clustering else MessageModel.BROADCASTING,
-            ConsumeFromWhere(settings.start_from.wire_name),
-            tuple(SubscriptionData.from_model(wanted) for wanted in self.state.subscriptions.all),
-            settings.unit_mode,
-        )
-
     async def rebalance(self) -> bool:
         return await self.rebalancer.run()
-
-    async def persist_offsets(self) -> None:
-        if self.state.is_running:
-            await self.state.offsets.persist_all(set(self.state.queues))
-
-    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
-        return self.state.offsets.snapshot(topic)
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         return running_info(self, with_stacks=with_stacks)
@@ -425,13 +371,6 @@ class PushConsumerCore:
         await self.rebalancer.repair_now(held, offset)
         await self.rebalancer.run()
 
-    async def seek_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on at the first message stored at that time or later."""
-        address = (await self.session.find_broker(queue)).address
-        await self.seek(
-            queue, await self.session.calls.call(address, requests.offset_at(queue, timestamp_ms))
-        )
-
     def assignment(self) -> set[MessageQueue]:
         """The queues held now, those of the retry topic left out."""
         return {
@@ -461,6 +400,18 @@ class PushConsumerCore:
                 self.caller, self.runner.finished, listener.is_async
             )
         return executor
+
+
+def _default_offset_store(session: ClientSession, settings: ConsumerSettings) -> OffsetStore:
+    if settings.is_clustering:
+        return BrokerOffsetStore(session, settings.group)
+    directory = settings.offsets_dir or Path.home() / ".rocketmq_offsets"
+    return FileOffsetStore(
+        directory,
+        session.client_id,
+        settings.group,
+        merge=session.settings.profile.merge_local_offsets,
+    )
 
 
 def _no_handler(topic: str) -> HandlerFunction:
