@@ -101,7 +101,7 @@ class Inside:
         # The benchmark measures the inside, so it reaches for it: no public name makes a peer
         # without a socket, and none should.
         server = cast(Any, broker)._server
-        self._end_turn: Callable[[], None] = server._turn.end
+        self._end_write_batch: Callable[[], None] = server._write_batch.end
         self._publish: Callable[[], None] = broker.state.storage.store.publish
         self.transport = DroppingTransport()
         self.peer: Peer = server._make_peer()
@@ -113,7 +113,7 @@ class Inside:
 
     def answer(self, chunk: bytes) -> None:
         self.peer.data_received(chunk)
-        self._end_turn()
+        self._end_write_batch()
 
     def measure(self, chunk: bytes, requests: int, whole: Cost, until_answer: Cost) -> None:
         """Serve requests and note what each took."""

@@ -1,9 +1,10 @@
-"""A batch on the short way leaves the same store as on the long one."""
+"""The fast path of batches leaves the same store as the plain path."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from struct import Struct
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +15,7 @@ from penstock.protocol.records.batches import BatchItem, decode_batch, encode_ba
 from penstock.protocol.records.codec import decode_record
 from penstock.store import Draft, MessageStore, StoreConfig
 from penstock.store.bulk.batch_encoding import FEW, BatchHeader, encode_batch_records
-from penstock.store.consume_queue import pack_unit, pack_units
+from penstock.store.bulk.rows import cut_rows, pack_rows
 
 HOST = pack_host("127.0.0.1", 10911)
 DRAFT = Draft("orders", 2, b"", b"", 0, 0, 77, HOST, HOST, 0, 0)
@@ -44,14 +45,17 @@ def everything(store: MessageStore) -> tuple[bytes, list[tuple[int, ...]]]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ITEMS, min_size=1, max_size=4))
-def test_both_ways_store_the_same_bytes(
+def test_a_batch_leaves_the_same_store_as_its_messages_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[BatchItem]]
 ) -> None:
     path = tmp_path_factory.mktemp("runs")
     short, long = opened(path / "short"), opened(path / "long")
     for items in batches:
         run = short.append_batch_body(DRAFT, encode_batch(items))
-        appended = long.append_batch(DRAFT, items)
+        appended = [
+            long.append(DRAFT._replace(body=body, properties=properties, flag=flag))
+            for body, properties, flag in items
+        ]
         assert run is not None
         assert list(run.log_positions) == [one.log_position for one in appended]
         assert run.queue_offset == appended[0].queue_offset
@@ -289,10 +293,15 @@ def batch_of(properties: list[bytes]) -> bytes:
     return encode_batch([BatchItem(b"body", said) for said in properties])
 
 
-def test_units_are_packed_together_as_they_are_one_by_one() -> None:
-    for count in (1, 2, 64, 65, 600):
-        positions, sizes = range(0, count * 10, 10), range(1, count + 1)
-        one_by_one = [
-            pack_unit(position, size, -7) for position, size in zip(positions, sizes, strict=True)
-        ]
-        assert pack_units(positions, sizes, -7) == b"".join(one_by_one)
+@pytest.mark.parametrize("count", [1, 2, 64, 65, 600])
+def test_rows_are_packed_and_cut_as_they_are_one_by_one(count: int) -> None:
+    numbers, texts = range(count), [b"%04d" % number for number in range(count)]
+    packed = pack_rows("i4sq", count, [0, b"", -7], {0: numbers, 1: texts})
+    one_by_one = Struct(">i4sq")
+    assert packed == b"".join(
+        one_by_one.pack(number, text, -7) for number, text in zip(numbers, texts, strict=True)
+    )
+    assert cut_rows("2s2s", count, 2, b"".join(texts)) == [
+        tuple(text[:2] for text in texts),
+        tuple(text[2:] for text in texts),
+    ]

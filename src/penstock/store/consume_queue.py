@@ -14,9 +14,7 @@ persisted. Both hold the lock of the queue table meanwhile, so that neither sees
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import repeat
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
@@ -25,7 +23,8 @@ from penstock.store.key_hashes import TopicHash
 from penstock.store.segments import SegmentMaps, find_segments, segment_path, write_fully
 
 UNIT_BYTES: Final = 20
-UNIT: Final = struct.Struct(">qiq")
+UNIT_LAYOUT: Final = "qiq"
+UNIT: Final = struct.Struct(">" + UNIT_LAYOUT)
 pack_unit: Final = UNIT.pack
 
 # What RocketMQ fills the part of a first file with that is before the queue's first entry.
@@ -33,8 +32,6 @@ FILLER: Final = pack_unit(0, 0x7FFF_FFFF, 0)
 _FILLER_SIZE = 0x7FFF_FFFF
 _NOTHING = bytes(UNIT_BYTES)
 _MAX_FILL = 100_000
-_MOST_AT_ONCE = 64
-"""So many units are packed by one call."""
 
 
 class QueueEntry(NamedTuple):
@@ -55,22 +52,6 @@ class QueueFiles(NamedTuple):
     touched: dict[str, bool]
     """Files written to since they were last synced, and whether their names may be new."""
     read_only: bool
-
-
-def pack_units(positions: Sequence[int], sizes: Sequence[int], code: int) -> bytes:
-    """The units of records with one tags code, one behind the other."""
-    count = len(positions)
-    if count > _MOST_AT_ONCE:
-        return b"".join(map(pack_unit, positions, sizes, repeat(code)))
-    fields = [code] * (3 * count)
-    fields[::3] = positions
-    fields[1::3] = sizes
-    return _units(count).pack(*fields)
-
-
-@lru_cache(_MOST_AT_ONCE)
-def _units(count: int) -> struct.Struct:
-    return struct.Struct(">" + "qiq" * count)
 
 
 class ConsumeQueue:

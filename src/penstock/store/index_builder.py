@@ -15,8 +15,9 @@ from penstock.protocol.filters.tags import tag_code
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store.bulk.batch_encoding import EncodedBatch
 from penstock.store.bulk.columnar_batch import BatchKeys, read_batch_keys
+from penstock.store.bulk.rows import pack_rows
 from penstock.store.config import StoreConfig
-from penstock.store.consume_queue import ConsumeQueue, pack_unit, pack_units
+from penstock.store.consume_queue import UNIT_LAYOUT, ConsumeQueue, pack_unit
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import Scanned
@@ -142,15 +143,15 @@ class IndexBuilder:
         """Make a run visible, as `apply_records` would its messages one by one."""
         queues = self._queues
         code = self._tag_code(keys.tag)
-        units = pack_units(batch.positions, batch.sizes, code)
+        count = len(batch.sizes)
         tail = queue.tail
         if not tail:
             queues.dirty[queue] = None
-        tail += units
-        queue.max_offset = queue_offset + len(batch.sizes)
+        tail += pack_rows(UNIT_LAYOUT, count, [0, 0, code], {0: batch.positions, 1: batch.sizes})
+        queue.max_offset = queue_offset + count
         if len(tail) >= TAIL_BYTES:
             queues.flush_tail(queue)
-        queues.bound_tails(len(batch.sizes))
+        queues.bound_tails(count)
         if keys.hashes:
             self._add_batch_keys(batch, keys, timestamp)
         key = queue.key

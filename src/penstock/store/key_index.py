@@ -28,11 +28,11 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache
 from itertools import repeat
 from typing import NamedTuple
 
 from penstock.errors import StoreDamaged
+from penstock.store.bulk.rows import pack_rows
 from penstock.store.files import PAGE_BYTES, FileEntry, FileLayer, WritableMap
 from penstock.store.index_files import (
     HEADER_BYTES,
@@ -47,7 +47,8 @@ from penstock.store.segments import SegmentMaps, rewrite, write_fully
 
 _HEADER = struct.Struct(">qqqqii")
 _NUMBER = struct.Struct(">i")
-_UNIT = struct.Struct(">iqii")
+_UNIT_LAYOUT = "iqii"
+_UNIT = struct.Struct(">" + _UNIT_LAYOUT)
 _pack_header = _HEADER.pack
 _pack_unit = _UNIT.pack_into
 _pack_number = _NUMBER.pack
@@ -56,8 +57,6 @@ _unpack_native = struct.Struct("i").unpack
 _MAX_INT = 0x7FFF_FFFF
 _FIRST_SLOT = HEADER_BYTES // SLOT_BYTES
 _SLOTS_A_PAGE = PAGE_BYTES // SLOT_BYTES
-_MOST_AT_ONCE = 64
-"""So many units are packed by one call."""
 _CLOCK_SLACK_MS = 60_000
 """How far the clock may go back without hiding messages from a search by time."""
 
@@ -68,25 +67,6 @@ def _in_file_order(numbers: Iterable[int]) -> array[int]:
     if sys.byteorder == "little":
         cells.byteswap()
     return cells
-
-
-def _pack_units(
-    hashes: Sequence[int], positions: Sequence[int], seconds: int, previous: Sequence[int]
-) -> bytes:
-    """Units of one moment, one behind the other."""
-    count = len(hashes)
-    if count > _MOST_AT_ONCE:
-        return b"".join(map(_UNIT.pack, hashes, positions, repeat(seconds), previous))
-    fields = [seconds] * (4 * count)
-    fields[::4] = hashes
-    fields[1::4] = positions
-    fields[3::4] = previous
-    return _units(count).pack(*fields)
-
-
-@lru_cache(_MOST_AT_ONCE)
-def _units(count: int) -> struct.Struct:
-    return struct.Struct(">" + "iqii" * count)
 
 
 class IndexHeader(NamedTuple):
@@ -307,7 +287,8 @@ class KeyIndex:
         previous = self._previous(slots)
         begin = self._begin_timestamp
         seconds = min((timestamp - begin) // 1000, _MAX_INT) if 0 < begin <= timestamp else 0
-        units = _pack_units(hashes, positions, seconds, previous)
+        columns = {0: hashes, 1: positions, 3: previous}
+        units = pack_rows(_UNIT_LAYOUT, total, [0, 0, seconds, 0], columns)
         self.end_position = positions[0]
         self._count = count + total
         self.finish()

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, repeat
-from struct import Struct
+from itertools import accumulate
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -32,6 +31,7 @@ from penstock.model.record_layout import (
     PROPERTIES_LENGTH,
     head_part,
 )
+from penstock.store.bulk.rows import cut_rows, pack_rows
 
 _ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
 _unpack_item = ITEM_HEAD.unpack_from
@@ -48,12 +48,9 @@ _COMMON = head_part("sys_flag", "prepared_transaction_offset")
 _BODY_LENGTH = head_part("body_length", "body_length")
 _pack_length = _BODY_LENGTH.pack
 _MAX_SHAPES: Final = 64
-_MOST_AT_ONCE: Final = 64
-"""So many messages are cut and packed by one call; the shape of more would take memory."""
 _USUAL_BYTES: Final = frozenset(b"UNIQ_KEY\x01WAIT\x01true\x02TAGS\x01KEYS\x010123456789ABCDEF")
 """What can be expected among properties of any message."""
 _PARTS_OF_ITEM: Final = 4
-_PARTS_OF_RECORD: Final = 9
 FEW: Final = 8
 """Fewer messages are done sooner one by one: work by columns has its price, too."""
 
@@ -108,9 +105,9 @@ def encode_batch_records(
     """
     if not header.is_usual or len(body) < MIN_ITEM_BYTES:
         return None
-    made = _encode_even(body, header, queue_offset, position, now)
+    made = _encode_uniform(body, header, queue_offset, position, now)
     if made is None:
-        made = _encode_any(body, header, queue_offset, position, now)
+        made = _encode_mixed(body, header, queue_offset, position, now)
     if made is None or (unless and _has_one(made[1].properties_blob, tuple(unless))):
         return None
     return made
@@ -149,7 +146,7 @@ def _is_plain(properties_blob: bytes) -> bool:
     )
 
 
-def _encode_even(
+def _encode_uniform(
     body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
 ) -> tuple[bytes, EncodedBatch] | None:
     """The run of messages with bodies of one length and properties of one length, or None.
@@ -163,68 +160,44 @@ def _encode_even(
         return None
     count = total // size
     topic = header.topic
-    at_once = count if count <= _MOST_AT_ONCE else 1
-    item, record = _shapes(at_once, length, len(topic), width)
-    if at_once == count:
-        cells = item.unpack(body)
-        heads, contents, lengths, properties = (
-            cells[::_PARTS_OF_ITEM],
-            cells[1::_PARTS_OF_ITEM],
-            cells[2::_PARTS_OF_ITEM],
-            cells[3::_PARTS_OF_ITEM],
-        )
-    else:
-        heads, contents, lengths, properties = zip(*item.iter_unpack(body), strict=True)
+    item_row, record_row = _rows(length, len(topic), width)
+    heads, contents, lengths, properties = cut_rows(item_row, count, _PARTS_OF_ITEM, body)
     properties_blob = b"".join(properties)
     stated = _pack_short(width)
     if heads.count(heads[0]) != count or lengths.count(stated) != count or 0 in properties_blob:
         return None
-    record_size = record.size // at_once
-    positions = range(position, position + count * record_size, record_size)
-    start = _pack_start(record_size, MAGIC_V1)
-    sums = [crc32(content) & CRC_MASK for content in contents]
+    size = MIN_RECORD_BYTES + len(topic) + length + width
+    positions = range(position, position + count * size, size)
+    before_sum = _pack_start(size, MAGIC_V1)
     ids = _pack_ids(header.queue_id, flag)
-    offsets = range(queue_offset, queue_offset + count)
     shared = _common(header, now) + _pack_length(length)
     named = b"%c%b%b" % (len(topic), topic, stated)
-    if at_once == count:
-        fields: list[bytes | int] = [start, 0, ids, 0, 0, shared, b"", named, b""] * count
-        fields[1::_PARTS_OF_RECORD] = sums
-        fields[3::_PARTS_OF_RECORD] = offsets
-        fields[4::_PARTS_OF_RECORD] = positions
-        fields[6::_PARTS_OF_RECORD] = contents
-        fields[8::_PARTS_OF_RECORD] = properties
-        records = record.pack(*fields)
-    else:
-        columns = (
-            *(repeat(start), sums, repeat(ids), offsets, positions),
-            *(repeat(shared), contents, repeat(named), properties),
-        )
-        records = b"".join(map(record.pack, *columns))
-    batch = EncodedBatch(
-        positions,
-        [record_size] * count,
-        properties,
-        properties_blob,
-        width,
-        _is_plain(properties_blob),
+    records = pack_rows(
+        record_row,
+        count,
+        [before_sum, 0, ids, 0, 0, shared, b"", named, b""],
+        {
+            1: [crc32(content) & CRC_MASK for content in contents],
+            3: range(queue_offset, queue_offset + count),
+            4: positions,
+            6: contents,
+            8: properties,
+        },
     )
-    return records, batch
+    sizes = [size] * count
+    is_plain = _is_plain(properties_blob)
+    return records, EncodedBatch(positions, sizes, properties, properties_blob, width, is_plain)
 
 
 @lru_cache(_MAX_SHAPES)
-def _shapes(
-    count: int, body_bytes: int, topic_bytes: int, properties_bytes: int
-) -> tuple[Struct, Struct]:
-    """So many messages of a batch, and their records."""
+def _rows(body_bytes: int, topic_bytes: int, properties_bytes: int) -> tuple[str, str]:
+    """The layouts of a message in a batch and of its record."""
     item = f"{_ITEM_HEAD_BYTES}s{body_bytes}s2s{properties_bytes}s"
-    shared = _COMMON.size + _BODY_LENGTH.size
-    head = f"{PREFIX.size}sI{_IDS.size}sqq{shared}s"
-    record = f"{head}{body_bytes}s{1 + topic_bytes + 2}s{properties_bytes}s"
-    return Struct(">" + item * count), Struct(">" + record * count)
+    head = f"{PREFIX.size}sI{_IDS.size}sqq{_COMMON.size + _BODY_LENGTH.size}s"
+    return item, f"{head}{body_bytes}s{1 + topic_bytes + 2}s{properties_bytes}s"
 
 
-def _encode_any(
+def _encode_mixed(
     body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
 ) -> tuple[bytes, EncodedBatch] | None:
     """The run of any messages, one by one."""

@@ -15,14 +15,13 @@ the last run is tried first. Everything else is done to whole columns, outside o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain
 from operator import add
-from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.model.properties import KEYS, TAGS, UNIQUE_KEY, find_value
 from penstock.store.bulk.batch_encoding import EncodedBatch
+from penstock.store.bulk.rows import cut_rows
 from penstock.store.key_hashes import TopicHash
 
 _MARKS: Final = b"\x01\x02"
@@ -30,8 +29,6 @@ _END_BYTES: Final = 8
 """Ids of one producer differ in their last characters only (RocketMQ's count milliseconds and
 messages there); what is before is hashed once."""
 _MAX_LAYOUTS: Final = 256
-_MOST_AT_ONCE: Final = 64
-"""So many strings are cut by one call."""
 
 
 class BatchKeys(NamedTuple):
@@ -175,7 +172,7 @@ class _Columns:
 def _read(layout: _Layout, batch: EncodedBatch, topic: TopicHash | None) -> BatchKeys | None:
     """What the layout makes of a run; None if one of its strings does not fit."""
     count = len(batch.properties)
-    columns = _cut(layout, batch.properties_blob, count)
+    columns = cut_rows(layout.row, count, layout.columns, batch.properties_blob)
     for number, held in layout.fixed:
         if columns[number].count(held) != count:
             return None
@@ -194,19 +191,6 @@ def _read(layout: _Layout, batch: EncodedBatch, topic: TopicHash | None) -> Batc
         return BatchKeys(layout.tag, 1, hashes[0])
     together = list(chain.from_iterable(zip(*hashes, strict=True)))
     return BatchKeys(layout.tag, len(hashes), together)
-
-
-def _cut(layout: _Layout, properties_blob: bytes, count: int) -> list[tuple[bytes, ...]]:
-    """The columns of all strings."""
-    if count > _MOST_AT_ONCE:
-        return list(zip(*_rows(layout.row, 1).iter_unpack(properties_blob), strict=True))
-    cells = _rows(layout.row, count).unpack(properties_blob)
-    return [cells[number :: layout.columns] for number in range(layout.columns)]
-
-
-@lru_cache(_MAX_LAYOUTS)
-def _rows(row: str, count: int) -> Struct:
-    return Struct(row * count)
 
 
 def _hashes(columns: Sequence[Sequence[bytes]], key: _Key, topic: TopicHash) -> list[int]:
