@@ -79,7 +79,7 @@ class ClusterAccess:
         tls: Tls | bool | None = None,
         namespace: str | None = None,
     ) -> Self:
-        """Make one from the keywords of a client; None means: see the environment."""
+        """Make one from the keywords of a client; None: use the environment."""
         check_text("namespace", namespace)
         return cls(
             namesrv=nameservers(namesrv),
@@ -89,7 +89,7 @@ class ClusterAccess:
         )
 
     def as_keywords(self) -> ClusterKeywords:
-        """The keywords that make an equal one, whatever the environment of the reader says."""
+        """The keywords that make an equal one, in any environment."""
         who = self.credentials
         return ClusterKeywords(
             namesrv=self.namesrv,

@@ -1,7 +1,6 @@
-"""What the blocking and the awaiting classes have in common: settings, sessions, handlers.
+"""The common part of the blocking and the asyncio classes: settings, sessions, handlers.
 
-Neither is a second implementation. Both make a core on the session's loop and forward calls to it;
-they differ in how they wait.
+Both create a core on the session's loop and forward calls to it; they differ only in how they wait.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Facade:
     _was_stopped = False
 
     def __init_subclass__(cls) -> None:
-        """Have Python name the public class when its arguments are wrong, not one below it."""
+        """Have Python name the public class, not a base class, when arguments are wrong."""
         super().__init_subclass__()
         init = cls.__init__
         if "__init__" in cls.__dict__ or not isinstance(init, types.FunctionType):
@@ -121,7 +120,7 @@ class Facade:
 
     @property
     def client_id(self) -> str:
-        """What brokers call this client."""
+        """The name by which brokers know this client."""
         return self._session_settings.client_id
 
     def _open(self) -> Lease:
@@ -130,7 +129,7 @@ class Facade:
                 f"{self._what} was started twice", hint="a client is started once; make a new one"
             )
         if self._process != os.getpid() and not self._is_named:
-            # Made before a fork, as servers with workers do. Members of one name look like one.
+            # Made before a fork, as in servers with workers. Members need different client ids.
             session = self._session_settings
             by_process = session.profile.instance_by_process
             new_id = renamed(session.client_id, by_process=by_process)
@@ -139,7 +138,7 @@ class Facade:
         return self._lease
 
     def _close(self) -> Lease | None:
-        """Give the lease up; the caller releases it."""
+        """Take the lease from this client; the caller releases it."""
         lease, self._lease = self._lease, None
         self._was_stopped = self._was_stopped or lease is not None
         return lease
@@ -204,7 +203,7 @@ class ProducerFacade(Facade):
         return ProducerCore(lease.session, self._settings, check=check, tracer=tracer)
 
     def _check_elsewhere(self, message: StoredMessage, answer: TransactionAnswer) -> None:
-        """The user's check runs on a thread of its own, never on the session's loop."""
+        """Run the user's check on another thread, never on the session's loop."""
         check, host = self._check, self._host
         assert check is not None
         if self._checkers is None:
@@ -229,7 +228,7 @@ class ProducerFacade(Facade):
         return replace(message, topic=wrap(self._namespace, message.topic))
 
     def _known_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        # A look at the route table from another thread: one lookup of an immutable tuple.
+        # Safe from another thread: one lookup of an immutable tuple.
         return self._core.session.routes.publish_queues(topic)
 
 
@@ -499,7 +498,7 @@ class PullConsumerFacade(Facade):
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """Where traces go: nowhere, to RocketMQ's own topic, or to one by name."""
+    """The topic of traces: none, RocketMQ's own, or the one named."""
     if isinstance(trace, str):
         return check_topic(trace)
     if not isinstance(trace, bool):
@@ -510,7 +509,7 @@ def trace_topic(trace: bool | str) -> str | None:
 def make_tracer(
     lease: Lease, settings: ProducerSettings | ConsumerSettings, topic: str | None, role: str
 ) -> Tracer | None:
-    """What tells the trace topic, if there is one."""
+    """The tracer for a trace topic, if there is one."""
     if topic is None:
         return None
     return Tracer(

@@ -128,7 +128,7 @@ IDENTITY_OPTIONS: Mapping[str, Option] = {
     "unit": Option("unitName", "third part of the client id"),
     "client_ip": Option("clientIP", "first part of the client id; without it, found out"),
     "profile": Option(
-        "the release", "`current` or `documents`: whose timings count where releases differ"
+        "the release", "`current` or `documents`: the timings to use where releases differ"
     ),
 }
 """Options that become the client id and the profile of a session."""

@@ -1,13 +1,12 @@
-"""Waited-for sends made by the thread that waits.
+"""The fast path of a blocking send: the calling thread makes the first attempt itself.
 
-A send that goes through the session's loop wakes that loop, and the answer wakes the sender: where
-each message is waited for, this takes longer than everything else together. So a thread that
-sends one message and waits takes a connection of its own (a `BlockingConnection`) for that long,
-and makes the first attempt itself. An attempt that did not end with a receipt is handed to the
-session with its answer, and retries, avoidance and errors are what they always are (`Send.go_on`).
+A send through the session's loop wakes that loop, and the answer wakes the sender. For a thread
+that waits for each message, this takes longer than everything else together. So it uses a blocking
+connection of its own. An attempt without a receipt is passed to the session with its answer:
+retries, avoidance of brokers and errors are those of the plain path (`Send.go_on`).
 
-Only the usual case comes here: the route is known, the session's own connection to the broker is
-open, nothing is traced and nothing lingers.
+Only the usual case is served here: the route is known, the session's own connection to the broker
+is open, and the producer neither traces nor lingers.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from penstock.protocol.commands import Command
 from penstock.remoting.blocking_connection import BlockingConnection
 
 MAX_LINES: Final = 4
-"""Sends at once, and idle connections kept. More threads than that do better through the session,
-which writes and reads for many of them in one go: then all go there for `CROWD_SECONDS`."""
+"""Concurrent sends, and idle connections kept. With more threads the session is faster, because it
+writes and reads for many of them at once: then all sends use it for `CROWD_SECONDS`."""
 CROWD_SECONDS: Final = 1.0
 FRESH_SECONDS: Final = 0.5
-"""One idle for longer is looked at before it is used: its broker may have gone."""
+"""A connection idle for longer is checked before use: its broker may have closed it."""
 IDLE_SECONDS: Final = 60.0
-"""Idle ones are closed after so long, before brokers close them."""
+"""Idle connections are closed after so long, before brokers close them."""
 
 
 def blocking_sends(core: ProducerCore) -> BlockingSends | None:
-    """Those of a producer, if it is of the usual kind."""
-    # TLS leaves bytes of its own in idle connections, which then look as if they had ended.
+    """The blocking sends of a producer, if its settings allow them."""
+    # An idle TLS connection may have unread protocol bytes, which look like its end.
     is_usual = (
         core.settings.linger == 0
         and core.tracer is None
@@ -48,7 +47,7 @@ def blocking_sends(core: ProducerCore) -> BlockingSends | None:
 
 
 class BlockingSends:
-    """The lines of one producer; `send` is called from any thread."""
+    """The blocking connections of one producer; `send` is called from any thread."""
 
     def __init__(self, core: ProducerCore) -> None:
         self._core = core
@@ -61,7 +60,7 @@ class BlockingSends:
     def send(
         self, message: Message, wish: MessageQueue | None, timeout: float | None
     ) -> Receipt | Attempt | None:
-        """Make the first attempt; None when it has to go through the session."""
+        """Make the first attempt; None: use the session."""
         core = self._core
         begun = core.clock.monotonic()
         if self._is_crowded(begun):
@@ -102,7 +101,7 @@ class BlockingSends:
         return Attempt(outgoing, queue, born_ms, begun, seconds - (now - begun), answer)
 
     def retire(self) -> None:
-        """Take no more sends; those under way end as they will."""
+        """Accept no more sends; running ones are not interrupted."""
         with self._changed:
             self._is_closed = True
             for _, line in self._idle:
@@ -110,7 +109,7 @@ class BlockingSends:
             self._idle.clear()
 
     def close(self, seconds: float) -> None:
-        """Let sends under way end, for so long; then end them."""
+        """Wait so long for running sends, then interrupt them."""
         self.retire()
         with self._changed:
             self._changed.wait_for(lambda: not self._used, seconds)
@@ -127,7 +126,7 @@ class BlockingSends:
             for position, (since, line) in enumerate(self._idle):
                 if line.address == address:
                     del self._idle[position]
-                    # A look at the socket costs as much as a good part of the send.
+                    # The check of the socket costs a good part of a send.
                     if now - since > FRESH_SECONDS and line.is_stale:
                         line.close()
                         break
@@ -141,7 +140,7 @@ class BlockingSends:
         return line
 
     def _give_back(self, line: BlockingConnection, now: float | None) -> None:
-        """Keep a line for the next one; without a time it is of no more use."""
+        """Keep a connection for the next send; without ``now`` it is closed."""
         with self._changed:
             self._used.discard(line)
             if self._is_closed or now is None:

@@ -1,12 +1,12 @@
-"""Single sends that wait a moment for company and travel as one batch.
+"""Single sends that wait a moment to share one batch request.
 
-A lane gathers messages for one queue. Messages without a wish share the lane of their topic, which
-moves on to another queue each time a batch leaves it: the load still goes round, yet a batch is not
-spread thin. A lane leaves when it is full or when its first message has lingered long enough; a
-message that was alone in it travels as an ordinary send.
+A lane collects messages for one queue. Messages without a given queue share the lane of their
+topic, and each batch of that lane goes to the next queue: the load is spread, and batches stay
+large. A lane is sent when it is full or when its first message has waited long enough; a single
+message in it is sent as an ordinary one.
 
-What is done for every message is kept to a look at it and an entry in a list (`take`). Its id and
-its bytes are made when the lane leaves, for all of them together.
+The work per message is a check and an append to a list (`take`). Ids and bytes are made when the
+lane is sent, for all its messages together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_KINDS: Final = 1024
 
 
 class _Kind:
-    """What messages of one topic and tag have in common, checked and encoded once."""
+    """The common part of messages of one topic and tag, checked and encoded once."""
 
     __slots__ = ("before_id", "size", "tag")
 
@@ -46,7 +46,7 @@ class _Kind:
         self.tag = tag
         self.before_id = before_id(tag).encode()
         self.size = MIN_ITEM_BYTES + len(self.before_id) + id_length + 1
-        """Bytes of such a message in a batch, but for its body."""
+        """Bytes of such a message in a batch, without its body."""
 
 
 class _Lane:
@@ -58,7 +58,7 @@ class _Lane:
         self.messages: list[Message] = []
         self.prepared: list[OutgoingMessage | _Kind] = []
         self.kind: _Kind | None = None
-        """Of the last message."""
+        """The kind of the last message."""
         self.dones: list[SendDone] = []
         self.size = 0
 
@@ -85,7 +85,7 @@ class Lingering:
         self._full = settings.linger_bytes
         self._max_bytes = settings.max_message_bytes
         self._max_pending = settings.linger_pending
-        # Longer bodies are compressed, or too long; a namespace is a property more.
+        # Longer bodies are compressed or refused; a namespace adds a property.
         limit = settings.max_message_bytes
         if settings.compress_over > 0:
             limit = min(limit, settings.compress_over - 1)
@@ -93,10 +93,9 @@ class Lingering:
         self.pending_bytes = 0
 
     def take(self, message: Message, done: SendDone) -> bool:
-        """Let a message wait that has nothing but a body and perhaps a tag; False: it has more.
+        """The fast path: accept a message with just a body and perhaps a tag.
 
-        This is what most messages are. The caller checks and adds the others (`add`), and those
-        with which something is wrong.
+        False: the caller checks the message and uses `add`, or refuses it.
         """
         try:
             body, topic, tag = message.body, message.topic, message.tag
@@ -127,12 +126,12 @@ class Lingering:
         lane.size += size
         self.pending_bytes += size
         if lane.size >= self._full or self.pending_bytes > self._max_pending:
-            self._depart(topic)
+            self._send_lane(topic)
         return True
 
     def _new_kind(self, topic: str, tag: str | None) -> _Kind:
         if tag is not None and type(tag) is not str:
-            raise TypeError("a tag that is no text has to be refused by name")
+            raise TypeError("not text: the plain path refuses it with a message")
         kind = _Kind(topic, tag, self._producer.id_length)
         if tag is None or len(tag) <= REMEMBERED_TAG:
             if len(self._kinds) >= _MAX_KINDS:
@@ -143,7 +142,7 @@ class Lingering:
     def add(
         self, message: Message, outgoing: OutgoingMessage, wish: MessageQueue | None, done: SendDone
     ) -> None:
-        """Let a message that was checked wait for others to the same queue."""
+        """Add a checked message to the lane of its queue."""
         key: str | MessageQueue = wish or outgoing.topic
         size = MIN_ITEM_BYTES + len(outgoing.body) + len(outgoing.properties.encode())
         lane = self._lanes.get(key)
@@ -155,24 +154,24 @@ class Lingering:
         lane.size += size
         self.pending_bytes += size
         if lane.size >= self._full or self.pending_bytes > self._max_pending:
-            self._depart(key)
+            self._send_lane(key)
 
     def flush(self) -> None:
-        """Let all lanes leave now."""
+        """Send all lanes now."""
         for key in list(self._lanes):
-            self._depart(key)
+            self._send_lane(key)
 
     def _open(self, key: str | MessageQueue, wish: MessageQueue | None) -> _Lane:
-        # Brokers refuse a batch above the maximum, so what would make it one waits for the next.
-        self._depart(key)
+        # Brokers refuse a batch above the maximum size, so send the full lane first.
+        self._send_lane(key)
         producer = self._producer
-        # A lane counts as one send from here on, and as all its messages when it leaves.
+        # A lane counts as one open send now, and as all its messages once it is sent.
         producer.begin()
-        timer = producer.clock.call_later(producer.settings.linger, self._depart, key)
+        timer = producer.clock.call_later(producer.settings.linger, self._send_lane, key)
         lane = self._lanes[key] = _Lane(wish, timer)
         return lane
 
-    def _depart(self, key: str | MessageQueue) -> None:
+    def _send_lane(self, key: str | MessageQueue) -> None:
         lane = self._lanes.pop(key, None)
         if lane is None:
             return
@@ -187,7 +186,7 @@ class Lingering:
             else:
                 body = _encoded(lane, msg_ids)
         except Exception as error:
-            # Nobody above could tell those who wait: this is called by a timer.
+            # A timer calls this, so the error must reach the waiting callers from here.
             producer.finished()
             failure = unforeseen(error, f"{len(dones)} messages to {lane.messages[0].topic!r}")
             settle_all(dones, [failure] * len(dones))
@@ -199,18 +198,19 @@ class Lingering:
         producer.begin(len(dones) - 1)
 
         def done_all(result: Receipt | PenstockError) -> None:
-            # The batch counted as one send; the others end here.
+            # The batch counted as one send; end the others here.
             producer.finished(len(dones) - 1)
             if isinstance(result, Receipt):
                 settle_all(dones, receipts_of_batch(result, msg_ids))
             else:
                 settle_all(dones, [result] * len(dones))
 
-        first = Message(lane.messages[0].topic, b"")  # The wish already says what its key meant.
+        # Without the sharding key: `wish` is already its queue.
+        first = Message(lane.messages[0].topic, b"")
         producer.send_batch_body(first, msg_ids, body, lane.wish, done_all, retry_refusals=True)
 
     def _single(self, lane: _Lane, msg_id: str) -> OutgoingMessage:
-        """The only message of a lane as an ordinary send."""
+        """The only message of a lane, for an ordinary send."""
         [message], [outgoing] = lane.messages, lane.prepared
         if isinstance(outgoing, OutgoingMessage):
             return outgoing
@@ -218,7 +218,7 @@ class Lingering:
 
 
 def _encoded(lane: _Lane, msg_ids: list[str]) -> bytes:
-    """The messages of a lane as a batch; ``msg_ids`` gets the ids they had before."""
+    """The messages of a lane as a batch; ids given earlier are put into ``msg_ids``."""
     parts: list[bytes] = []
     shape: tuple[_Kind, int, int] | None = None
     head = middle = b""
@@ -228,7 +228,7 @@ def _encoded(lane: _Lane, msg_ids: list[str]) -> bytes:
             parts.append(encode_batch([(kind.body, kind.properties.encode(), kind.flag)]))
             continue
         body, msg_id = message.body, msg_ids[number].encode()
-        # Messages of one kind and length differ in their bodies and ids alone.
+        # Messages of one kind and length differ only in body and id.
         if shape != (kind, len(body), len(msg_id)):
             shape = (kind, len(body), len(msg_id))
             item = encode_batch([(body, b"%b%b\x02" % (kind.before_id, msg_id), 0)])

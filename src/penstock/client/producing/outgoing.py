@@ -1,6 +1,6 @@
-"""From a user's message to what a send request carries: checked, sent_properties, compressed.
+"""From a user's message to the content of a send request: checked, with properties, compressed.
 
-Pure. Everything that can be wrong with a message is found here, before a broker is asked.
+Pure. Every error in a message is found here, before a request is made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.protocol.validation import (
 )
 
 REMEMBERED_TAG = 255
-"""Longer tags are checked each time they come."""
+"""Longer tags are not cached."""
 
 
 class OutgoingMessage(NamedTuple):
@@ -37,14 +37,14 @@ class OutgoingMessage(NamedTuple):
     flag: int
     msg_id: str
     may_batch: bool
-    """Whether it may share a request with others: no delay, no retry topic, nothing compressed."""
+    """Whether it may share a request: not delayed, not compressed, no extra properties."""
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
 
 
 @functools.lru_cache(maxsize=1024)
 def checked_topic(topic: str) -> str:
-    """The topic's name, if clients may send to it."""
+    """Return the name of a topic that clients may send to; refuse any other."""
     return check_sendable(check_topic(topic))
 
 
@@ -63,16 +63,16 @@ def sent_properties(message: Message, msg_id: str) -> dict[str, str]:
         level = DELAY_LEVELS.level_of(message.delay)
         if level:
             properties[Property.DELAY] = str(level)
-    # Java always says whether the answer may wait for the disk; brokers take absence for yes.
+    # Java always sets it; brokers take a missing WAIT for true.
     properties[Property.WAIT] = "true"
     properties[Property.UNIQUE_KEY] = msg_id
     return properties
 
 
 def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """What a user may set: text under text.
+    """Check the properties of the user: keys and values must be text.
 
-    Another type would have to be guessed back by whoever reads it: None would arrive as "None".
+    Consumers could not restore another type: None would arrive as "None".
     """
     if not isinstance(properties, Mapping):
         raise IllegalMessage(
@@ -123,7 +123,7 @@ def _as_text(value: object) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def before_id(tag: str | None) -> str:
-    """The property string of a message with nothing but a tag, up to the value of its id."""
+    """The property text of a message with just a tag, up to the value of its id."""
     properties = {Property.TAGS: tag} if tag else {}
     return format_properties({**properties, Property.WAIT: "true"}) + f"{Property.UNIQUE_KEY}\x01"
 
@@ -141,7 +141,7 @@ def _property_text(
         and not namespace
         and not extra
     ):
-        # Nearly every message; only its id differs from that of the one before.
+        # The fast path for nearly every message: only the id differs.
         return f"{before_id(tag)}{msg_id}\x02"
     properties = sent_properties(message, msg_id)
     if namespace:
@@ -165,10 +165,10 @@ def make_outgoing(
     settings: ProducerSettings,
     extra: dict[str, str] | None = None,
 ) -> OutgoingMessage:
-    """Check a message and make it ready; ``extra`` are properties that users may not set."""
+    """Check and prepare a message; ``extra`` are properties that users may not set."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"a message of type {type(message).__name__}", expected="Message")
-    # What is no text is refused by name; it may not even be hashable.
+    # A topic that is not text may not be hashable, so it must not reach the cache.
     topic = message.topic
     topic = checked_topic(topic) if isinstance(topic, str) else check_topic(topic)
     body = message.body
@@ -185,7 +185,7 @@ def make_outgoing(
     if flag or type(flag) is not int:
         _check_flag(flag)
     may_batch = not sys_flag and message.delay is None and not extra
-    # What OutgoingMessage(...) does, without its detour through a function: once per message.
+    # The same as OutgoingMessage(...), without the Python function a NamedTuple calls.
     return tuple.__new__(
         OutgoingMessage,
         (topic, body, properties, sys_flag, flag, msg_id, may_batch, 0, None),
@@ -201,7 +201,7 @@ def make_outgoing_copy(
     reconsume_times: int,
     max_reconsume_times: int,
 ) -> OutgoingMessage:
-    """A message that was stored before, ready for another topic.
+    """Prepare a stored message for another topic.
 
     It keeps its unique id, so that all copies can be found by it.
     """
@@ -236,7 +236,7 @@ def _as_bytes(body: object) -> bytes:
 
 
 def check_batch(messages: list[Message]) -> str:
-    """The topic of messages that are to be sent as one batch."""
+    """Check messages for one batch; return their topic."""
     if not messages:
         raise InvalidArgument("a batch of no messages", expected="at least one")
     topic = messages[0].topic

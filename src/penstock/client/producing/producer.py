@@ -1,7 +1,6 @@
-"""Sending: single, one-way, in batches, with a reply, in a transaction.
+"""The producer on its session's loop: single sends, one-way sends and batches.
 
-The producer lives on its session's loop. The public classes of `blocking` and `nonblocking` hand it
-bursts of sends from other threads.
+The public classes of `blocking` and `nonblocking` pass it bursts of sends from other threads.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class ProducerCore:
         self.faults = FaultLatency(settings.latencies) if settings.avoid_slow_brokers else None
         self.in_flight = 0
         self.sends: set[Send] = set()
-        """Sends without a result yet."""
+        """Open sends."""
         self.tracer = tracer
         self._check = check
         self._turns: dict[str, RoundRobin] = {}
@@ -95,13 +94,13 @@ class ProducerCore:
 
     def check_transaction(self, message: StoredMessage, answer: TransactionAnswer) -> None:
         if self._check is None:
-            log.warning("transaction asked for, nobody can tell group=%s", self.group)
+            log.warning("no check_transaction to decide about a transaction group=%s", self.group)
             answer(TransactionDecision.UNKNOWN)
         else:
             self._check(message, self._traced(message, answer))
 
     def _traced(self, message: StoredMessage, answer: TransactionAnswer) -> TransactionAnswer:
-        """Trace what a broker is told that had to ask."""
+        """Trace the decision about a transaction that a broker asked for."""
         tracer = self.tracer
         if tracer is None:
             return answer
@@ -136,7 +135,7 @@ class ProducerCore:
         log.info("producer started group=%s client=%s", self.group, self.session.client_id)
 
     async def _probe_by_the_clock(self, faults: FaultLatency) -> None:
-        """See whether brokers that were out of reach can be connected to again."""
+        """Check whether unreachable brokers accept connections again."""
         while self._is_running:
             await self.clock.sleep(PROBE_INTERVAL)
             faults.forget(set(self.session.routes.brokers))
@@ -152,11 +151,11 @@ class ProducerCore:
                 faults.probed(broker_name, is_reachable=True)
 
     def join_quietly(self) -> None:
-        """Be usable without being a member: every heartbeat names the inner producer anyway."""
+        """Start without joining: every heartbeat names the inner producer anyway."""
         self._is_running = True
 
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Let what was sent be answered, then leave."""
+        """Wait for the answers to open sends, then leave."""
         if not self._is_running:
             return
         self._is_running = False
@@ -167,7 +166,7 @@ class ProducerCore:
                 await self._idle.wait()
         except TimeoutError:
             log.warning(
-                "producer leaves unanswered sends group=%s count=%d", self.group, self.in_flight
+                "producer stops with unanswered sends group=%s count=%d", self.group, self.in_flight
             )
             for send in list(self.sends):
                 send.abandon(self._not_running())
@@ -177,7 +176,7 @@ class ProducerCore:
         log.info("producer stopped group=%s", self.group)
 
     def spawn(self, work: Coroutine[Any, Any, None], send: Send) -> None:
-        """Run something that a send has to wait for."""
+        """Run a task that a send has to wait for."""
         if self.session.tasks.spawn(work, f"{self.group} send") is None:
             send.abandon(self._not_running())
 
@@ -185,7 +184,7 @@ class ProducerCore:
 
     @property
     def lanes(self) -> Lingering | None:
-        """Where messages that nothing is asked of but to be sent may wait; None: nowhere."""
+        """The lanes for plain messages; None: every message takes the plain path."""
         return self._lingering if self._is_running and self.tracer is None else None
 
     def send(
@@ -198,10 +197,10 @@ class ProducerCore:
         retry_refusals: bool = True,
         extra: dict[str, str] | None = None,
     ) -> None:
-        """Send a message; ``done`` gets the receipt or the error, exactly once.
+        """Send a message; ``done`` is called exactly once, with the receipt or the error.
 
-        It may be called before this returns. With ``retry_refusals`` a broker's refusal is tried on
-        another one, as Java's synchronous send does; its asynchronous send does not.
+        It may be called before this returns. With ``retry_refusals`` a refusal is retried on
+        another broker, as in Java's synchronous send; its asynchronous send does not retry it.
         """
         if not self._is_running:
             done(self._not_running())
@@ -227,7 +226,7 @@ class ProducerCore:
             if queue is None and message.sharding_key is None:
                 lingering.add(message, outgoing, None, done)
                 return
-            # Which queue a key means is only known once the route is; until then it goes alone.
+            # Without a route, the queue of a sharding key is unknown: send it by itself.
             queues = self.session.routes.publish_queues(outgoing.topic)
             if queues or message.sharding_key is None:
                 try:
@@ -253,7 +252,7 @@ class ProducerCore:
         retry_refusals: bool,
         code: int = RequestCode.SEND_MESSAGE_V2,
     ) -> None:
-        """Send a message that was checked."""
+        """Send a checked message."""
         Send(
             self,
             message,
@@ -268,7 +267,7 @@ class ProducerCore:
     def go_on(
         self, message: Message, wish: MessageQueue | None, attempt: Attempt, done: SendDone
     ) -> None:
-        """Take over a send whose first attempt was made elsewhere, and came to no receipt."""
+        """Continue a send whose first attempt was made elsewhere, without a receipt."""
         self.begin()
         Send(
             self,
@@ -299,7 +298,7 @@ class ProducerCore:
     async def deliver_outgoing(
         self, message: Message, outgoing: OutgoingMessage, code: int = RequestCode.SEND_MESSAGE_V2
     ) -> Receipt:
-        """Send a message that was checked, and return its receipt."""
+        """Send a checked message and return its receipt."""
         future, done = _awaited()
         if self.tracer is not None:
             done = self.tracer.watch(message, outgoing, done)
@@ -346,7 +345,7 @@ class ProducerCore:
             )
         first = messages[0]
         if any(message.sharding_key != first.sharding_key for message in messages):
-            first = replace(first, sharding_key=None)  # No queue suits them all.
+            first = replace(first, sharding_key=None)  # They have no common queue.
         future, done = _awaited()
         if self.tracer is not None:
             done = self.tracer.watch_batch(messages, plain, done)
@@ -374,8 +373,8 @@ class ProducerCore:
         retry_refusals: bool,
     ) -> None:
         """Send an encoded batch."""
-        # No unique id of its own, which 5.x clients give it: 4.9 brokers write that over the
-        # ids of the messages inside, and 5.x brokers have no use for it in ordinary topics.
+        # No unique id for the batch, as 5.x clients set it: 4.9 brokers overwrite the ids of the
+        # messages with it, and 5.x brokers do not need it in ordinary topics.
         properties = format_properties({Property.WAIT: "true"})
         outgoing = OutgoingMessage(first.topic, body, properties, 0, 0, ",".join(msg_ids), False)
         self.send_outgoing(
@@ -391,7 +390,7 @@ class ProducerCore:
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic a message can be sent to."""
         queues = await self.session.publish_queues(topic, self.settings.default_topic_queues)
-        self.turns(topic)  # From now on the topic is in use, and its route kept fresh.
+        self.turns(topic)  # From now on the topic is in use, and its route is refreshed.
         return queues
 
     async def resend(
@@ -403,7 +402,7 @@ class ProducerCore:
         reconsume_times: int,
         max_reconsume_times: int,
     ) -> Receipt:
-        """Send a stored message on, with its properties: for what is retried or given up."""
+        """Send a stored message to another topic, with its properties: a retry or a dead letter."""
         outgoing = make_outgoing_copy(
             topic,
             message,
@@ -435,18 +434,18 @@ class ProducerCore:
         return queue, routes.master(queue.broker_name)
 
     def turns(self, topic: str) -> RoundRobin:
-        """The round of queues of a topic."""
+        """The turns of the queues of a topic."""
         turns = self._turns.get(topic)
         if turns is None:
             turns = self._turns[topic] = RoundRobin(self.session.chance.getrandbits(31))
         return turns
 
     def is_in_use(self, topic: str) -> bool:
-        """Whether something was sent to the topic, so that its route is kept fresh."""
+        """Whether a message was sent to the topic, so that its route is refreshed."""
         return topic in self._turns
 
     def ready_peer(self, address: str) -> Peer | None:
-        """The connection, if it can be used at once."""
+        """The connection to an address, if it can be used at once."""
         peer = self.session.pool.find(address)
         return peer if peer is not None and GREETED in peer.data else None
 
@@ -455,17 +454,17 @@ class ProducerCore:
         return self._ids.next(self.clock.time_ms())
 
     def new_ids(self, count: int) -> list[str]:
-        """The same for several."""
+        """Unique ids for several messages."""
         return self._ids.several(self.clock.time_ms(), count)
 
     def finished(self, count: int = 1) -> None:
-        """``count`` sends have their answer."""
+        """Note that ``count`` sends have their answer."""
         self.in_flight -= count
         if not self.in_flight:
             self._idle.set()
 
     def begin(self, count: int = 1) -> None:
-        """``count`` sends more wait for their answer."""
+        """Note that ``count`` more sends wait for their answer."""
         if not self.in_flight:
             self._idle.clear()
         self.in_flight += count
@@ -499,7 +498,7 @@ class ProducerCore:
 
 
 def unique_ids(client_id: str, constant: int) -> UniqueIds:
-    """The ids of one producer: they carry its address, its process and a random constant."""
+    """The generator of one producer: ids contain its address, process and a random constant."""
     ip = client_id.partition("@")[0]
     try:
         packed = pack_host(ip, 0)[:-4]

@@ -1,10 +1,10 @@
 """Which queue a message goes to.
 
-Without a wish of its own a message goes to the next queue in turn; a retry avoids the broker that
-just failed. With fault latency on, brokers that answered slowly or not at all are left alone for a
-while. A sharding key, a function or an explicit queue overrule all of that.
+By default queues take turns, and a retry avoids the broker that just failed. With fault latency on,
+brokers that answered slowly or not at all are avoided for a while. A sharding key, a selector
+function or an explicit queue overrides all of that.
 
-Everything here is pure: chance and time are handed in.
+Pure: random numbers and time are parameters.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.model import Message, MessageQueue
 from penstock.model.java_hash import java_hash
 
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""A user's choice: it gets the topic's queues in order, and the message."""
+"""A function of the user that chooses among the queues of a topic for a message."""
 
 COUNTER_LIMIT = 2**31
 
 
 class RoundRobin:
-    """The turns of one topic; ``start`` is random, so that producers don't march in step."""
+    """The turns of one topic; ``start`` is random, so that producers spread their load."""
 
     __slots__ = ("_turn",)
 
@@ -44,7 +44,7 @@ class RoundRobin:
     def next_where(
         self, queues: Sequence[MessageQueue], is_good: Callable[[MessageQueue], bool]
     ) -> MessageQueue | None:
-        """The next queue that is good, if there is one."""
+        """The next queue for which ``is_good`` is true, if any."""
         for _ in queues:
             queue = self._step(queues)
             if is_good(queue):
@@ -58,7 +58,7 @@ class RoundRobin:
 
 @dataclass(frozen=True, slots=True)
 class LatencyTable:
-    """How long a broker is left alone after a send that took so long; both in seconds.
+    """How long a broker is avoided after a send of a given latency; both in seconds.
 
     A failed send counts as one of ``failure_latency``.
     """
@@ -92,7 +92,7 @@ class _Fault:
 
 
 class FaultLatency:
-    """Remembers which brokers were slow or out of reach, and until when to avoid them."""
+    """Brokers that were slow or unreachable, and until when to avoid them."""
 
     __slots__ = ("_faults", "_table")
 
@@ -104,26 +104,26 @@ class FaultLatency:
         """Note an answered send."""
         pause = self._table.pause(latency)
         if pause == 0.0 and broker_name not in self._faults:
-            return  # the usual case leaves no trace
+            return  # the usual case
         self._faults[broker_name] = _Fault(now + pause, is_reachable=True)
 
     def failed(self, broker_name: str, now: float, *, is_reachable: bool) -> None:
-        """Note a send without a good answer; ``is_reachable`` tells a refusal from silence."""
+        """Note a failed send; ``is_reachable``: the broker refused it, so it is alive."""
         pause = self._table.pause(self._table.failure_latency)
         self._faults[broker_name] = _Fault(now + pause, is_reachable)
 
     def probed(self, broker_name: str, *, is_reachable: bool) -> None:
-        """Note whether a broker under suspicion accepted a connection."""
+        """Note whether a suspected broker accepted a connection."""
         if fault := self._faults.get(broker_name):
             fault.is_reachable = is_reachable
 
     def suspects(self) -> list[str]:
-        """Brokers that were out of reach and have not been seen since."""
-        # A copy in one step: threads that send by themselves note theirs at any time.
+        """Brokers that were unreachable and have not answered since."""
+        # A copy in one step: blocking sends on other threads change the table at any time.
         return [name for name, fault in list(self._faults.items()) if not fault.is_reachable]
 
     def forget(self, known: set[str]) -> None:
-        """Drop brokers that no route names any more."""
+        """Forget brokers that no route names any more."""
         for name in set(self._faults) - known:
             self._faults.pop(name, None)
 
@@ -144,9 +144,9 @@ def select(
     faults: FaultLatency | None = None,
     now: float = 0.0,
 ) -> MessageQueue:
-    """The queue whose turn it is: available before reachable before any.
+    """The next queue in turn: available ones first, then reachable ones, then any.
 
-    Without ``faults`` only the broker of the attempt before, ``avoid``, is passed over.
+    Without ``faults`` only ``avoid``, the broker of the attempt before, is skipped.
     """
     if faults is None:
         return turns.next(queues, avoid)
@@ -165,14 +165,14 @@ def select(
 
 
 def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
-    """The queue all messages of ``key`` go to, the same one a Java producer picks."""
+    """The queue of all messages with ``key``, the same that a Java producer selects."""
     return queues[abs(java_hash(key)) % len(queues)]
 
 
 def chosen(
     queue: MessageQueue | QueueSelector | None, queues: Sequence[MessageQueue], message: Message
 ) -> MessageQueue | None:
-    """The queue the caller or the message insists on; None when any will do."""
+    """The queue that the caller or the sharding key demands; None for any."""
     if queue is None:
         return None if message.sharding_key is None else by_hash(queues, message.sharding_key)
     if isinstance(queue, MessageQueue):

@@ -1,7 +1,7 @@
-"""Futures of sends that threads wait for, and how many of them may be open at once.
+"""Futures of sends that threads wait for, and the window of open ones.
 
-What `inbox` is for an event loop: results come from the session's thread, those of a batch
-together.
+Results come from the session's thread, those of a batch together; `async_send_futures` is the same
+for event loops.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ from typing import Any, Final
 from penstock.client.producing.receipts import Receipt
 from penstock.errors import PenstockError
 
-_LOOK_AGAIN_SECONDS: Final = 1.0
+_RECHECK_SECONDS: Final = 1.0
 _PARTS: Final = frozenset(vars(Future()))
-"""What an ordinary future has."""
+"""The attributes of an ordinary future."""
 
 
 class SendFuture(Future[Receipt]):
-    """A future that becomes an ordinary one when somebody looks closer.
+    """A future that becomes an ordinary one only when that is needed.
 
-    An ordinary one has a condition with a lock and two lists of its own, and to make and to
-    settle it takes longer than a message does in all other respects. Most are only asked for
-    their results, and have them by then. So this one begins with a place for its result and no
-    more; to whoever waits for it, adds a callback or hands it to `concurrent.futures.wait` the
-    rest is missing, and is made there and then.
+    To make and to settle an ordinary future, with its condition, lock and two lists, takes longer
+    than everything else a client does for a message. Most futures are only asked for their result,
+    after it has come. So this one has just a place for its result. The other attributes are made
+    when a caller waits, adds a callback or passes it to `concurrent.futures.wait`.
     """
 
     _outcome: Receipt | PenstockError | None = None
     _is_whole = False
 
     def __init__(self, window: Window) -> None:
-        # Not what Future.__init__ does: `__getattr__` makes up for it.
+        # Future.__init__ is not called: `__getattr__` makes the attributes when needed.
         self.window = window
 
     def __call__(self, result: Receipt | PenstockError) -> None:
-        """Here is the result; called on the session's loop."""
+        """Set the result; called on the session's loop."""
         self.window.settle((self,), (result,))
 
     def done(self) -> bool:
@@ -56,14 +55,14 @@ class SendFuture(Future[Receipt]):
                 whole: Future[Receipt] = Future()
                 whole.set_running_or_notify_cancel()
                 _settle(whole, self._outcome)
-                # All at once: another thread sees nothing or everything.
+                # In one step: another thread sees none of them or all.
                 vars(self).update(vars(whole))
                 self._is_whole = True
         return vars(self)[name]
 
 
 class Window:
-    """The open sends of one producer, at most so many; made for any number of threads."""
+    """Limits the open sends of one producer; used by any number of threads."""
 
     __slots__ = ("_has_room", "_is_wanted", "_limit", "_submitted", "answered", "lock")
 
@@ -74,10 +73,10 @@ class Window:
         self._is_wanted = False
         self.answered = 0
         self.lock = threading.Lock()
-        """Held while a future becomes whole, and while results are written into some."""
+        """Held while a future becomes an ordinary one, and while results are set."""
 
     def expect(self) -> SendFuture:
-        """A new future; waits while too many are open."""
+        """A new future; waits while the window is full."""
         number = next(self._submitted)
         if number - self.answered > self._limit:
             self._wait_for_room(number)
@@ -88,13 +87,13 @@ class Window:
             self._is_wanted = True
             self._has_room.clear()
             if number - self.answered > self._limit:
-                self._has_room.wait(_LOOK_AGAIN_SECONDS)
+                self._has_room.wait(_RECHECK_SECONDS)
             self._is_wanted = False
 
     def settle(
         self, futures: Sequence[SendFuture], results: Sequence[Receipt | PenstockError]
     ) -> None:
-        """Each future has its result; called on the session's loop."""
+        """Give each future its result; called on the session's loop."""
         watched: list[tuple[SendFuture, Receipt | PenstockError]] = []
         with self.lock:
             for future, result in zip(futures, results, strict=True):

@@ -1,8 +1,8 @@
 """One send, from the choice of a queue to the receipt, over as many attempts as it takes.
 
-No task and no future for a send on an open connection: an attempt is one call of
-``Peer.start_request``, its answer a callback. Only what has to wait for something else first (a
-route, a connection) gets a task.
+A send on an open connection needs no task and no future: an attempt is one call of
+``Peer.start_request``, its answer a callback. Only a send that has to wait for a route or a
+connection gets a task.
 
     go ─▶ queue ─▶ connection ─▶ request ─▶ answer ─┬─ stored ─▶ done(receipt)
      ▲                                              ├─ no, and another attempt is left
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 SendDone: TypeAlias = Callable[[Receipt | PenstockError], None]
 
-# The broker could not, another one may.
+# Another broker may accept the message.
 RETRIED_CODES = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -54,7 +54,7 @@ RETRIED_CODES = frozenset(
 
 
 def unforeseen(error: Exception, what: str) -> PenstockError:
-    """What a send ends with that failed as nobody foresaw: somebody waits for it all the same."""
+    """Wrap an unexpected exception, so the waiting caller still gets an error."""
     if isinstance(error, PenstockError):
         return error
     log.error("send failed what=%s", what, exc_info=error)
@@ -64,7 +64,7 @@ def unforeseen(error: Exception, what: str) -> PenstockError:
 
 
 class Attempt(NamedTuple):
-    """A first attempt that came to no receipt: what was sent, where, and what came of it."""
+    """A first attempt without a receipt: what was sent, to which queue, and its answer."""
 
     outgoing: OutgoingMessage
     queue: MessageQueue
@@ -76,10 +76,10 @@ class Attempt(NamedTuple):
 
 
 class Send:
-    """A message, or a batch of them, on its way.
+    """One send of a message or a batch.
 
-    ``wish`` is a queue, or None for any. ``make_command`` gives the request for a queue; each
-    attempt needs a new one, because answers are matched by its number.
+    ``wish`` is the queue to send to, or None for any. ``make_command`` makes the request for a
+    queue; each attempt needs a new one, because answers are matched by request id.
     """
 
     __slots__ = (
@@ -162,7 +162,7 @@ class Send:
             self._attempt(peer)
 
     def go_on(self, queue: MessageQueue, begun: float, answer: Command | RemotingError) -> None:
-        """An attempt was made elsewhere, and this came of it."""
+        """Continue after a first attempt that was made elsewhere, with its answer."""
         self._queue = queue
         self._begun = begun
         self._attempts = 1
@@ -238,7 +238,7 @@ class Send:
         self._refused(answer, queue)
 
     def _leave(self, queue: MessageQueue) -> None:
-        # The server stops soon: the same request once more, over a new connection.
+        # The server is about to stop: send the request once more, over a new connection.
         self._went_away = True
         session = self._producer.session
         address = session.routes.master(queue.broker_name)
@@ -258,7 +258,7 @@ class Send:
         self._fail(error)
 
     def _failed(self, error: PenstockError) -> None:
-        """No answer: nobody knows whether the message was stored."""
+        """No answer, so the message may or may not be stored."""
         producer = self._producer
         queue = self._queue
         assert queue is not None
@@ -275,7 +275,7 @@ class Send:
 
     @property
     def _left(self) -> float:
-        """Seconds left for everything."""
+        """Seconds left for all further attempts."""
         return self._deadline - self._producer.clock.monotonic()
 
     def _may_retry(self) -> bool:
@@ -293,11 +293,11 @@ class Send:
     def _out_of_time(self, why: str) -> RequestTimeout:
         return RequestTimeout(
             f"message {self._msg_id} not sent in time: {why}",
-            hint="raise send_timeout, or find out why the cluster is slow",
+            hint="raise send_timeout, or check why the cluster is slow",
         )
 
     def abandon(self, error: PenstockError) -> None:
-        """Give up: an answer that still comes finds nobody."""
+        """Give up; a later answer is ignored."""
         self._fail(error)
 
     def _fail(self, error: PenstockError) -> None:

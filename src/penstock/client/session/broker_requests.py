@@ -1,14 +1,14 @@
-"""What brokers ask of a client, over the connection the client opened.
+"""Requests of brokers, over the connection the client opened.
 
-    40  members of a group changed         rebalance now
-    39  what became of a transaction?      the producer finds out and answers with END_TRANSACTION
-    220 move a group to these offsets      the consumer starts over there
-    221 where do you stand?                offsets by queue
-    307 how are you?                       everything the consumer knows about itself
-    309 handle this message, now           the result of the handler
-    326 here is the reply to your request  whoever waits for it gets it
+    40  the members of a group changed    rebalance now
+    39  check a transaction               the producer decides and answers with END_TRANSACTION
+    220 reset the offsets of a group      the consumer continues at the new offsets
+    221 the offsets of a consumer         offsets by queue
+    307 the running info of a consumer    settings, statistics and the state of each queue
+    309 handle this message now           the result of the handler
+    326 the reply to a request            passed to the waiting `Producer.request`
 
-Anything else is answered with "not supported". None of this runs a user's code on the loop: what
+Other codes are answered with "not supported". No code of the user runs on the loop: a request that
 needs a handler is answered later.
 """
 

@@ -46,7 +46,7 @@ class Calls:
         return command
 
     async def exchange(self, address: str, command: Command, seconds: float) -> Command:
-        """Send a signed request and return the answer, whatever its code."""
+        """Send a signed request and return the answer, with any code."""
         peer = await self._connect(address)
         answer = await peer.request(command, seconds)
         if answer.code == ResponseCode.GO_AWAY:

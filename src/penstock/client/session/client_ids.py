@@ -1,9 +1,9 @@
-"""What a client calls itself: ``ip@instance``, with ``@unit`` when a unit is named.
+"""Client ids: ``ip@instance``, or ``ip@instance@unit``.
 
-Brokers tell members of a group apart by this name alone. Two processes with one name look like one
-consumer and take the same share, so the instance of producers and clustering consumers is made
-unique; a broadcasting consumer keeps ``DEFAULT``, because its local offsets are filed under the
-client id and must be found again after a restart.
+Brokers identify the members of a group by client id alone. Two processes with the same id look like
+one consumer and take the same share, so the instance of producers and clustering consumers is made
+unique. A broadcasting consumer keeps ``DEFAULT``: its local offsets are stored under the client id
+and must be found again after a restart.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ FALLBACK_IP = "127.0.0.1"
 
 
 def client_id(ip: str, instance: str, unit: str | None = None) -> str:
-    """The name a client goes by."""
+    """The client id of these parts."""
     return f"{ip}@{instance}@{unit}" if unit else f"{ip}@{instance}"
 
 
 def new_instance(*, by_process: bool) -> str:
-    """A name for an instance nobody named.
+    """The name of an instance without a given one.
 
     Releases up to 4.8 used the process id, so the clients of one process shared a session
-    (``by_process``); since 4.9 each one is its own.
+    (``by_process``); since 4.9 each client has its own.
     """
     pid = os.getpid()
     return str(pid) if by_process else f"{pid}#{time.perf_counter_ns()}"
 
 
 def renamed(old: str, *, by_process: bool) -> str:
-    """Another name of the same form, for a client that was made before a fork.
+    """Another id of the same form, for a client that was made before a fork.
 
-    Every process of the fork would go by the name it came with.
+    Otherwise all forked processes would share one id.
     """
     ip, _, rest = old.partition("@")
     return client_id(ip, new_instance(by_process=by_process), rest.partition("@")[2] or None)
 
 
 def local_ip(addresses: Sequence[str] = ()) -> str:
-    """The address this machine shows to the outside, by preference to ``addresses``.
+    """The address of this machine as others see it, preferably on the way to ``addresses``.
 
-    Connecting a datagram socket sends nothing; it only asks the kernel which way it would go.
-    Names are not resolved: that could block for seconds.
+    Connecting a datagram socket sends nothing; the kernel only selects the local address. Names
+    are not resolved: that could block for seconds.
     """
     hosts = [address.rpartition(":")[0] for address in addresses]
-    # Any far address will do to find the interface of the default route.
+    # Any distant address finds the interface of the default route.
     for host in (*hosts, "192.0.2.1"):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:

@@ -1,13 +1,13 @@
-"""What all clients of one client id share: connections, routes, heartbeats, the clock work.
+"""The session of one client id: connections, routes, heartbeats and periodic work.
 
-    start ─┬─ routes      every 30 s for all topics in use, every second for those without one
-           ├─ heartbeats  every 30 s to all brokers, and first of all on each new connection
-           ├─ offsets     after 10 s, then every 5 s: each consumer persists what it holds
-           └─ rebalance   every 20 s, or when woken; a second apart at least
+    start ─┬─ routes      every 30 s for all topics in use, every second for topics without one
+           ├─ heartbeats  every 30 s to all brokers, and as the first request of a connection
+           ├─ offsets     after 10 s, then every 5 s: each consumer commits its offsets
+           └─ rebalance   every 20 s, or on request; at least one second apart
 
-Each runs in a task of its own, so that a dead broker delays none of the others (RocketMQ's client
-runs all but the last on one thread). A session belongs to one event loop. No code of a user ever
-runs on it: whatever handlers do, heartbeats go out.
+Each runs in a task of its own, so a dead broker delays none of the others (RocketMQ's client runs
+all but the last on one thread). A session belongs to one event loop, on which no code of the user
+runs: heartbeats are sent even while handlers block.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ClientSession:
         self.chance: random.Random = chance or random.Random()
         self.routes: RouteTable = RouteTable()
         self.replies: dict[str, Callable[[StoredMessage], None]] = {}
-        """Requests of ours that wait for a reply, by correlation id."""
+        """Open requests that wait for a reply, by correlation id."""
         self.tasks: Tasks = Tasks(f"session {settings.client_id}")
         self.consumers: dict[str, ConsumerMember] = {}
         self.producers: dict[str, ProducerMember] = {}
@@ -80,7 +80,7 @@ class ClientSession:
             chance=self.chance.random,
         )
         self.calls: Calls = Calls(self.connect, settings.access.credentials, settings.api_timeout)
-        # Name servers are not greeted, and a greeting must not wait for itself.
+        # Without a first heartbeat: for name servers, and for the heartbeat itself.
         self._plain_calls = Calls(self.pool.peer, settings.access.credentials, settings.api_timeout)
         self.nameservers: NameServers = NameServers(
             settings.access.namesrv,
@@ -109,7 +109,7 @@ class ClientSession:
     # -------------------------------------------------------------------------- lifecycle
 
     def start(self) -> None:
-        """Begin the clock work; harmless when it already runs."""
+        """Begin the periodic work; no effect when it already runs."""
         if self._state == "running":
             return
         if self._state != "new":
@@ -135,7 +135,7 @@ class ClientSession:
         )
 
     async def stop(self) -> None:
-        """End the clock work and close the connections."""
+        """End the periodic work and close the connections."""
         if self._state == "stopped":
             return
         self._state = "stopped"
@@ -157,7 +157,7 @@ class ClientSession:
     # ------------------------------------------------------------------------ membership
 
     def add_consumer(self, member: ConsumerMember) -> None:
-        """Make a consumer group known; a group can be here once."""
+        """Add a consumer group; a session has each group once."""
         if member.group in self.consumers:
             raise LifecycleError(
                 f"consumer group {member.group!r} is already running as client {self.client_id}",
@@ -166,7 +166,7 @@ class ClientSession:
         self.consumers[member.group] = member
 
     def add_producer(self, member: ProducerMember) -> None:
-        """Make a producer group known; a group can be here once."""
+        """Add a producer group; a session has each group once."""
         if member.group in self.producers:
             raise LifecycleError(
                 f"producer group {member.group!r} is already running as client {self.client_id}",
@@ -175,45 +175,46 @@ class ClientSession:
         self.producers[member.group] = member
 
     async def remove_consumer(self, group: str) -> None:
-        """Leave a consumer group and tell all brokers."""
+        """Remove a consumer group, here and at all brokers."""
         if self.consumers.pop(group, None) is not None:
-            await self._tell_brokers_goodbye(consumer_group=group)
+            await self._unregister(consumer_group=group)
 
     async def remove_producer(self, group: str) -> None:
-        """Leave a producer group and tell all brokers."""
+        """Remove a producer group, here and at all brokers."""
         if self.producers.pop(group, None) is not None:
-            await self._tell_brokers_goodbye(producer_group=group)
+            await self._unregister(producer_group=group)
 
-    async def _tell_brokers_goodbye(
+    async def _unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
         leave = requests.unregister(
             self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )
 
-        async def tell(address: str) -> None:
+        async def unregister(address: str) -> None:
             try:
                 await self.calls.call(address, leave)
             except PenstockError as error:
-                # The broker forgets us by itself when the connection ends.
+                # The broker removes the client anyway when the connection ends.
                 log.info("unregister failed address=%s error=%s", address, error)
 
-        # A broker without a connection has nothing to forget.
-        await asyncio.gather(*(tell(a) for a in self.broker_addresses() if self.pool.find(a)))
+        # A broker without a connection has no member to remove.
+        addresses = [one for one in self.broker_addresses() if self.pool.find(one)]
+        await asyncio.gather(*map(unregister, addresses))
 
     @property
     def topics_in_use(self) -> set[str]:
-        """Every topic that a member wants a route for."""
+        """Every topic whose route a member needs."""
         topics = {topic for member in self.consumers.values() for topic in member.topics}
         return topics.union(*(member.topics for member in self.producers.values()))
 
     # ----------------------------------------------------------------------- connections
 
     async def connect(self, address: str) -> Peer:
-        """The connection to a broker. A new one begins with a heartbeat.
+        """The connection to a broker; a new one begins with a heartbeat.
 
-        Without it the broker does not know our groups: it refuses their pulls and can tell us
-        nothing. Then the members may have changed, too, so queues are dealt again.
+        Before that, the broker does not know the groups of this client: it refuses their pulls and
+        sends no notifications. As members may have changed meanwhile, a rebalance follows.
         """
         peer = self.pool.find(address)
         if peer is None:
@@ -235,7 +236,7 @@ class ClientSession:
         except PenstockError as error:
             log.warning("heartbeat failed address=%s error=%s", address, error)
         finally:
-            # Said or not, nobody waits for it again: the next heartbeat is at most 30 s away.
+            # Even if it failed: the next heartbeat is at most 30 s away.
             peer.data[GREETED] = True
             del self._greetings[address]
         self.wake_rebalance()
@@ -243,7 +244,7 @@ class ClientSession:
     # ------------------------------------------------------------------------- heartbeats
 
     def heartbeat_data(self) -> bodies.clients.HeartbeatData:
-        """All groups of this client."""
+        """The groups of this client, as a heartbeat carries them."""
         return bodies.clients.HeartbeatData(
             self.client_id,
             tuple(
@@ -256,7 +257,7 @@ class ClientSession:
         )
 
     def broker_addresses(self) -> list[str]:
-        """Whom heartbeats go to: all masters, and slaves when somebody consumes."""
+        """The receivers of heartbeats: all masters; slaves, too, if there is a consumer."""
         return [
             address
             for broker in self.routes.brokers.values()
@@ -265,12 +266,12 @@ class ClientSession:
         ]
 
     async def heartbeat_all(self) -> bool:
-        """Tell every known broker which groups live here; whether anyone listened."""
+        """Send a heartbeat to every known broker; whether one was accepted."""
         if self.is_unused:
             return False
         data = encode_body(self.heartbeat_data())
 
-        async def tell(address: str) -> bool:
+        async def send(address: str) -> bool:
             try:
                 peer = await self.pool.peer(address)
                 await self._heartbeat(address, data)
@@ -280,10 +281,10 @@ class ClientSession:
                 return False
             return True
 
-        return any(await asyncio.gather(*map(tell, self.broker_addresses())))
+        return any(await asyncio.gather(*map(send, self.broker_addresses())))
 
     def heartbeat_soon(self) -> None:
-        """Tell all brokers now what the next heartbeat would tell them; once at a time."""
+        """Send an extra heartbeat to all brokers, unless one is being sent."""
         if not self.tasks.is_running(EXTRA_HEARTBEAT):
             self.tasks.spawn(self._heartbeat_once(), EXTRA_HEARTBEAT)
 
@@ -293,7 +294,7 @@ class ClientSession:
     async def _heartbeat(self, address: str, data: bytes) -> None:
         answer = await self._plain_calls.call(address, requests.heartbeat(data))
         self.broker_versions[address] = answer.version
-        # Nobody else writes brokers in Python; ours keeps the reasons of send-backs.
+        # Only Penstock brokers are written in Python, and they keep the reasons of send-backs.
         if answer.language is Language.PYTHON:
             self._reason_keepers.add(address)
         else:
@@ -310,7 +311,7 @@ class ClientSession:
     # ----------------------------------------------------------------------------- routes
 
     async def refresh_all_routes(self) -> None:
-        """Ask for the routes of all topics in use."""
+        """Refresh the routes of all topics in use."""
         await asyncio.gather(*map(self._refresh_quietly, sorted(self.topics_in_use)))
 
     async def _refresh_missing_routes(self) -> None:
@@ -321,16 +322,16 @@ class ClientSession:
         try:
             await self.refresh_route(topic)
         except PenstockError as error:
-            # A stale route still delivers; no route delivers nothing.
+            # A stale route is better than none.
             log.debug("route not refreshed topic=%s error=%s", topic, error)
             return
         if topic in self.routes:
             return
         now = self.clock.monotonic()
         missed_for = now - self._unrouted.setdefault(topic, now)
-        # Not at once: a topic that was made a moment ago has its route in the next.
+        # Not at once: a new topic gets its route a moment later.
         if missed_for >= UNROUTED_SECONDS and not topic.startswith(RETRY_PREFIX):
-            self._unrouted[topic] = math.inf  # told
+            self._unrouted[topic] = math.inf  # logged
             log.warning(
                 "no route for topic, asking again every second topic=%s nameserver=%s",
                 topic,
@@ -338,14 +339,14 @@ class ClientSession:
             )
 
     async def refresh_route(self, topic: str) -> bool:
-        """Ask a name server for the topic; return whether a route is known now.
+        """Refresh the route of a topic; return whether a route is known now.
 
-        However many want a route at once, it is asked for once.
+        Concurrent calls for one topic share one request.
         """
         refresh = self._refreshes.get(topic)
         if refresh is None:
             refresh = asyncio.get_running_loop().create_future()
-            # Nobody may be left to look at a failure; it was logged where it happened.
+            # Mark a failure as retrieved: every waiter may have been cancelled.
             refresh.add_done_callback(lambda done: done.exception())
             self._refreshes[topic] = refresh
             if self.tasks.spawn(self._fetch_route(topic, refresh), f"route {topic}") is None:
@@ -379,7 +380,7 @@ class ClientSession:
             self.wake_rebalance()
 
     async def publish_queues(self, topic: str, max_queues: int) -> tuple[MessageQueue, ...]:
-        """The queues to send to; those the broker will make when the topic does not exist yet."""
+        """The queues to send to; for a missing topic, those the broker will create."""
         queues = self.routes.publish_queues(topic)
         if queues:
             return queues
@@ -401,7 +402,7 @@ class ClientSession:
     async def find_broker(
         self, queue: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = False
     ) -> BrokerAddress:
-        """A replica of the queue's broker; asks for the route once when it knows none."""
+        """A replica of the queue's broker; refreshes the route if none is known."""
         found = self.routes.replica(queue.broker_name, broker_id, only_this=only_this)
         if found is None:
             await self.refresh_route(queue.topic)
@@ -416,7 +417,7 @@ class ClientSession:
     # -------------------------------------------------------------------------- rebalance
 
     def wake_rebalance(self) -> None:
-        """Deal queues again as soon as a second has passed since the last time."""
+        """Rebalance as soon as one second has passed since the last time."""
         self._rebalance_due.set()
 
     def rebalance_later(self, seconds: float) -> None:
@@ -434,7 +435,7 @@ class ClientSession:
             self._rebalance_due.clear()
             since = self.clock.monotonic() - last_run
             if since < pause:
-                # At least a moment: a rounding error away from the pause is no time at all.
+                # A rounding error could make the rest of the pause zero.
                 wait = max(pause - since, SHORTEST_WAIT)
                 continue
             is_balanced = await self.rebalance()
@@ -442,7 +443,7 @@ class ClientSession:
             wait = interval if is_balanced else pause
 
     async def rebalance(self) -> bool:
-        """Let every consumer take and give up queues; whether all have what they should."""
+        """Have every consumer take and release queues; whether all hold their share."""
 
         async def one(member: ConsumerMember) -> bool:
             try:

@@ -23,20 +23,20 @@ class ConsumerMember(Protocol):
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics it wants routes for."""
+        """The topics whose routes it needs."""
 
     def consumer_data(self) -> ConsumerData:
-        """What heartbeats say about it."""
+        """Its part of a heartbeat."""
 
     async def rebalance(self) -> bool:
-        """Take and give up queues as the members of the group want it; false: again soon."""
+        """Take and release queues as the members of the group require; false: repeat soon."""
 
     async def persist_offsets(self) -> None: ...
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo: ...
 
     def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
-        """Where it stands in the queues it holds."""
+        """Its offsets in the queues it holds."""
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None: ...
 
@@ -54,4 +54,4 @@ class ProducerMember(Protocol):
         """The topics it has sent to."""
 
     def check_transaction(self, message: StoredMessage, answer: TransactionAnswer) -> None:
-        """Find out what became of a local transaction, then call ``answer``."""
+        """Have the user decide about a transaction, then call ``answer``."""

@@ -1,4 +1,4 @@
-"""The name servers of a cluster: one is asked at a time, the next one when it fails."""
+"""The name servers of a cluster: one is asked; if it fails, the next one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class NameServers:
-    """Asks whichever name server answers, and stays with it.
+    """Asks one name server until it fails, then the next.
 
-    Clients start at different ones, so that they share the load.
+    Each client starts at a random one, which spreads the load.
     """
 
     def __init__(self, addresses: Sequence[str], calls: Calls, start: int = 0) -> None:
@@ -27,11 +27,11 @@ class NameServers:
 
     @property
     def current(self) -> str:
-        """The one that is asked first."""
+        """The name server that is asked first."""
         return self.addresses[self._current]
 
     async def route(self, topic: str) -> TopicRoute | None:
-        """Where the topic's queues are; None when nobody knows the topic."""
+        """Where the topic's queues are; None when the topic has no route."""
         failures: list[str] = []
         for _ in self.addresses:
             address = self.current
@@ -40,7 +40,7 @@ class NameServers:
             except (RemotingError, RequestRefused, ProtocolError) as error:
                 failures.append(str(error))
                 self._current = (self._current + 1) % len(self.addresses)
-                # Once per outage: every topic asks again and again meanwhile.
+                # One warning per outage: every topic asks again and again.
                 level = logging.DEBUG if address in self._failing else logging.WARNING
                 self._failing.add(address)
                 log.log(level, "name server failed address=%s error=%s", address, error)

@@ -1,6 +1,8 @@
-"""Namespaces of old: names are prefixed by the client, and brokers see the long name.
+"""Namespaces: clients put a prefix before names, and brokers see the long name.
 
-orders -> ns%orders, %RETRY%billing -> %RETRY%ns%billing; system names are never wrapped.
+    orders -> ns%orders    %RETRY%billing -> %RETRY%ns%billing
+
+System names have no prefix.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ SEPARATOR = "%"
 
 
 def wrap(namespace: str | None, name: str) -> str:
-    """The name brokers know."""
+    """The long name, which brokers know."""
     if not namespace or not name or _is_system(name):
         return name
     prefix, bare = _split(name)
@@ -27,7 +29,7 @@ def wrap(namespace: str | None, name: str) -> str:
 
 
 def unwrap(namespace: str | None, name: str) -> str:
-    """The name the user knows."""
+    """The short name, which the user knows."""
     if not namespace:
         return name
     prefix, bare = _split(name)

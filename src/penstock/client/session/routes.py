@@ -1,7 +1,7 @@
-"""What a session knows of topics and brokers, from the routes its name servers gave it.
+"""The routes of a session: the queues of topics and the addresses of brokers.
 
-Pure: routes are put in, queues and addresses are taken out. A broker's addresses come from the
-newest route that names it; a broker that no route names any more is unknown.
+Pure. The addresses of a broker come from the newest route that names it; a broker that no route
+names any more is forgotten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.model.route import MASTER_ID
 
 
 class BrokerAddress(NamedTuple):
-    """Where one replica of a broker listens."""
+    """The address of one replica of a broker."""
 
     address: str
     broker_id: int
@@ -37,7 +37,7 @@ class RouteTable:
         self._brokers: dict[str, BrokerRoute] = {}
 
     def put(self, topic: str, route: TopicRoute) -> bool:
-        """Take a route; return whether it tells anything new."""
+        """Store a route; return whether it differs from the last one."""
         changed = _ordered(self._routes.get(topic)) != _ordered(route)
         self._routes[topic] = route
         if changed:
@@ -62,11 +62,11 @@ class RouteTable:
         return self._routes.get(topic)
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of ``topic`` a producer may send to; empty when nothing is known."""
+        """The queues a producer may send to; empty while there is no route."""
         return self._publish.get(topic, ())
 
     def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of ``topic`` a consumer may pull; empty when nothing is known."""
+        """The queues a consumer may pull from; empty while there is no route."""
         return self._subscribe.get(topic, ())
 
     @property
@@ -75,7 +75,7 @@ class RouteTable:
         return self._brokers
 
     def master(self, broker_name: str) -> str | None:
-        """The address that takes writes."""
+        """The address of the master, which takes writes."""
         broker = self._brokers.get(broker_name)
         return None if broker is None else broker.master
 
@@ -102,7 +102,7 @@ class RouteTable:
 
 
 def _ordered(route: TopicRoute | None) -> TopicRoute | None:
-    # Name servers list queues and brokers in any order; only their content counts.
+    # Name servers list queues and brokers in any order.
     if route is None:
         return None
     return replace(
@@ -113,9 +113,9 @@ def _ordered(route: TopicRoute | None) -> TopicRoute | None:
 
 
 def template_route(route: TopicRoute, max_queues: int) -> TopicRoute:
-    """The route of a topic that does not exist yet, made from that of the template topic.
+    """The route of a topic that does not exist yet, derived from the template topic.
 
-    The broker creates the topic with as many queues when the first message comes.
+    The broker creates the topic with so many queues when its first message arrives.
     """
     return replace(
         route,

@@ -1,4 +1,4 @@
-"""Tasks with an owner: named, kept, their failures logged, ended together."""
+"""Tasks with an owner: named, their failures logged, cancelled together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 class Tasks:
     """The running tasks of one owner.
 
-    A failed task takes nobody down: it is logged with its traceback. What the owner must not miss
-    is handled inside the task.
+    A failed task is logged with its traceback and affects no other. Errors that the owner must
+    handle are handled inside the task.
     """
 
     __slots__ = ("_is_closed", "_owner", "_running")
@@ -28,7 +28,7 @@ class Tasks:
         return len(self._running)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
-        """Run ``work`` until it ends or the owner does; None when the owner has ended."""
+        """Run ``work`` until it ends or the owner closes; None when the owner is closed."""
         if self._is_closed:
             work.close()
             return None
@@ -38,12 +38,12 @@ class Tasks:
         return task
 
     def is_running(self, name: str) -> bool:
-        """Whether a task of that name is under way."""
+        """Whether a task of that name runs."""
         full_name = f"{self._owner} {name}"
         return any(task.get_name() == full_name for task in self._running)
 
     async def close(self) -> None:
-        """Cancel what runs and wait for its end; nothing can be spawned any more."""
+        """Cancel all tasks and wait for their end; no more can be spawned."""
         self._is_closed = True
         current = asyncio.current_task()
         running = [task for task in self._running if task is not current]
