@@ -10,7 +10,7 @@ import pytest
 from tests.cli.running import fail, run, succeed, wait_for
 
 from penstock import Message, MessageQueue, Producer, PushConsumer
-from penstock.cli.group_reset import parse_goal
+from penstock.cli.times import position
 from penstock.errors import InvalidArgument
 from penstock.testing.embedded import Embedded
 
@@ -231,19 +231,21 @@ def test_deleting_a_connected_group_warns_that_it_comes_back() -> None:
     [("earliest", "first"), ("LATEST", "last"), (" first ", "first"), ("0", 0), ("120", 120)],
 )
 def test_where_to_go_is_an_end_or_an_offset(text: str, goal: object) -> None:
-    assert parse_goal(text) == goal
+    assert position(text, option="--to") == goal
 
 
 def test_where_to_go_is_a_moment() -> None:
     local = datetime(2026, 11, 16, 1, 40).astimezone()
-    assert parse_goal("2026-11-16T01:40") == local
-    assert parse_goal("2026-11-16T01:40+00:00") == datetime(2026, 11, 16, 1, 40, tzinfo=UTC)
-    ago = parse_goal("2h")
+    assert position("2026-11-16T01:40", option="--to") == local
+    assert position("2026-11-16T01:40+00:00", option="--to") == datetime(
+        2026, 11, 16, 1, 40, tzinfo=UTC
+    )
+    ago = position("2h", option="--to")
     assert isinstance(ago, datetime)
     assert 7100 < (datetime.now(UTC) - ago).total_seconds() < 7300
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-", "2026-13-01", "12x", "9" * 30])
 def test_anything_else_is_nowhere(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="earliest, latest"):
-        parse_goal(text)
+    with pytest.raises(InvalidArgument, match="first, last"):
+        position(text, option="--to")

@@ -242,7 +242,7 @@ def test_help_names_what_to_type_and_no_types(verb: str) -> None:
 
 def test_a_range_and_a_default_are_in_words() -> None:
     shown = " ".join(succeed("up", "--help").out.split())
-    assert "--nameserver-port NUMBER 0 picks a free one. [default: 9876; 0 to 65535]" in shown
+    assert "--nameserver-port NUMBER 0 picks a free port. [default: 9876; 0 to 65535]" in shown
     assert "--data DIR " in shown
     assert "[default: broker-a]" in shown
     shown = " ".join(succeed("topic", "create", "--help").out.split())

@@ -63,7 +63,7 @@ def test_an_expression_that_fails_leaves_the_message_out_and_is_told() -> None:
     assert not wanted(message())
     complaint = wanted.complaint()
     assert complaint is not None
-    assert "failed on 2 messages" in complaint
+    assert "failed for 2 messages" in complaint
     assert "KeyError: 'price'" in complaint
 
 

@@ -16,7 +16,7 @@ from tests.cli.running import PENSTOCK, fail, run, succeed
 from penstock import Message, MessageQueue, Producer, Receipt, StoredMessage
 from penstock.cli.input_messages import Numbered
 from penstock.cli.queue_reading import ends, read
-from penstock.cli.send import WINDOW_BYTES, _OnTheirWay, send_all
+from penstock.cli.send import WINDOW_BYTES, _InFlight, send_all
 from penstock.cli.times import Pacer
 from penstock.client.producing.selection import QueueSelector
 from penstock.errors import SystemBusy
@@ -66,7 +66,7 @@ def test_lines_of_stdin_are_messages_in_order(cluster: Embedded) -> None:
 
 
 def test_a_topic_that_a_message_made_is_told_with_the_one_that_was_meant(cluster: Embedded) -> None:
-    assert "Topic invoices is new: the broker made it." in succeed("send", "invoices", "1").err
+    assert "Topic invoices is new: the broker created it." in succeed("send", "invoices", "1").err
     assert succeed("send", "invoices", "2").err == ""
     done = succeed("send", "invoises", "3", "--json")
     assert "Topic invoises is new; did you mean invoices?" in done.err
@@ -128,14 +128,14 @@ def test_what_tail_prints_can_be_sent_on(cluster: Embedded) -> None:
 def test_nothing_to_send_is_said(cluster: Embedded) -> None:
     done = succeed("send", "nothing", stdin="\n\n")
     assert done.out == ""
-    assert "nothing to send" in done.err
+    assert "Nothing was sent" in done.err
 
 
 def test_a_bad_line_is_named_and_what_went_before_is_told(cluster: Embedded) -> None:
     cluster.admin.create_topic("broken", 1)
     done = run("send", "broken", "--jsonl", stdin='{"body": "a"}\n{"body": "b"}\nnonsense\n')
     assert done.code == 1
-    assert "2 messages were sent before that." in done.err
+    assert "2 messages were sent before it stopped." in done.err
     assert "penstock: line 3 is not JSON" in done.err
     assert bodies(cluster, "broken") == {b"a", b"b"}
 
@@ -271,7 +271,7 @@ def test_who_ends_it_is_told_how_far_it_came(
         process.send_signal(by)
         _, said = process.communicate(timeout=30)
     assert process.returncode == code
-    told = re.search(r"(\d+) messages were sent before that\.", said)
+    told = re.search(r"(\d+) messages were sent before it stopped\.", said)
     assert told is not None, said
     # Ctrl-C may come when a message has left and its receipt is in nobody's hands yet.
     assert len(stored(cluster, topic)) - int(told[1]) in (0, 1)
@@ -279,7 +279,7 @@ def test_who_ends_it_is_told_how_far_it_came(
 
 
 def test_large_lines_wait_for_each_other() -> None:
-    waiting = _OnTheirWay(lambda receipt: None)
+    waiting = _InFlight(lambda receipt: None)
     assert not waiting.is_full(WINDOW_BYTES + 1), "one may be as large as it likes"
     waiting.add(1, WINDOW_BYTES // 2, Future())
     assert not waiting.is_full(1000)

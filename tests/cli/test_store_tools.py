@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from tests.support.paths import VECTORS
 
-from penstock.cli import store_reports
+from penstock.cli import output
 from penstock.cli.main import app
 from penstock.errors import InvalidArgument
 from penstock.store import Draft, MessageStore, StoreConfig
@@ -228,9 +228,9 @@ def test_without_a_terminal_there_is_no_progress_bar(data: Path) -> None:
 
 def test_on_a_terminal_a_bar_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with store_reports.visible_progress("verifying") as progress:
-        assert progress is not None
-        progress(5, 10)
+    with output.progress(None, "verifying", after=0) as bar:
+        bar.update(5, 10)
+        assert bar.done == 5
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "export"])
@@ -239,6 +239,6 @@ def test_every_command_has_an_example_in_its_help(command: str) -> None:
 
 
 def test_importing_penstock_loads_no_tables_and_no_command_line() -> None:
-    code = "import penstock, sys; print({'rich', 'typer', 'click'} & set(sys.modules) or 'none')"
+    code = "import penstock, sys; print({'rich', 'click'} & set(sys.modules) or 'none')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "none"

@@ -77,7 +77,7 @@ def test_it_starts_where_it_is_told_to(cluster: Embedded) -> None:
 def test_a_start_behind_the_end_is_told_with_the_end(cluster: Embedded) -> None:
     numbered(cluster, "t-behind", 3, queues=1)
     done = succeed("tail", "t-behind", "--from", "99999")
-    assert (done.out, done.err) == ("", "Nothing from there on; t-behind ends at broker-a:0@3.\n")
+    assert (done.out, done.err) == ("", "Nothing after that; t-behind ends at broker-a:0@3.\n")
     cluster.admin.create_topic("t-bare", 1)
     assert (
         succeed("tail", "t-bare", "--from", "earliest").err == "Topic t-bare holds no messages.\n"
@@ -106,7 +106,7 @@ def test_messages_on_which_the_expression_fails_are_told(cluster: Embedded) -> N
     numbered(cluster, "t-fails", 3)
     done = succeed("tail", "t-fails", "--where", "json['price'] > 1")
     assert done.out == ""
-    assert "failed on 3 messages" in done.err
+    assert "failed for 3 messages" in done.err
 
 
 def test_no_group_and_no_offset_is_left_behind(cluster: Embedded) -> None:
@@ -157,11 +157,11 @@ def test_following_waits_for_servers_that_go_away(tmp_path: Path) -> None:
         with ChildProcess([*PENSTOCK, "tail", "t-away", "-f", "-n", namesrv]) as following:
             following.wait_for_line("before")
             assert server.terminate() == 0
-            following.wait_for_line("waiting until it is back")
+            following.wait_for_line("waiting for it")
             with up(ready[1], ready[2]) as again:
                 again.wait_for_line("ready")
                 say(b"after")
-                following.wait_for_line("It goes on")
+                following.wait_for_line("Connected again")
                 following.wait_for_line("after")
                 following.send_signal(signal.SIGINT)
                 assert following.wait() == 0
@@ -177,7 +177,7 @@ def test_a_wrong_topic_is_named_with_the_one_that_was_meant(cluster: Embedded) -
 def test_a_wrong_place_to_start_is_one_sentence(cluster: Embedded) -> None:
     cluster.admin.create_topic("t-wrong", 1)
     said = fail("tail", "t-wrong", "--from", "someday")
-    assert "earliest, latest, an offset, or a time" in said
+    assert "first, last, an offset, or a time" in said
     assert "one of them" in fail("tail", "t-wrong", "--from", "1h", "--last", "3")
 
 
@@ -229,9 +229,9 @@ def test_messages_are_found_by_the_time_they_were_stored(cluster: Embedded) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "nothing to look for"),
-        (["orders"], "nothing to look for"),
-        (["--key", "k"], "nothing to look for"),
+        ([], "nothing to search for"),
+        (["orders"], "nothing to search for"),
+        (["--key", "k"], "nothing to search for"),
         (["--id", "7F", "--key", "k"], "an id alone"),
         (["orders", "--from", "1h", "--to", "2h"], "an end after the start"),
         (["--id", "nonsense"], "no message 'nonsense'"),

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cli.group_reset import parse_goal
-from penstock.cli.times import Pacer, moment_ms
+from penstock.cli.times import Pacer, moment_ms, position
 from penstock.errors import InvalidArgument
 
 NOW = datetime(2026, 11, 16, 14, 30, tzinfo=UTC).timestamp()
@@ -54,8 +53,8 @@ def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
 def test_a_number_below_zero_or_with_a_point_needs_a_unit(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"has no unit; expected a time such as"):
         at(text)
-    with pytest.raises(InvalidArgument, match=r"^--to .* has no unit; expected earliest"):
-        parse_goal(text)
+    with pytest.raises(InvalidArgument, match=r"^--to .* has no unit; expected first"):
+        position(text, option="--to")
 
 
 class Time:

@@ -76,7 +76,9 @@ class Option(click.Option):
     def make_metavar(self, ctx: click.Context) -> str:
         """The word after the option: for a text, the last word of the option's name."""
         if self.metavar is None and isinstance(self.type, click.types.StringParamType):
-            return max(self.opts, key=len).rpartition("-")[2].upper()
+            return (
+                next(name for name in self.opts if name.startswith("--")).rpartition("-")[2].upper()
+            )
         return super().make_metavar(ctx)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Dead letters on the command line: which of them are meant, and how one stands in a table."""
+"""Dead letters on the command line: selected, and as rows of a table."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LETTER_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which letters a command is about."""
+    """Selects the dead letters of a command."""
 
     wanted: messages.Filter
     reason: str | None = None
     ids: frozenset[str] = frozenset()
 
     def __call__(self, letter: DeadLetterRow) -> bool:
-        """Whether a letter is one of them."""
+        """Whether a letter is selected."""
         message = letter.message
         if self.ids and not self.ids.intersection((message.msg_id, message.offset_msg_id)):
             return False
@@ -50,7 +50,7 @@ class Choice:
 def row(
     letter: DeadLetterRow, redriven: set[str], settled: dict[MessageQueue, int]
 ) -> dict[str, object]:
-    """A letter with all that is known of it; ``redriven`` has offset ids, ``settled`` the marks."""
+    """A letter as a row; ``redriven`` has offset ids, ``settled`` the settled offset by queue."""
     message = letter.message
     state = "pending"
     if message.offset_msg_id in redriven:
@@ -72,6 +72,6 @@ def row(
 
 
 def reason_text(letter: DeadLetterRow, limit: int | None = None) -> str:
-    """Why it died, in one piece."""
+    """The reason on one line."""
     said = ": ".join(filter(None, (letter.reason_type, letter.reason))) or NOT_RECORDED
     return said if limit is None or len(said) <= limit else f"{said[:limit]}..."

@@ -1,6 +1,6 @@
-"""``penstock dlq list | show | redrive | purge``: the messages that groups gave up on.
+"""``penstock dlq list | show | redrive | purge``: dead letters.
 
-What redriving and purging do to a cluster is told in `penstock.admin.dead_letters`.
+`penstock.admin.dead_letters` explains what redriving and purging do to a cluster.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from penstock.cli import messages, output
 from penstock.cli.commands import Group, Number, argument, option
 from penstock.cli.dead_letter_rows import LETTER_COLUMNS, NOT_RECORDED, Choice, row
-from penstock.cli.messages import key_option, tag_option, where_option
+from penstock.cli.messages import key_option, settled_flag, tag_option, where_option
 from penstock.cli.name_completion import complete_groups, group_argument, nearest
 from penstock.cli.output import Column, Table, json_flag, yes_flag
-from penstock.cli.send import rate_option
 from penstock.cli.target import Target, on_cluster
+from penstock.cli.times import rate_option
 from penstock.errors import GroupNotFound, InvalidArgument, NoPermission, NotFound
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from penstock import Admin
     from penstock.admin import DeadLetterQueue
-    from penstock.cli.queue_reading import Stretch
     from penstock.cli.redrive_task import RedriveTask
     from penstock.model import MessageQueue
 
@@ -35,19 +34,16 @@ app = Group(
 LIMIT = 100
 
 reason_option = option(
-    "--reason", metavar="TEXT", help="Only where the reason or its type has this."
+    "--reason", metavar="TEXT", help="Only where the reason or its type contains this."
 )
 id_option = option(
-    "--id", "ids", multiple=True, help="Only the letter with this id; may be repeated."
-)
-all_flag = option(
-    "--all", "settled", is_flag=True, help="Also those that were redriven or purged already."
+    "--id", "ids", multiple=True, help="Only the dead letter with this id; may be repeated."
 )
 
 
 @contextlib.contextmanager
 def _letters_of(target: Target, group: str) -> Iterator[Admin]:
-    """An administrator who reads the letters of a group; brokers of old let nobody read them."""
+    """An administrator; names the remedy where the broker forbids reading dead letters."""
     with target.admin() as admin:
         try:
             yield admin
@@ -72,7 +68,7 @@ def _places(admin: Admin, group: str) -> list[DeadLetterQueue]:
     return places
 
 
-# ------------------------------------------------------------------------------------- list
+# List
 
 _GROUP_COLUMNS = (
     Column("group"),
@@ -87,15 +83,15 @@ _GROUP_COLUMNS = (
 @argument(
     "group",
     required=False,
-    help="Consumer group; without one, all groups that have any.",
+    help="Consumer group; without it, all groups with dead letters.",
     shell_complete=complete_groups,
 )
 @tag_option
 @key_option
 @where_option
 @reason_option
-@option("--limit", type=Number(at_least=1), default=LIMIT, help="At most so many of the newest.")
-@all_flag
+@option("--limit", type=Number(at_least=1), default=LIMIT, help="Maximum number, the newest.")
+@settled_flag
 @json_flag
 def list_letters(
     target: Target,
@@ -114,7 +110,7 @@ def list_letters(
     """
     from penstock.admin import DeadLetterRow
     from penstock.cli import queue_reading
-    from penstock.cli.redrive_task import redriven_anywhere
+    from penstock.cli.redrive_task import redriven_anywhere, stretches_of
 
     if group is None:
         with target.admin() as admin:
@@ -127,7 +123,7 @@ def list_letters(
             DeadLetterRow.from_message(message)
             for message in queue_reading.newest(
                 admin,
-                _stretches(places, settled=settled),
+                stretches_of(places, settled=settled),
                 limit,
                 lambda message: choice(DeadLetterRow.from_message(message)),
             )
@@ -141,20 +137,11 @@ def list_letters(
     hidden = sum(place.settled - place.min_offset for place in places)
     empty = f"Group {group} has no dead letters."
     if hidden and not settled:
-        empty = f"Group {group} has no dead letters pending; {hidden} were dealt with: --all."
+        empty = f"Group {group} has no pending dead letters; --all shows {hidden} settled ones."
     note = choice.wanted.complaint() or (
         f"There may be more: --limit {limit}." if len(rows) == limit else None
     )
     output.show(Table(LETTER_COLUMNS, rows, note=note, empty=empty), as_json=False)
-
-
-def _stretches(places: Iterable[DeadLetterQueue], *, settled: bool) -> dict[MessageQueue, Stretch]:
-    from penstock.cli.queue_reading import Stretch
-
-    return {
-        place.queue: Stretch(place.min_offset if settled else place.settled, place.max_offset)
-        for place in places
-    }
 
 
 def _groups(admin: Admin) -> Table:
@@ -169,16 +156,16 @@ def _groups(admin: Admin) -> Table:
                 "last_ms": max((place.last_timestamp for place in places), default=0) or None,
             }
         )
-    return Table(_GROUP_COLUMNS, rows, empty="No group has given a message up.")
+    return Table(_GROUP_COLUMNS, rows, empty="No group has dead letters.")
 
 
-# ------------------------------------------------------------------------------------- show
+# Show
 
 
 @app.command("show")
 @on_cluster
 @group_argument
-@argument("msg_id", metavar="ID", help="Its id, as dlq list prints it.")
+@argument("msg_id", metavar="ID", help="Its id, from dlq list.")
 @json_flag
 def show_letter(
     target: Target,
@@ -186,21 +173,21 @@ def show_letter(
     msg_id: str,
     as_json: bool,
 ) -> None:
-    """One dead letter: why it died, where it came from, its properties and its body.
+    """One dead letter: the reason, its origin, its properties and its body.
 
     Example: penstock dlq show billing 7F000001000D1B4A7E4F5A274F000000
     """
     from penstock.admin import DeadLetterRow
     from penstock.cli import queue_reading
     from penstock.cli.query import show_message
-    from penstock.cli.redrive_task import redriven_anywhere
+    from penstock.cli.redrive_task import redriven_anywhere, stretches_of
 
     with _letters_of(target, group) as admin:
         places = _places(admin, group)
-        # A message that died again after a redrive has its id twice: the newest is meant.
+        # A message that failed again after a redrive has its id twice: show the newest.
         found = queue_reading.newest(
             admin,
-            _stretches(places, settled=True),
+            stretches_of(places, settled=True),
             1,
             lambda message: msg_id in (message.msg_id, message.offset_msg_id),
         )
@@ -231,7 +218,7 @@ def show_letter(
     show_message(letter.message, as_json=False)
 
 
-# ---------------------------------------------------------------------------------- redrive
+# Redrive
 
 
 @app.command("redrive")
@@ -246,12 +233,12 @@ def show_letter(
     "--to-topic",
     "to",
     metavar="TOPIC",
-    help="Send to this topic, where all its groups see them, and not to the group alone.",
+    help="Send to this topic, so all of its groups receive them, instead of to the group.",
 )
-@option("--limit", type=Number(at_least=1), help="At most so many.")
+@option("--limit", type=Number(at_least=1), help="Maximum number.")
 @rate_option
-@option("--again", is_flag=True, help="Also what was redriven or purged already.")
-@option("--dry-run", is_flag=True, help="Show what would be redriven, and change nothing.")
+@option("--again", is_flag=True, help="Also redriven and purged ones.")
+@option("--dry-run", is_flag=True, help="Show what would be redriven; change nothing.")
 @yes_flag
 @json_flag
 def redrive_letters(
@@ -270,10 +257,10 @@ def redrive_letters(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Give dead letters to their group again, as if they had never been tried.
+    """Deliver dead letters to their group again, with a fresh retry count.
 
-    They go to the group's retry topic, so no other group sees them, and the oldest goes first.
-    What was redriven before is left out, so a run that was stopped can be started again.
+    They are sent to the group's retry topic, oldest first, so no other group receives them.
+    Those redriven before are skipped, so an interrupted run can be started again.
 
     Example: penstock dlq redrive billing --reason Timeout --rate 50 --dry-run
     """
@@ -296,7 +283,7 @@ def redrive_letters(
                 try:
                     plan.run(rate, on_sent=bar.advance)
                 except BaseException:
-                    output.note(f"{len(plan.sent)} were redriven before that; start it again.")
+                    output.note(f"{len(plan.sent)} were redriven; the same command continues.")
                     raise
     complaint = choice.wanted.complaint()
     if complaint:
@@ -320,19 +307,19 @@ def _show_plan(plan: RedriveTask) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------ purge
+# Purge
 
 
 @app.command("purge")
 @on_cluster
 @group_argument
-@option("--before", metavar="TIME", help="Only what died before: 2026-11-16, 7d.")
+@option("--before", metavar="TIME", help="Only those stored before: 2026-11-16, 7d (ago).")
 @option(
     "--delete-topic",
     is_flag=True,
-    help="Delete the dead-letter topic itself: nobody can look again.",
+    help="Delete the dead-letter topic itself; this cannot be undone.",
 )
-@option("--dry-run", is_flag=True, help="Tell how many, and change nothing.")
+@option("--dry-run", is_flag=True, help="Count, and change nothing.")
 @yes_flag
 @json_flag
 def purge_letters(
@@ -344,16 +331,17 @@ def purge_letters(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Put dead letters aside: they are not listed, counted or redriven any more.
+    """Settle dead letters: they are no longer listed, counted or redriven.
 
-    They can still be seen with --all until their files expire, which is when RocketMQ gives the
-    space back; with --delete-topic they cannot.
+    --all still shows them until their files expire, which is when RocketMQ frees the space. With
+    --delete-topic they are gone at once.
 
     Example: penstock dlq purge billing --before 7d --yes
     """
     if delete_topic and before is not None:
         raise InvalidArgument(
-            "both --before and --delete-topic", expected="one of them: a topic goes as a whole"
+            "both --before and --delete-topic",
+            expected="one of them: a topic goes as a whole",
         )
     with target.admin() as admin:
         places = _places(admin, group)
@@ -384,7 +372,7 @@ def purge_letters(
 def _marks(
     admin: Admin, places: Iterable[DeadLetterQueue], before: str | None
 ) -> dict[MessageQueue, int]:
-    """Where each queue's pending letters begin afterwards."""
+    """The offset in each queue at which the pending letters will start."""
     from penstock.cli.times import moment_ms
 
     if before is None:
@@ -397,7 +385,7 @@ def _marks(
             for queue, offset in admin.offsets_at(place.queue.topic, until).items()
         }
         mark = found.get((place.queue.broker_name, place.queue.queue_id), place.settled)
-        # Brokers of 4.9 look for the nearest; what did not die before that time stays.
+        # RocketMQ 4.9 finds the nearest message; keep those stored at or after that time.
         while mark > place.settled:
             last = admin.messages(place.queue, mark - 1, count=1).messages
             if not last or last[0].store_timestamp < until:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from penstock.cli import output
@@ -16,6 +16,7 @@ from penstock.cli.name_completion import (
 )
 from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
+from penstock.cli.times import position
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -55,26 +56,6 @@ class Move:
         }
 
 
-def parse_goal(text: str) -> int | str | datetime:
-    """``--to``: an offset, ``"first"``, ``"last"``, or a moment."""
-    from penstock.cli.times import EARLIEST_MS, moment_ms
-    from penstock.model.queue_ends import queue_end
-
-    word = text.strip()
-    if end := queue_end(word):
-        return end
-    if word.isascii() and word.isdigit() and int(word) < EARLIEST_MS:
-        return int(word)
-    try:
-        return datetime.fromtimestamp(moment_ms(text, option="--to") / 1000, UTC)
-    except (InvalidArgument, OverflowError, OSError, ValueError) as error:
-        raise InvalidArgument(
-            error.what if isinstance(error, InvalidArgument) else f"--to {text!r}",
-            expected="earliest, latest, an offset, a time such as 2026-11-16T01:40 or 01:40, "
-            "or how long ago, such as 2h",
-        ) from None
-
-
 @command
 @on_cluster
 @group_argument
@@ -82,7 +63,7 @@ def parse_goal(text: str) -> int | str | datetime:
     "--to",
     required=True,
     metavar="WHERE",
-    help="earliest, latest, a time (2026-11-16T01:40), how long ago (2h), or an offset.",
+    help="first, last, a time (2026-11-16T01:40), a duration ago (2h), or an offset.",
 )
 @option(
     "--topic",
@@ -116,7 +97,7 @@ def reset_group(
 
     Example: penstock group reset billing --topic orders --to 2026-11-16T01:40
     """
-    goal = parse_goal(to)
+    goal = position(to, option="--to")
     with target.admin() as admin, guessing_group(admin, group):
         where = topic or _only_topic(admin, group)
         with guessing_topic(admin, where):

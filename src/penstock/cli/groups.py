@@ -8,7 +8,7 @@ from penstock.cli import output
 from penstock.cli.commands import Group, Number, argument, option
 from penstock.cli.group_reset import reset_group
 from penstock.cli.name_completion import complete_topics, group_argument, guessing_group
-from penstock.cli.output import Column, Table, json_flag, yes_flag
+from penstock.cli.output import Column, Table, json_flag, names_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import PenstockError
 
@@ -32,12 +32,12 @@ _LIST_COLUMNS = (
 @app.command("list")
 @on_cluster
 @option("--internal", is_flag=True, help="Also the groups of RocketMQ itself.")
-@option("--names", is_flag=True, help="Names alone, one a line: faster.")
+@names_flag
 @json_flag
 def list_groups(
     target: Target,
     internal: bool,
-    names: bool,
+    names_only: bool,
     as_json: bool,
 ) -> None:
     """All consumer groups: who is connected, and how far they are behind.
@@ -45,27 +45,17 @@ def list_groups(
     Example: penstock group list --namesrv 127.0.0.1:9876
     """
     with target.admin() as admin:
-        groups = admin.groups(internal=internal)
-        if names:
-            if as_json:
-                output.print_json(groups)
-            else:
-                for group in groups:
-                    output.say(output.plain(group))
+        names = admin.groups(internal=internal)
+        if names_only:
+            output.show_names(names, as_json=as_json)
             return
-        rows = []
-        with output.progress(len(groups), "asking brokers", quiet=as_json) as bar:
-            for group in groups:
-                rows.append(_summary(admin, group))
-                bar.advance()
-    output.show(
-        Table(
+        output.show_summaries(
+            names,
+            lambda name: _summary(admin, name),
             _LIST_COLUMNS,
-            rows,
-            empty="There are no consumer groups yet: a consumer makes its own when it connects.",
-        ),
-        as_json=as_json,
-    )
+            empty="There are no consumer groups yet; a consumer creates its own on connecting.",
+            as_json=as_json,
+        )
 
 
 def _summary(admin: Admin, group: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Messages on the command line: as a line, as JSON, and which of them are wanted."""
+"""Messages on the command line: as text, as JSON, and filtered."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     from penstock.model import StoredMessage
 
 BODY_SHOWN = 200
-"""Characters of a body that stand in a line."""
+"""Characters of a body shown in one line."""
 
-tag_option = option("--tag", help="Only these tags, as in 'created || paid'.")
+tag_option = option("--tag", "--tags", "tag", help="Only these tags, as in 'created || paid'.")
+settled_flag = option("--all", "settled", is_flag=True, help="Also redriven and purged ones.")
 key_option = option(
     "--key", "keys", multiple=True, help="Only messages with this key; may be repeated."
 )
 where_option = option(
     "--where",
     metavar="EXPRESSION",
-    help="Only where this Python expression is true. It may use body, text, json, tag, keys, "
+    help="Only where this Python expression is true. Names: body, text, json, tag, keys, "
     "properties, topic, origin_topic, broker, queue_id, offset, msg_id, born, stored, size, "
     "reconsume_times, reason, reason_type, attempts, message.",
 )
 
 
-# --------------------------------------------------------------------------------- as text
+# As text
 
 
 def as_json(message: StoredMessage) -> dict[str, object]:
@@ -68,7 +69,7 @@ def as_json(message: StoredMessage) -> dict[str, object]:
 
 
 def body_text(body: bytes, limit: int | None = None) -> str:
-    """A body as people can read it: its text, or how many bytes it has and which are first."""
+    """A readable body: its text, or its size and first bytes."""
     text = _text(body)
     if text is None:
         shown = body[:16].hex(" ")
@@ -86,7 +87,7 @@ def _text(body: bytes) -> str | None:
 
 
 def as_line(message: StoredMessage) -> str:
-    """A message in one line: when, where, tag, keys, body."""
+    """A message on one line: time, queue, tag, keys, body."""
     queue = message.queue
     parts = [local_time(message.store_timestamp), f"{queue.broker_name}:{queue.queue_id}"]
     parts[-1] += f"@{message.queue_offset}"
@@ -99,7 +100,7 @@ def as_line(message: StoredMessage) -> str:
     return "  ".join([*parts, body_text(message.body, BODY_SHOWN).replace("\n", "\\n")])
 
 
-# ----------------------------------------------------------------------------- which of them
+# Filters
 
 
 def _moment(milliseconds: int) -> datetime:
@@ -182,10 +183,10 @@ class Expression:
         self._used = tuple(sorted(read & NAMES.keys()))
 
     def __call__(self, message: StoredMessage) -> bool:
-        """Whether it is true of a message; where it fails it is not, and that is counted."""
+        """Whether it is true for a message. A failure counts as false and is counted."""
         names = {name: NAMES[name](message) for name in self._used}
         try:
-            # The names are globals, so that comprehensions see them as well.
+            # Globals, so that comprehensions see the names, too.
             return bool(eval(self._code, {**_MODULES, **names}))
         except Exception as error:
             self.failures += 1
@@ -206,7 +207,7 @@ def _names(tree: ast.AST) -> tuple[set[str], set[str]]:
 
 
 class Filter:
-    """Which messages are wanted: by tag, by key, by expression; all that are given must agree."""
+    """Selects messages by tag, by key and by expression; all given conditions must hold."""
 
     def __init__(
         self,
@@ -220,11 +221,11 @@ class Filter:
 
     @property
     def is_open(self) -> bool:
-        """Whether everything passes."""
+        """Whether every message passes."""
         return self._tags is None and not self._keys and self.expression is None
 
     def __call__(self, message: StoredMessage) -> bool:
-        """Whether a message is wanted."""
+        """Whether a message passes."""
         if self._tags is not None and message.tag not in self._tags:
             return False
         if self._keys and not self._keys.intersection(message.keys):
@@ -232,12 +233,12 @@ class Filter:
         return self.expression is None or self.expression(message)
 
     def complaint(self) -> str | None:
-        """What to tell at the end if the expression could not be computed now and then."""
+        """A note for the end of the output if the expression failed for some messages."""
         found = self.expression
         if found is None or not found.failures:
             return None
         return (
-            f"--where {found.text!r} failed on {found.failures} messages, which were left out: "
+            f"--where {found.text!r} failed for {found.failures} messages, which were skipped: "
             f"{found.first_failure}"
         )
 

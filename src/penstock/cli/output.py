@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 json_flag = option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+names_flag = option("--names", "names_only", is_flag=True, help="Only names, one per line: faster.")
 yes_flag = option("--yes", "-y", is_flag=True, help="Do not ask; needed in scripts.")
 
 _NOT_KNOWN = "-"
 # A pipe has no width: what goes into a file must not be folded to that of no terminal.
 _WIDTH_OF_A_PIPE = 100_000
+_MEBIBYTE = 1 << 20
 _GAP = "  "
 _NARROWEST_NAME = 12
 # A bar for what is done in a moment only flickers, and rich takes a while to load.
@@ -88,8 +90,12 @@ class Bar:
             self._show()
 
     def total(self, count: int) -> None:
-        """It is known by now how many there will be."""
-        self._total = count
+        """Set the total when it becomes known."""
+        self.update(self.done, count)
+
+    def update(self, done: int, total: int) -> None:
+        """Set both."""
+        self.done, self._total = done, total
         if self._draw is not None:
             self._show()
 
@@ -124,6 +130,32 @@ def show_all(*tables: Table) -> None:
         if number and table.rows:
             say("")
         show(table, as_json=False)
+
+
+def show_names(names: Sequence[str], *, as_json: bool) -> None:
+    """Print names alone: one per line, or one JSON list."""
+    if as_json:
+        print_json(names)
+        return
+    for name in names:
+        say(plain(name))
+
+
+def show_summaries(
+    names: Sequence[str],
+    summary: Callable[[str], dict[str, object]],
+    columns: Sequence[Column],
+    *,
+    empty: str,
+    as_json: bool,
+) -> None:
+    """Print one row per name, with a progress bar while they are gathered."""
+    rows = []
+    with progress(len(names), "asking brokers", quiet=as_json) as bar:
+        for name in names:
+            rows.append(summary(name))
+            bar.advance()
+    show(Table(columns, rows, empty=empty), as_json=as_json)
 
 
 def show_one(
@@ -340,6 +372,13 @@ def local_time(milliseconds: object) -> str:
 def counted(count: int, what: str) -> str:
     """``1 queue``, ``2 queues``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def byte_count(size: object) -> str:
+    """Bytes, or MiB from one MiB on."""
+    if not isinstance(size, int):
+        return cell(size)
+    return f"{size:,}" if size < _MEBIBYTE else f"{size / _MEBIBYTE:,.1f} MiB"
 
 
 # --------------------------------------------------------------------------- progress, questions

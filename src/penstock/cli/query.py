@@ -11,6 +11,7 @@ from penstock.cli.messages import tag_option, where_option
 from penstock.cli.name_completion import complete_topics, guessing_topic
 from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
+from penstock.cli.times import end_option, optional_moment_ms
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -48,16 +49,16 @@ ONE_COLUMNS = (
 @argument(
     "topic",
     required=False,
-    help="Where to look; with --id it may be left out.",
+    help="Topic to search; optional with --id.",
     shell_complete=complete_topics,
 )
-@option("--id", "msg_id", help="The id its producer gave it, or its offset id.")
-@option("--key", help="A key it was sent with.")
-@option("--from", "start", metavar="TIME", help="Stored then or later: 2026-11-16T14:30, 10m.")
-@option("--to", "end", metavar="TIME", help="Stored before that.")
+@option("--id", "msg_id", help="Message id from the producer, or offset id.")
+@option("--key", help="Key of the message.")
+@option("--from", "start", metavar="TIME", help="Stored at or after: 2026-11-16T14:30, 10m (ago).")
+@end_option("Stored before.")
 @tag_option
 @where_option
-@option("--limit", type=Number(at_least=1), default=LIMIT, help="At most so many.")
+@option("--limit", type=Number(at_least=1), default=LIMIT, help="Maximum number.")
 @json_flag
 def query(
     target: Target,
@@ -73,8 +74,7 @@ def query(
 ) -> None:
     """Find messages by id, by key, or by the time they were stored.
 
-    Keys are found by the brokers' index; times by searching the queues, whose messages are then
-    read one by one.
+    Keys are looked up in the brokers' index. For a time range, the queues are read.
 
     Example: penstock query orders --key o-1 --from 2h
     """
@@ -86,7 +86,7 @@ def query(
             return
         if topic is None or (key is None and start is None and end is None):
             raise InvalidArgument(
-                "nothing to look for", expected="--id, or a TOPIC with --key or --from and --to"
+                "nothing to search for", expected="--id, or a TOPIC with --key or --from and --to"
             )
         with guessing_topic(admin, topic):
             if key is not None:
@@ -105,7 +105,8 @@ def _refuse(**others: object) -> None:
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise InvalidArgument(
-            "--id together with --key, --from or --to", expected="an id alone: it names one message"
+            "--id together with --key, --from or --to",
+            expected="an id alone: it names one message",
         )
 
 
@@ -129,7 +130,7 @@ def _show_one(admin: Admin, msg_id: str, topic: str | None, *, as_json: bool) ->
 
 
 def show_message(message: StoredMessage, *, as_json: bool) -> None:
-    """All there is to know about a message."""
+    """Print everything known about a message."""
     if as_json:
         output.print_json(messages.as_json(message))
         return
@@ -152,7 +153,7 @@ def _by_key(
 ) -> list[StoredMessage]:
     begin_ms, end_ms = _moments(start, end)
     found = admin.query(topic, key, count=limit, begin=begin_ms, end=end_ms)
-    # Brokers include the end, and some look at whole seconds only.
+    # Brokers include the end, and some compare whole seconds only.
     exact = (m for m in found if _within(m, begin_ms, end_ms) and wanted(m))
     return list(exact)[:limit]
 
@@ -164,7 +165,7 @@ def _by_time(
 
     begin_ms, end_ms = _moments(start, end)
     first = admin.offsets_at(topic, "first" if begin_ms is None else begin_ms)
-    # One too many rather than one too few: the timestamps decide.
+    # One message too many: the timestamps decide below.
     last = admin.offsets_at(topic, "last" if end_ms is None else end_ms)
     stretches = {
         queue: queue_reading.Stretch(offset, max(offset, last.get(queue, offset) + 1))
@@ -177,10 +178,8 @@ def _by_time(
 
 
 def _moments(start: str | None, end: str | None) -> tuple[int | None, int | None]:
-    from penstock.cli.times import moment_ms
-
-    begin_ms = None if start is None else moment_ms(start, option="--from")
-    end_ms = None if end is None else moment_ms(end, option="--to")
+    begin_ms = optional_moment_ms(start, option="--from")
+    end_ms = optional_moment_ms(end, option="--to")
     if begin_ms is not None and end_ms is not None and end_ms <= begin_ms:
         raise InvalidArgument(f"--from {start} --to {end}", expected="an end after the start")
     return begin_ms, end_ms

@@ -1,8 +1,8 @@
-"""Reading queues without a group: a stretch of them in the order of time, and what comes after.
+"""Reads queues without a consumer group: ranges merged by store time, then new messages.
 
-Everything goes through `Admin.messages`, which pulls with RocketMQ's group for tools and commits
-nothing, so no consumer group notices. To follow, the ends of the queues are asked for again and
-again, as ``tail -f`` asks for the size of a file; queues and brokers that are added are found then.
+It uses `Admin.messages`, which pulls with RocketMQ's group for tools and commits nothing, so no
+consumer group is affected. Following polls the ends of the queues, as ``tail -f`` polls the size of
+a file; that also finds new queues and brokers.
 """
 
 from __future__ import annotations
@@ -12,35 +12,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cli.times import EARLIEST_MS, moment_ms
+from penstock.cli.times import moment_ms, position
 from penstock.errors import (
-    InvalidArgument,
     PenstockError,
     RemotingError,
     ServiceNotAvailable,
     TopicNotFound,
 )
 from penstock.model import MessageQueue, StoredMessage
-from penstock.model.queue_ends import queue_end
 
 if TYPE_CHECKING:
     from penstock import Admin
 
 CHUNK = 512
-"""Messages asked for at once."""
+"""Messages per request."""
 POLL_SECONDS = 0.3
 TROUBLE_SECONDS = 1.0
 
 
 class Stretch(NamedTuple):
-    """Part of a queue: ``start`` up to, and without, ``end``."""
+    """A range of a queue: from ``start`` to ``end``, exclusive."""
 
     start: int
     end: int
 
 
 def ends(admin: Admin, topic: str) -> dict[MessageQueue, Stretch]:
-    """What each queue of a topic holds now."""
+    """The range that each queue of a topic holds now."""
     return {
         MessageQueue(topic, row.broker_name, row.queue_id): Stretch(row.min_offset, row.max_offset)
         for row in admin.topic_stats(topic)
@@ -48,7 +46,7 @@ def ends(admin: Admin, topic: str) -> dict[MessageQueue, Stretch]:
 
 
 class Start(NamedTuple):
-    """Where reading begins: in each queue, and with messages stored no earlier than a moment."""
+    """Where reading starts: an offset in each queue, and the earliest store time."""
 
     offsets: dict[MessageQueue, int]
     not_before_ms: int = 0
@@ -57,24 +55,17 @@ class Start(NamedTuple):
 def start_at(
     admin: Admin, topic: str, where: str, held: Mapping[MessageQueue, Stretch], *, option: str
 ) -> Start:
-    """From what a user typed to offsets: earliest, latest, an offset, or a moment."""
-    text = where.strip()
-    end = queue_end(text)
-    if end == "first":
+    """The offsets at which to start for a `position` that a user typed."""
+    wanted = position(where, option=option)
+    if wanted == "first":
         return Start({queue: part.start for queue, part in held.items()})
-    if end == "last":
+    if wanted == "last":
         return Start({queue: part.end for queue, part in held.items()})
-    if text.isascii() and text.isdigit() and int(text) < EARLIEST_MS:
-        offset = int(text)
-        return Start({q: min(max(offset, part.start), part.end) for q, part in held.items()})
-    try:
-        wanted = moment_ms(where, option=option)
-    except InvalidArgument as error:
-        raise InvalidArgument(
-            error.what, expected=f"earliest, latest, an offset, or {error.expected}"
-        ) from None
+    if isinstance(wanted, int):
+        return Start({q: min(max(wanted, part.start), part.end) for q, part in held.items()})
     found = admin.offsets_at(topic, wanted)
-    return Start({queue: found[queue] for queue in held if queue in found}, wanted)
+    not_before_ms = moment_ms(where, option=option)
+    return Start({queue: found[queue] for queue in held if queue in found}, not_before_ms)
 
 
 def read(
@@ -83,13 +74,13 @@ def read(
     *,
     on_read: Callable[[int], None] = lambda count: None,
 ) -> Iterator[StoredMessage]:
-    """The messages of several stretches, merged by the time they were stored."""
+    """The messages of several ranges, merged by store time."""
     parts = [_read_one(admin, queue, part, on_read) for queue, part in sorted(stretches.items())]
     return heapq.merge(*parts, key=_order)
 
 
 def _order(message: StoredMessage) -> tuple[int, str, int, int]:
-    # Within a millisecond a broker's log still knows the order; those of two brokers have none.
+    # Within a millisecond, the log of one broker defines the order; two brokers have none.
     return (
         message.store_timestamp,
         message.queue.broker_name,
@@ -109,7 +100,7 @@ def _read_one(
                 yield message
         on_read(min(found.next_offset, part.end) - offset)
         if found.next_offset <= offset:
-            # The queue ends here after all: it was cleaned or deleted meanwhile.
+            # The queue was cleaned or deleted meanwhile and ends here.
             return
         offset = found.next_offset
 
@@ -120,12 +111,12 @@ def newest(
     count: int,
     wanted: Callable[[StoredMessage], bool],
 ) -> list[StoredMessage]:
-    """The newest messages that are wanted, oldest first, read backwards from the ends."""
+    """The newest messages that pass ``wanted``, oldest first, read backwards from the ends."""
     found: list[StoredMessage] = []
     left = dict(held)
     size = max(count, 1)
     while True:
-        # Each queue gives its last `size` messages; a longer look back follows only if needed.
+        # Read the last `size` messages of each queue; go further back only if needed.
         parts = {q: Stretch(max(part.start, part.end - size), part.end) for q, part in left.items()}
         found += filter(wanted, read(admin, parts))
         left = {
@@ -142,7 +133,7 @@ def newest(
 def _may_be_newer(
     admin: Admin, left: Mapping[MessageQueue, Stretch], oldest: StoredMessage
 ) -> bool:
-    """Whether a queue that was read in part may still have something newer than what was found."""
+    """Whether the unread part of a queue may have something newer than what was found."""
     for queue, part in left.items():
         found = admin.messages(queue, part.end - 1, count=1).messages
         if found and _order(found[0]) > _order(oldest):
@@ -159,10 +150,10 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     on_trouble: Callable[[PenstockError | None], object] = lambda error: None,
 ) -> Iterator[StoredMessage]:
-    """Whatever is stored from now on, for ever; queues that are new are read from their start.
+    """New messages, endlessly; new queues are read from their start.
 
-    Servers that go away are waited for: ``on_trouble`` is called with the first error, and with
-    None when they are back.
+    It waits for servers that are down: ``on_trouble`` is called with the first error, and with None
+    when they are back.
     """
     position = dict(read_to)
     is_in_trouble = False
@@ -188,7 +179,7 @@ def follow(
 def _grown(
     admin: Admin, topic: str, position: dict[MessageQueue, int], queue_id: int | None
 ) -> Iterator[StoredMessage]:
-    """What came since last time, until nothing more does; ``position`` is moved along."""
+    """New messages since the last call, until there are none; updates ``position``."""
     while True:
         grown = {
             queue: Stretch(max(position.get(queue, part.start), part.start), part.end)
@@ -197,7 +188,7 @@ def _grown(
         }
         for queue, part in grown.items():
             if part.start > part.end:
-                # Deleted and made anew: it begins at its beginning.
+                # The topic was deleted and created again: start at its beginning.
                 grown[queue] = Stretch(0, part.end)
         stretches = {queue: part for queue, part in grown.items() if part.start < part.end}
         yield from read(admin, stretches)

@@ -1,6 +1,6 @@
-"""A redrive from plan to report: what is sent, in which order, and what counts as dealt with.
+"""A redrive from plan to report: which letters are sent, and which offsets are settled.
 
-Letters are read twice, once to choose and once to send: only their places are kept in between, so
+Letters are read twice, once to choose and once to send. In between only their places are kept, so
 that a million of them fit into memory.
 """
 
@@ -24,11 +24,21 @@ if TYPE_CHECKING:
     from penstock.model import MessageQueue
 
 CHUNK = 64
-"""Letters that are sent by one call."""
+"""Letters sent per call."""
 SAMPLE = 100
-"""Letters that a dry run shows."""
+"""Letters shown by a dry run."""
 
 Place = tuple["MessageQueue", int]
+
+
+def stretches_of(
+    queues: Iterable[DeadLetterQueue], *, settled: bool
+) -> dict[MessageQueue, queue_reading.Stretch]:
+    """The pending range of each queue; ``settled`` adds what was redriven or purged."""
+    return {
+        one.queue: queue_reading.Stretch(one.min_offset if settled else one.settled, one.max_offset)
+        for one in queues
+    }
 
 
 def letters_in(
@@ -38,20 +48,17 @@ def letters_in(
     settled: bool,
     on_read: Callable[[int], None] = lambda count: None,
 ) -> Iterator[DeadLetterRow]:
-    """The letters of all brokers, oldest first; ``settled`` adds those that were dealt with."""
+    """The letters of all brokers, oldest first; ``settled`` adds redriven and purged ones."""
     from penstock.admin import DeadLetterRow
 
-    stretches = {
-        one.queue: queue_reading.Stretch(one.min_offset if settled else one.settled, one.max_offset)
-        for one in queues
-    }
+    stretches = stretches_of(queues, settled=settled)
     return map(DeadLetterRow.from_message, queue_reading.read(admin, stretches, on_read=on_read))
 
 
 def redriven_anywhere(
     admin: Admin, group: str, letters: list[DeadLetterRow], to: str | None = None
 ) -> set[str]:
-    """The offset ids of letters with a copy: at their group, where they came from, or in ``to``."""
+    """The offset ids of letters with a copy in the retry topic, the origin topic or ``to``."""
     done = admin.redriven(group, letters)
     by_topic: dict[str, list[DeadLetterRow]] = defaultdict(list)
     for letter in letters:
@@ -65,7 +72,7 @@ def redriven_anywhere(
 
 @dataclass(slots=True)
 class RedriveTask:
-    """Letters that were chosen, and all others in sight: where they are decides the marks."""
+    """The chosen letters and the others: their places decide which offsets are settled."""
 
     admin: Admin
     group: str
@@ -75,7 +82,7 @@ class RedriveTask:
     chosen: dict[Place, str] = field(default_factory=dict)
     """Place to id."""
     others: set[Place] = field(default_factory=set)
-    """Letters that stay pending: not chosen, and not redriven before."""
+    """Letters that stay pending: neither chosen nor redriven before."""
     sample: list[DeadLetterRow] = field(default_factory=list)
     sent: dict[Place, str] = field(default_factory=dict)
 
@@ -86,7 +93,7 @@ class RedriveTask:
         *,
         on_read: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """Look at every letter; send nothing."""
+        """Choose letters; send nothing."""
         settled = {one.queue: one.settled for one in self.queues}
         stream = letters_in(self.admin, self.queues, settled=self.again, on_read=on_read)
         while part := list(itertools.islice(stream, CHUNK)):
@@ -105,18 +112,18 @@ class RedriveTask:
     def _choose(self, letter: DeadLetterRow, place: Place) -> None:
         if self.to is None and letter.origin_topic is None:
             raise InvalidArgument(
-                f"dead letter {letter.message.msg_id} does not say which topic it comes from, so "
-                f"no handler of group {self.group!r} would get it",
-                hint="--to-topic TOPIC, or leave it out: --where origin_topic",
+                f"dead letter {letter.message.msg_id} has no origin topic, so no handler of group "
+                f"{self.group!r} would receive it",
+                hint="--to-topic TOPIC, or skip it: --where origin_topic",
             )
         self.chosen[place] = letter.message.msg_id
         if len(self.sample) < SAMPLE:
             self.sample.append(letter)
 
     def run(self, rate: float | None, *, on_sent: Callable[[int], None]) -> None:
-        """Send what was chosen; then move the marks past all that is dealt with.
+        """Send the chosen letters; then settle everything before the first pending letter.
 
-        The marks are moved whatever ends it, so that what was sent is not looked at again.
+        It settles also after an error, so that the next run does not read the sent letters again.
         """
         pacer = Pacer(rate)
         stream = (
@@ -137,7 +144,7 @@ class RedriveTask:
 
     @property
     def left(self) -> int:
-        """How many stay pending."""
+        """The number that stay pending."""
         return len(self.others) + len(self.chosen.keys() - self.sent.keys())
 
     def _settle(self) -> None:
@@ -152,7 +159,7 @@ class RedriveTask:
             self.admin.settle_dead_letters(self.group, moved)
 
     def report(self, *, dry_run: bool) -> dict[str, object]:
-        """What happened, or would, for programs."""
+        """The result, or the plan, as JSON values."""
         ids = self.chosen if dry_run else self.sent
         return {
             "group": self.group,

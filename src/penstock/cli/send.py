@@ -1,4 +1,4 @@
-"""``penstock send``: an argument, lines, JSON lines or a file become messages."""
+"""``penstock send``: sends arguments, lines, JSON lines or a file as messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from penstock.cli import output
-from penstock.cli.commands import PATH, Number, argument, command, option
+from penstock.cli.commands import PATH, argument, command, option
 from penstock.cli.name_completion import guessing_topic, nearest, other_topics, topic_argument
 from penstock.cli.output import json_flag
 from penstock.cli.target import Target, on_cluster
-from penstock.cli.times import Pacer
+from penstock.cli.times import Pacer, rate_option
 from penstock.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
@@ -28,13 +28,9 @@ GROUP = "penstock_cli"
 _MISSPELLED = 0.8
 LINGER_SECONDS = 0.005
 WINDOW = 1000
-"""Sends that may wait for their answers; more would only fill memory."""
+"""Sends in flight; more would only fill memory."""
 WINDOW_BYTES = 4 << 20
-"""Of their bodies; more would wait so long that the last ones time out."""
-
-rate_option = option(
-    "--rate", type=Number(float, at_least=0.001), help="At most so many messages a second."
-)
+"""Bytes of bodies in flight; with more, the last sends would time out."""
 
 
 @command
@@ -44,9 +40,9 @@ rate_option = option(
     "bodies",
     nargs=-1,
     metavar="BODY",
-    help="A message each; without any, lines are read from stdin.",
+    help="One message each; without any, lines are read from stdin.",
 )
-@option("--file", "-f", type=PATH, help="Read this file, or - for stdin: each line is a message.")
+@option("--file", "-f", type=PATH, help="Read this file, or - for stdin; each line is a message.")
 @option(
     "--jsonl",
     "json_lines",
@@ -54,12 +50,18 @@ rate_option = option(
     help='Lines are objects such as {"body": "hi", "tag": "t", "keys": ["k"]}; also what '
     "tail --json prints.",
 )
-@option("--whole", is_flag=True, help="All of the input is one message, whatever it is.")
-@option("--tag", help="Tag to filter by.")
-@option("--key", "keys", multiple=True, help="Key to find it by; may be repeated.")
-@option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
+@option("--whole", is_flag=True, help="Send all of the input as one message.")
+@option("--tag", "--tags", "tag", help="Tag of the messages.")
+@option("--key", "keys", multiple=True, help="Key of the messages; may be repeated.")
+@option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A property; may be repeated.",
+)
 @option("--delay", help="One of RocketMQ's 18 levels: 1s, 5s, 10s ... 2h, or 1-18.")
-@option("--sharding-key", help="Messages of one such key share a queue, in order.")
+@option("--sharding-key", help="Messages with the same key share a queue, in order.")
 @rate_option
 @json_flag
 def send(
@@ -79,7 +81,7 @@ def send(
 ) -> None:
     """Send messages: arguments, or the lines of stdin or of a file.
 
-    With --json one receipt is printed for each message, in order.
+    --json prints one receipt for each message, in order.
 
     Example: printf 'one\\ntwo\\n' | penstock send orders --tag created --rate 100
     """
@@ -110,7 +112,7 @@ def send(
         _messages(defaults, bodies, file, json_lines=json_lines, whole=whole) as messages,
         Producer(
             GROUP,
-            # Lines come by the thousand: a moment's wait for company is less than a request each.
+            # For thousands of lines, a short wait for a full batch beats one request per line.
             linger=0 if bodies or pacer.is_limiting else LINGER_SECONDS,
             **target.access.as_keywords(),
         ) as producer,
@@ -122,7 +124,7 @@ def send(
             send_all(producer, messages, pacer, sent)
         except BaseException:
             if sent.count:
-                output.note(f"{sent.count} messages were sent before that.")
+                output.note(f"{sent.count} messages were sent before it stopped.")
             raise
     if not as_json:
         _report(topic, sent, time.monotonic() - started, delay)
@@ -130,15 +132,15 @@ def send(
         near = nearest(topic, others, likeness=_MISSPELLED)
         output.note(
             f"Topic {output.plain(topic)} is new"
-            + (f"; did you mean {near}?" if near else ": the broker made it.")
+            + (f"; did you mean {near}?" if near else ": the broker created it.")
         )
 
 
 def _check_labels(tag: str | None, keys: Iterable[str]) -> None:
-    """Refuse what RocketMQ would take for something else without a word."""
+    """Refuse labels that RocketMQ would silently interpret differently."""
     if tag is not None and "||" in tag:
         raise InvalidArgument(
-            f"--tag {tag!r}: a message has one tag, and || stands between those of a filter",
+            f"--tag {tag!r}: a message has one tag; || separates the tags of a filter",
             expected="one tag",
         )
     for key in keys:
@@ -151,7 +153,7 @@ def _check_labels(tag: str | None, keys: Iterable[str]) -> None:
 
 
 class _Sent:
-    """Counts receipts, and prints them where that was asked for."""
+    """Counts receipts, and prints them with ``--json``."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -180,16 +182,16 @@ class _Sent:
 def _report(topic: str, sent: _Sent, seconds: float, delay: str | None) -> None:
     last = sent.last
     if last is None:
-        output.note("There was nothing to send: the input has no lines.")
+        output.note("Nothing was sent: the input has no lines.")
     elif sent.count == 1:
         queue = last.queue
         where = f"{topic}, {queue.broker_name}:{queue.queue_id}@{last.queue_offset}"
-        # A delayed one waits elsewhere, and gets its place in the topic when its time comes.
+        # A delayed message gets its queue offset when it is delivered.
         if delay is not None:
             where = f"{topic}, delayed by {'level ' if delay.isdecimal() else ''}{delay}"
         output.say(f"Sent {last.msg_id} to {where}.")
     else:
-        pace = f"{sent.count / seconds:,.0f} a second" if seconds > 0 else "at once"
+        pace = f"{sent.count / seconds:,.0f} per second" if seconds > 0 else "at once"
         output.say(f"Sent {sent.count:,} messages to {topic} in {seconds:.1f} s, {pace}.")
 
 
@@ -199,19 +201,19 @@ def send_all(
     pacer: Pacer,
     on_receipt: Callable[[Receipt], object],
 ) -> None:
-    """Send messages many at a time, those of one sharding key one after the other.
+    """Send messages concurrently, those with the same sharding key one after the other.
 
-    Receipts come in the order of the messages. Whatever ends it early, what is on its way by then
-    is waited for and told.
+    Receipts arrive in the order of the messages. If it ends early, it still waits for the sends in
+    flight and reports their receipts.
     """
-    waiting = _OnTheirWay(on_receipt)
+    waiting = _InFlight(on_receipt)
     last_of: dict[str, Future[Receipt]] = {}
     is_first = True
     try:
         for number, message in messages:
             pacer.wait()
             key = message.sharding_key
-            # A broker with several threads may store two that are on their way in either order.
+            # A broker with several threads may store two concurrent sends in either order.
             while key is not None and waiting.sends and not _is_stored(last_of.get(key)):
                 waiting.take()
             size = len(message.body)
@@ -220,8 +222,8 @@ def send_all(
             future = producer.submit(message)
             waiting.add(number, size, future)
             if is_first:
-                # It finds the brokers and connects, and may make the topic. Others would do the
-                # same meanwhile, and whoever is done first would be stored first.
+                # The first send connects and may create the topic. Concurrent sends would do the
+                # same, and could be stored before it.
                 waiting.take()
                 is_first = False
                 continue
@@ -246,8 +248,8 @@ class _Send(NamedTuple):
     future: Future[Receipt]
 
 
-class _OnTheirWay:
-    """Messages that were sent and not answered, in their order."""
+class _InFlight:
+    """Sends without an answer, in order."""
 
     def __init__(self, on_receipt: Callable[[Receipt], object]) -> None:
         self.sends: deque[_Send] = deque()
@@ -255,7 +257,7 @@ class _OnTheirWay:
         self._bytes = 0
 
     def is_full(self, size: int) -> bool:
-        """Whether ``size`` more bytes should wait: what is on its way too long times out."""
+        """Whether ``size`` more bytes must wait."""
         too_many = len(self.sends) >= WINDOW or self._bytes + size > WINDOW_BYTES
         return too_many and bool(self.sends)
 
@@ -264,13 +266,13 @@ class _OnTheirWay:
         self._bytes += size
 
     def take(self) -> None:
-        """Wait for the answer to the first of them."""
+        """Wait for the answer to the oldest send."""
         number, size, future = self.sends.popleft()
         self._bytes -= size
         try:
             receipt = future.result()
         except InvalidArgument as error:
-            # It was found before anything was sent, so it is about the line and not the cluster.
+            # Raised before anything was sent, so it is about the line, not the cluster.
             raise type(error)(
                 f"message {number}: {error.what}", expected=error.expected, hint=error.hint
             ) from error
@@ -278,7 +280,7 @@ class _OnTheirWay:
 
 
 def _is_stored(sent: Future[Receipt] | None) -> bool:
-    # One that failed is not: taken, it ends the run before the next of its key is sent.
+    # A failed send is not stored: `take` raises before the next of its key is sent.
     return sent is None or (sent.done() and sent.exception() is None)
 
 
@@ -294,7 +296,7 @@ def _messages(
     from penstock.cli.input_messages import Numbered, from_json_lines, from_lines
 
     if bodies:
-        # What the shell could not decode is handed over as it was typed.
+        # Keep the bytes that the shell could not decode.
         encoded = [body.encode("utf-8", "surrogateescape") for body in bodies]
         yield [Numbered(n, defaults.message(body)) for n, body in enumerate(encoded, start=1)]
         return
@@ -318,5 +320,5 @@ def _input(file: Path | None) -> Iterator[BinaryIO]:
             yield stream
         return
     if sys.stdin.isatty():
-        output.note("Each line you type is a message; Ctrl-D ends it.")
+        output.note("Each line you type is a message; Ctrl-D ends the input.")
     yield sys.stdin.buffer

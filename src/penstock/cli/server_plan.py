@@ -1,4 +1,4 @@
-"""What ``penstock up``, ``nameserver`` and ``broker`` run, from settings to the ready line."""
+"""What ``penstock up | nameserver | broker`` run: from options to settings to the ready line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlan:
-    """The flags of a command; None means that the flag was not given."""
+    """The options of a command; None means that the option was not given."""
 
     data: Path
     bind: str | None = None
@@ -65,7 +65,7 @@ class ServerPlan:
 
 
 class Settings(NamedTuple):
-    """What a plan and its file come to."""
+    """The settings of a broker: defaults, file and options combined."""
 
     broker: BrokerConfig
     store: StoreConfig
@@ -73,7 +73,7 @@ class Settings(NamedTuple):
 
 
 class Running(NamedTuple):
-    """What serves, and where."""
+    """The services that run, and their addresses."""
 
     services: Sequence[Service]
     data: Path
@@ -81,7 +81,7 @@ class Running(NamedTuple):
     brokers: Sequence[str] = ()
 
     def ready_line(self, *, as_json: bool) -> str:
-        """The line that says so."""
+        """The line printed when everything is ready."""
         if as_json:
             where: dict[str, object] = {"data": str(self.data), "pid": os.getpid()}
             if self.namesrv is not None:
@@ -135,16 +135,16 @@ def _check_addresses(config: BrokerConfig, insecure: bool) -> None:
     check_bind(config.bind_host, insecure)
     if config.bind_host in _WILDCARDS and not config.broker_ip1:
         raise ConfigError(
-            f"--bind {config.bind_host} listens on every address, and clients must be told one",
+            f"--bind {config.bind_host} listens on every address, but clients need a single one",
             hint="add --advertise HOST",
         )
 
 
 def check_bind(host: str, insecure: bool) -> None:
-    """Refuse to serve other machines while nobody is authenticated."""
+    """Refuse to serve other machines, since clients are not authenticated."""
     if host not in _LOOPBACK and not host.startswith("127.") and not insecure:
         raise ConfigError(
-            f"--bind {host} lets everybody who reaches this machine read and write all messages",
+            f"--bind {host} lets every machine that reaches this one read and write all messages",
             expected="a loopback address, since there is no authentication yet",
             hint="add --insecure if the network is trusted",
         )
@@ -157,10 +157,10 @@ def check_bind(host: str, insecure: bool) -> None:
 async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     """A name server and its brokers."""
     settings = load_settings(plan)
-    tell(settings.warnings)
+    warn(settings.warnings)
     if settings.broker.name_servers:
-        # Whoever tries a production's file at home must not send its clients there.
-        tell(["namesrvAddr ignored: up registers with its own name server; use penstock broker"])
+        # A production's file, tried on a laptop, must not redirect production's clients.
+        warn(["namesrvAddr ignored: up registers with its own name server; use penstock broker"])
     names = broker_names(settings.broker.broker_name, plan.brokers)
     refuse_lost_stores(plan.data, names)
     make_data_directory(plan.data)
@@ -189,7 +189,7 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
 
 
 def _reachable(name_server: NameServer) -> str:
-    """Where this machine's brokers reach the name server."""
+    """The address of the name server for brokers on this machine."""
     host, _, port = name_server.address.rpartition(":")
     return f"{'127.0.0.1' if host in _WILDCARDS else host}:{port}"
 
@@ -238,7 +238,7 @@ async def name_server_alone(plan: ServerPlan) -> AsyncIterator[Running]:
 async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
     """A broker under name servers that run elsewhere."""
     settings = load_settings(plan)
-    tell(settings.warnings)
+    warn(settings.warnings)
     make_data_directory(plan.data)
     root = plan.data / settings.broker.broker_name
     async with AsyncExitStack() as stack:
@@ -255,29 +255,33 @@ async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
 
 @contextmanager
 def _naming_flag(flag: str) -> Iterator[None]:
-    """Tell with which flag another port is chosen when one is taken."""
+    """Name the option that chooses another port when one is taken."""
     try:
         yield
     except ListenFailed as error:
         if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
             raise
         raise ListenFailed(
-            error.what, hint=f"stop what listens there, or {flag} PORT (0: any free one)"
+            error.what,
+            hint=f"stop the process that listens there, or {flag} PORT (0: any free port)",
         ) from error
 
 
-def tell(warnings: Sequence[str]) -> None:
-    """Print what the user should know and can go on without."""
+def warn(warnings: Sequence[str]) -> None:
+    """Print warnings to stderr."""
     for warning in warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line
 
 
 def serve(
-    running: AbstractAsyncContextManager[Running], *, verbose: bool, as_json: bool = False
+    start: Callable[[ServerPlan], AbstractAsyncContextManager[Running]],
+    plan: ServerPlan,
+    *,
+    as_json: bool = False,
 ) -> None:
-    """Serve until Ctrl-C, SIGTERM or the death of a part."""
-    set_up_logging("INFO" if verbose else "WARNING")
-    run(_serve(running, as_json))
+    """Serve until Ctrl-C, SIGTERM or the failure of a service."""
+    set_up_logging("INFO" if plan.verbose else "WARNING")
+    run(_serve(start(plan), as_json))
 
 
 async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -> None:
@@ -287,9 +291,9 @@ async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -
         loop.add_signal_handler(number, stopped.set)
     watch = asyncio.ensure_future(_stop_with_parent(stopped))
     async with running as serving:
-        # The promise of the command line.
+        # Programs wait for this line; fields may be added, never renamed.
         print(serving.ready_line(as_json=as_json), flush=True)  # noqa: T201
-        _say_what_next(serving)
+        _suggest_commands(serving)
         dead = asyncio.ensure_future(wait_any(*serving.services))
         stop = asyncio.ensure_future(stopped.wait())
         await asyncio.wait((dead, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -301,33 +305,33 @@ async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -
             dead.cancel()
 
 
-def _say_what_next(serving: Running) -> None:
-    """For somebody who looks at a terminal and wonders."""
+def _suggest_commands(serving: Running) -> None:
+    """On a terminal, print what to try next."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         return
-    lines = ["Ctrl-C stops it."]
+    lines = ["Press Ctrl-C to stop."]
     if serving.namesrv is not None and serving.brokers:
         lines.append("In another terminal, try:")
         where = "" if serving.namesrv == DEFAULT_NAMESRV else f" --namesrv {serving.namesrv}"
         lines.append(f"  penstock send orders hello{where}")
-        lines.append(f"  penstock tail orders --from earliest{where}")
+        lines.append(f"  penstock tail orders --from first{where}")
     print("\n".join(lines), file=sys.stderr)  # noqa: T201 - the command line
 
 
 async def _stop_with_parent(stopped: asyncio.Event) -> None:
-    """A broker that another process started ends with it, however that ended.
+    """Stop a broker process when the process that started it ends, for any reason.
 
-    Left alone it would keep its store locked, and nobody would know of it any more.
+    An orphan would keep its store locked without any process that could stop it.
     """
     parent = os.environ.get(_PARENT)
     if parent is not None:
-        while str(os.getppid()) == parent:  # noqa: ASYNC110 - a parent's death is no event
+        while str(os.getppid()) == parent:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(_PARENT_CHECK_SECONDS)
         stopped.set()
 
 
 class BrokerProcess(Service):
-    """A broker in a process of its own, watched and stopped by this one."""
+    """A broker in a separate process, supervised by this one."""
 
     def __init__(self, plan: ServerPlan, name: str, *, port: int, name_server: str) -> None:
         self._plan = plan
@@ -345,7 +349,7 @@ class BrokerProcess(Service):
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, _PARENT: str(os.getpid())},
-            # Ctrl-C goes to the whole process group; this process decides when brokers stop.
+            # Ctrl-C reaches the whole process group, but this process decides when brokers stop.
             start_new_session=True,
         )
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import click
 
 from penstock.cli import output
 from penstock.cli.commands import PATH, Group, Number, argument, option
+from penstock.cli.messages import key_option, settled_flag, tag_option
 from penstock.cli.name_completion import (
     complete_groups,
     complete_topics,
@@ -20,33 +23,39 @@ from penstock.cli.name_completion import (
 )
 from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
+from penstock.cli.times import end_option, optional_moment_ms, rate_option
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import SparkSession
 
 app = Group(
     help="Spark jobs: archive, replay, dlq, report.\n\n"
-    "Example: penstock spark archive orders archive/orders",
+    "Example: penstock spark archive orders archive/orders"
 )
 
 master_option = option(
-    "--master", metavar="URL", help="Where Spark runs.", show_default="this machine"
+    "--master", metavar="URL", help="Master of the Spark cluster.", show_default="this machine"
 )
-from_option = option(
-    "--from", "start", metavar="TIME", help="Stored at or after: 2026-11-16T14:30, 2h ago."
-)
-until_option = option("--until", metavar="TIME", help="Stored before.")
-rate_option = option(
-    "--rate", type=Number(float, at_least=0.001), help="At most so many messages a second."
-)
-dry_run_flag = option("--dry-run", is_flag=True, help="Count, and send nothing.")
-sql_option = option("--where", metavar="SQL", help="A condition on the columns, as in Spark SQL.")
 _SECONDS = Column("seconds", align="right")
 REASONS_SHOWN = 20
 
 
-# ---------------------------------------------------------------------------------------- archive
+@contextlib.contextmanager
+def _job(
+    name: str, target: Target, master: str | None, *, as_json: bool, stopped: str
+) -> Iterator[tuple[SparkSession, dict[str, Any]]]:
+    """A Spark session, and the keywords that all pipelines take."""
+    from penstock.cli.spark_runner import Bars, running_spark
+
+    with (
+        running_spark(f"penstock {name}", master, stopped=stopped) as spark,
+        Bars(quiet=as_json) as bars,
+    ):
+        yield spark, {"progress": bars, **target.access.as_keywords()}
+
+
+# Archive
 
 
 @app.command("archive")
@@ -54,10 +63,15 @@ REASONS_SHOWN = 20
 @topic_argument
 @argument("directory", metavar="DIR", help="Directory, or URL of any file system Spark knows.")
 @option(
-    "--rows-per-commit", type=Number(at_least=1), default=1_000_000, help="What a crash may undo."
+    "--rows-per-commit",
+    type=Number(at_least=1),
+    default=1_000_000,
+    help="Rows that a crash may undo.",
 )
-@option("--compact/--no-compact", default=True, help="Write small files together.")
-@option("--allow-gaps", is_flag=True, help="Go on where the broker deleted what was not archived.")
+@option("--compact/--no-compact", default=True, help="Merge small files.")
+@option(
+    "--allow-gaps", is_flag=True, help="Continue if the broker deleted messages before archiving."
+)
 @master_option
 @json_flag
 def archive_topic(
@@ -70,21 +84,16 @@ def archive_topic(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Add what a topic has gained since the last run to an archive of Parquet files, by day.
+    """Append the new messages of a topic to an archive of Parquet files, by day.
 
-    Run it as often as you like, or again after it was killed: each message is archived once.
+    It can run any number of times, also after it was killed: each message is archived once.
 
     Example: penstock spark archive orders archive/orders
     """
-    from penstock.cli.spark_runner import Bars, running_spark
-
     with target.admin() as admin, guessing_topic(admin, topic):
         admin.route(topic)
-    stopped = f"Stopped. {directory} is whole; the same command goes on where it was."
-    with (
-        running_spark("penstock archive", master, stopped=stopped) as spark,
-        Bars(quiet=as_json) as bars,
-    ):
+    stopped = f"Stopped. {directory} is consistent; the same command continues."
+    with _job("archive", target, master, as_json=as_json, stopped=stopped) as (spark, common):
         from penstock.spark import archive
 
         result = archive(
@@ -94,73 +103,67 @@ def archive_topic(
             rows_per_commit=rows_per_commit,
             compact=compact,
             fail_on_data_loss=not allow_gaps,
-            progress=bars,
-            **target.access.as_keywords(),
+            **common,
         )
     columns = [Column(name) for name in ("topic", "directory")]
     columns += [Column(n, align="right") for n in ("archived", "total", "files", "days")]
     columns += [Column("compacted", "files compacted"), _SECONDS]
-    values = _values(result)
     gaps = sum(gap.count for gap in result.gaps)
     if gaps:
-        output.note(f"{gaps} messages were gone before they could be archived.")
-    output.show_one(columns, values, as_json=as_json)
+        output.note(f"{gaps} messages were deleted before they could be archived.")
+    output.show_one(columns, _values(result), as_json=as_json)
 
 
-# ----------------------------------------------------------------------------------------- replay
+# Replay
 
 
 @app.command("replay")
 @on_cluster
 @argument("to", help="Topic to send to.", shell_complete=complete_topics)
 @option("--archive", metavar="DIR", help="Replay an archive.")
-@option("--topic", help="Replay a topic as brokers hold it.", shell_complete=complete_topics)
+@option("--topic", help="Replay a topic from its brokers.", shell_complete=complete_topics)
 @option("--path", type=PATH, metavar="DIR", help="Read --topic from this store.")
-@from_option
-@until_option
-@option("--key", "keys", multiple=True, help="Only messages with this key; may be repeated.")
-@option("--keys-file", type=PATH, metavar="FILE", help="Keys, one a line.")
-@option("--tags", help="Only these tags, such as 'paid || refunded'.")
-@sql_option
+@option("--from", "start", metavar="TIME", help="Stored at or after: 2026-11-16T14:30, 2h (ago).")
+@end_option("Stored before.")
+@key_option
+@option("--keys-file", type=PATH, metavar="FILE", help="Keys, one per line.")
+@tag_option
+@option("--where", metavar="SQL", help="A condition on the columns, in Spark SQL.")
 @rate_option
-@option("--keep-queue", is_flag=True, help="To the queue of the same broker and number.")
-@dry_run_flag
-@option("--resume", metavar="ID", help="Finish a replay that died; sends the rest.")
+@option("--keep-queue", is_flag=True, help="Send to the queue of the same broker and number.")
+@option("--dry-run", is_flag=True, help="Count, and send nothing.")
+@option("--resume", "replay_id", metavar="ID", help="Send the rest of an interrupted replay.")
 @yes_flag
 @master_option
 @json_flag
 def replay_messages(
     target: Target,
+    /,
     to: str,
     archive: str | None,
     topic: str | None,
     path: Path | None,
     start: str | None,
-    until: str | None,
+    end: str | None,
     keys: tuple[str, ...],
     keys_file: Path | None,
-    tags: str | None,
-    where: str | None,
-    rate: float | None,
-    keep_queue: bool,
+    tag: str | None,
     dry_run: bool,
-    resume: str | None,
     yes: bool,
     master: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Send messages of an archive, a topic or a store to a topic once more.
+    """Send the messages of an archive, a topic or a store to a topic again.
 
-    Every copy says which message it is a copy of, in its properties. Try --dry-run first.
+    Properties of each copy name the original message. Try --dry-run first.
 
     Example: penstock spark replay orders-again --archive archive/orders --from 2h --rate 500
     """
-    from penstock.cli.spark_runner import Bars, running_spark
-
     wanted = _keys(keys, keys_file)
     if (archive is None) == (topic is None) or (path is not None and topic is None):
         raise InvalidArgument(
-            "it is not clear what to replay",
+            "the source of the replay is missing or ambiguous",
             expected="--archive DIR, --topic TOPIC, or --topic TOPIC with --path DIR",
         )
     _reach(target)
@@ -171,10 +174,7 @@ def replay_messages(
     if not dry_run:
         output.confirm(f"Send messages to topic {to} at {target.namesrv}?", yes=yes)
     stopped = "Stopped. Nothing was sent." if dry_run else "Stopped. Copies may have been sent."
-    with (
-        running_spark("penstock replay", master, stopped=stopped) as spark,
-        Bars(quiet=as_json) as bars,
-    ):
+    with _job("replay", target, master, as_json=as_json, stopped=stopped) as (spark, common):
         from penstock.spark import replay
 
         result = replay(
@@ -183,18 +183,14 @@ def replay_messages(
             archive=archive,
             topic=topic,
             path=path,
-            start=_moment(start, "--from"),
-            end=_moment(until, "--until"),
+            start=optional_moment_ms(start, option="--from"),
+            end=optional_moment_ms(end, option="--to"),
             keys=wanted,
-            tags=tags,
-            where=where,
-            rate=rate,
-            keep_queue=keep_queue,
+            tags=tag,
             dry_run=dry_run,
-            replay_id=resume,
-            progress=bars,
-            on_start=_tell_how_to_resume,
-            **target.access.as_keywords(),
+            on_start=_say_how_to_resume,
+            **options,
+            **common,
         )
     if as_json:
         output.print_json(_values(result))
@@ -213,9 +209,9 @@ def replay_messages(
     )
 
 
-def _tell_how_to_resume(replay_id: str) -> None:
+def _say_how_to_resume(replay_id: str) -> None:
     output.note(
-        f"This is replay {replay_id}; should it be cut short, the same command with "
+        f"This is replay {replay_id}. If it is interrupted, the same command with "
         f"--resume {replay_id} sends the rest and nothing twice."
     )
 
@@ -227,12 +223,12 @@ def _keys(keys: tuple[str, ...], file: Path | None) -> list[str] | None:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(
-            f"--keys-file {file} cannot be read: {error}", expected="a text file, one key a line"
+            f"--keys-file {file} cannot be read: {error}", expected="a text file, one key per line"
         ) from error
     return [*keys, *(line.strip() for line in lines if line.strip())]
 
 
-# -------------------------------------------------------------------------------------------- dlq
+# Dead letters
 
 
 @app.command("dlq")
@@ -243,17 +239,17 @@ def _keys(keys: tuple[str, ...], file: Path | None) -> list[str] | None:
     metavar="SQL",
     help="A condition, also on reason, reason_type, attempts, origin_topic.",
 )
-@option("--all", "settled", is_flag=True, help="Also those that were redriven or purged already.")
-@option("--redrive", is_flag=True, help="Give them to their group again, each once.")
+@settled_flag
+@option("--redrive", is_flag=True, help="Send them to their group again, each once.")
 @option(
     "--repair",
     metavar="FILE:FUNCTION",
     help="Python function from a dead letter to a new body; also module:function.",
 )
-@option("--to-topic", "to", metavar="TOPIC", help="Send to this topic instead.")
-@option("--audit", default="redrive-audit", metavar="DIR", help="Where redrives are written down.")
+@option("--to-topic", metavar="TOPIC", help="Send to this topic instead.")
+@option("--audit", metavar="DIR", default="redrive-audit", help="Directory of redrive records.")
 @rate_option
-@option("--dry-run", is_flag=True, help="Repair, and say what would be sent.")
+@option("--dry-run", is_flag=True, help="Repair, and show what would be sent.")
 @yes_flag
 @master_option
 @json_flag
@@ -264,7 +260,7 @@ def dead_letter_job(
     settled: bool,
     redrive: bool,
     repair: str | None,
-    to: str | None,
+    to_topic: str | None,
     audit: str,
     rate: float | None,
     dry_run: bool,
@@ -272,31 +268,26 @@ def dead_letter_job(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """The dead letters of a group by reason; with --redrive repaired and sent once more.
+    """The dead letters of a group by reason; with --redrive, repaired and sent again.
 
-    The audit keeps what was redriven, by whom and when. What was redriven before, here or by
-    `penstock dlq redrive`, is not sent again.
+    The audit records what was redriven, by which user and when. What was redriven before, here or
+    by `penstock dlq redrive`, is not sent again.
 
     Example: penstock spark dlq billing --redrive --repair repairs.py:add_price --dry-run
     """
     from penstock.cli.repair_function import load_repair
-    from penstock.cli.spark_runner import Bars, running_spark
 
     function = None if repair is None else load_repair(repair)
     _reach(target, group)
-    if redrive and not dry_run:
-        output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
-    access = target.access.as_keywords()
     stopped = "Stopped."
     if redrive and not dry_run:
-        stopped = f"Stopped. {audit} knows what was sent; the same command sends the rest."
-    with (
-        running_spark("penstock dlq", master, stopped=stopped) as spark,
-        Bars(quiet=as_json) as bars,
-    ):
+        output.confirm(f"Redrive dead letters of {group} at {target.namesrv}?", yes=yes)
+        stopped = f"Stopped. {audit} records what was sent; the same command sends the rest."
+    with _job("dlq", target, master, as_json=as_json, stopped=stopped) as (spark, common):
         from penstock.spark import dead_letters
         from penstock.spark import redrive as redrive_letters
 
+        access = target.access.as_keywords()
         letters = dead_letters(spark, group, settled=settled, **access)
         if where is not None:
             letters = letters.where(where)
@@ -308,11 +299,10 @@ def dead_letter_job(
             group=group,
             audit=None if dry_run else audit,
             repair=function,
-            to=to,
+            to=to_topic,
             rate=rate,
             dry_run=dry_run,
-            progress=bars,
-            **access,
+            **common,
         )
     names = ("letters", "redriven", "skipped", "failed", "already", "gone")
     heads = {"redriven": "would be redriven"} if dry_run else {}
@@ -323,7 +313,7 @@ def dead_letter_job(
         for detail, count in result.details[:REASONS_SHOWN]:
             output.note(output.plain(f"{count} failed: {detail}"))
         if not dry_run:
-            output.note(f"Written down in {audit}, run {result.run}.")
+            output.note(f"Recorded in {audit}, run {result.run}.")
     if result.failed:
         raise click.exceptions.Exit(1)
 
@@ -346,14 +336,14 @@ def _show_reasons(letters: Any, group: str, as_json: bool) -> None:
         Column("origin_topic", "topic"),
         Column("reason_type", "failed with"),
         Column("reason"),
-        Column("attempts", "attempts at most", align="right"),
+        Column("attempts", "most attempts", align="right"),
         Column("last_ms", "last one", format=output.local_time),
     )
     empty = f"Group {group} has no dead letters like that."
     output.show(Table(columns, [row.asDict() for row in rows], empty=empty), as_json=as_json)
 
 
-# ----------------------------------------------------------------------------------------- report
+# Report
 
 
 @app.command("report")
@@ -387,12 +377,14 @@ def _show_reasons(letters: Any, group: str, as_json: bool) -> None:
     "--from",
     "start",
     metavar="TIME",
-    help="From when: 2026-11-16T14:30, 2h ago.",
+    help="Start: 2026-11-16T14:30, 2h (ago).",
     show_default="1h",
 )
-@option("--until", metavar="TIME", help="Until when.", show_default="now")
-@option("--watch", metavar="DURATION", help="Watch the groups first, such as 1m: lag, latency.")
-@option("--title", default="Penstock report", help="Its heading.")
+@end_option("End.", show_default="now")
+@option(
+    "--watch", metavar="DURATION", help="Watch the groups first, such as 1m, for lag and latency."
+)
+@option("--title", default="Penstock report", help="Heading of the page.")
 @master_option
 @json_flag
 def write_report(
@@ -401,7 +393,7 @@ def write_report(
     topics: tuple[str, ...],
     groups: tuple[str, ...],
     start: str | None,
-    until: str | None,
+    end: str | None,
     watch: str | None,
     title: str,
     master: str | None,
@@ -409,20 +401,15 @@ def write_report(
 ) -> None:
     """One HTML page with plots: throughput, lag, latency, retries, dead letters by reason.
 
-    Lag over time and the latency from producer to consumer are known only if the groups were
-    watched.
+    Lag over time, and latency from producer to consumer, need --watch.
 
     Example: penstock spark report -o report.html --from 2h --watch 30s
     """
-    from penstock.cli.spark_runner import Bars, running_spark
-
-    moments = _moment(start, "--from"), _moment(until, "--until")
+    start_ms = optional_moment_ms(start, option="--from")
+    end_ms = optional_moment_ms(end, option="--to")
     _reach(target)
     stopped = f"Stopped. {file} was not written."
-    with (
-        running_spark("penstock report", master, stopped=stopped) as spark,
-        Bars(quiet=as_json) as bars,
-    ):
+    with _job("report", target, master, as_json=as_json, stopped=stopped) as (spark, common):
         from penstock.spark import report
 
         data = report(
@@ -430,12 +417,11 @@ def write_report(
             file,
             topics=list(topics) or None,
             groups=list(groups) or None,
-            start=moments[0],
-            end=moments[1],
+            start=start_ms,
+            end=end_ms,
             watch=watch,
             title=title,
-            progress=bars,
-            **target.access.as_keywords(),
+            **common,
         )
     if as_json:
         output.print_json({"file": str(file), **_values(data)})
@@ -448,11 +434,8 @@ def write_report(
     )
 
 
-# ----------------------------------------------------------------------------------------- common
-
-
 def _reach(target: Target, group: str | None = None) -> None:
-    """Ask the cluster something: what is wrong with it is better known before Spark starts."""
+    """Contact the cluster, so that an error shows before Spark starts."""
     with target.admin() as admin:
         if group is None:
             admin.cluster()
@@ -461,12 +444,6 @@ def _reach(target: Target, group: str | None = None) -> None:
 
             with guessing_group(admin, group):
                 check_known(admin, group)
-
-
-def _moment(text: str | None, option: str) -> int | None:
-    from penstock.cli.times import moment_ms
-
-    return None if text is None else moment_ms(text, option=option)
 
 
 def _values(result: Any) -> dict[str, object]:

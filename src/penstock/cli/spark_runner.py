@@ -161,5 +161,4 @@ class Bars:
             self._open.close()
             self._what = what
             self._bar = self._open.enter_context(output.progress(total, what, quiet=self._quiet))
-        self._bar.total(total)
-        self._bar.advance(done - self._bar.done)
+        self._bar.update(done, total)

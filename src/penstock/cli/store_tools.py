@@ -1,207 +1,244 @@
-"""``penstock store inspect | verify | export``: look at files, change nothing, need no broker.
-
-What the commands need is imported when they run: ``penstock up`` starts without tables and bars.
-"""
+"""``penstock store inspect | verify | export``: read the files of a store; no broker is needed."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from penstock.cli import output
 from penstock.cli.commands import PATH, Group, Number, argument, option
+from penstock.cli.output import Column, Table
+from penstock.cli.times import end_option, moment_ms
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.store.tools import Exporter, ExportRange
+    from penstock.store.tools import Exporter, ExportRange, Survey, Verification
+
+_T = TypeVar("_T")
 
 app = Group(
     help="Inspect, verify or export the files of a store.\n\n"
-    "Example: penstock store inspect penstock-data",
+    "Example: penstock store inspect penstock-data"
 )
 
 directory_argument = argument(
-    "directory", type=PATH, metavar="DIR", help="A store, or a directory with one for each broker."
+    "directory",
+    type=PATH,
+    metavar="DIR",
+    help="A store, or a directory with one store for each broker.",
 )
-json_option = option("--json", "as_json", is_flag=True, help="Print JSON, one object a store.")
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON, one object per store.")
 
 _LINES_PER_WRITE = 512
+_FILE_COLUMNS = (
+    Column("kind", "files"),
+    Column("count", align="right"),
+    Column("size", "bytes", align="right", format=output.byte_count),
+    Column("file_size", "each", align="right", format=output.byte_count),
+)
+_QUEUE_COLUMNS = (
+    Column("topic"),
+    Column("queue_id", "queue", align="right"),
+    Column("min_offset", "from", align="right"),
+    Column("max_offset", "to", align="right"),
+    Column("count", "messages", align="right"),
+    Column("first_ms", "first", format=output.local_time),
+    Column("last_ms", "last", format=output.local_time),
+)
+
+
+def _examine(directory: Path, what: str, examine: Callable[..., _T]) -> list[_T]:
+    """Examine each store below a directory, with a progress bar."""
+    from penstock.store.tools import find_stores
+
+    results = []
+    for name, root in find_stores(directory):
+        with output.progress(None, f"{what} {name}") as bar:
+            results.append(examine(name, root, progress=bar.update))
+    return results
 
 
 @app.command("inspect")
 @directory_argument
 @json_option
-def inspect_store(
-    directory: Path,
-    as_json: bool,
-) -> None:
-    """What is in a store: files, ranges, topics, queues, and how it was stopped.
+def inspect_store(directory: Path, as_json: bool) -> None:
+    """What a store contains: files, topics, queues, and whether it was stopped cleanly.
 
-    Reads only; the store may be in use, a copy, or Apache RocketMQ's.
+    Only reads. The store may be in use, a copy, or Apache RocketMQ's.
 
     Example: penstock store inspect penstock-data
     """
-    from penstock.cli.store_reports import print_survey, survey_as_json, visible_progress
-    from penstock.store.tools import find_stores, survey
+    from penstock.store.tools import survey
 
-    surveys = []
-    for name, root in find_stores(directory):
-        with visible_progress(f"looking at {name}") as progress:
-            surveys.append(survey(name, root, progress=progress))
-    if as_json:
-        for found in surveys:
-            click.echo(survey_as_json(found))
-    else:
-        for found in surveys:
-            print_survey(found)
+    surveys = _examine(directory, "inspecting", survey)
+    for found in surveys:
+        queues: list[dict[str, Any]] = [{**asdict(q), "count": q.count} for q in found.queues]
+        if as_json:
+            output.print_json_line({**asdict(found), "queues": queues})
+        else:
+            _print_survey(found, queues)
     if any(found.problem for found in surveys):
         raise click.exceptions.Exit(1)
+
+
+def _print_survey(found: Survey, queues: list[dict[str, Any]]) -> None:
+    time, checkpoint = output.local_time, found.checkpoint
+    state = "stopped cleanly" if found.is_clean else "running, or not stopped cleanly"
+    output.say(f"{output.plain(found.name)}  {output.plain(found.root)}")
+    output.say(f"  written by {found.written_by}, {state}")
+    if found.problem is not None:
+        output.say(output.plain(f"  cannot be opened: {found.problem}"))
+    else:
+        output.say(
+            f"  log positions {found.min_position:,} to {found.max_position:,}, "
+            f"stored {time(found.first_ms)} to {time(found.last_ms)}"
+        )
+    output.say(
+        f"  checkpoint: log {time(checkpoint.log_timestamp)}, "
+        f"queues {time(checkpoint.queue_timestamp)}, index {time(checkpoint.index_timestamp)}"
+    )
+    output.show(Table(_FILE_COLUMNS, [asdict(kind) for kind in found.files]), as_json=False)
+    if queues:
+        output.show(Table(_QUEUE_COLUMNS, queues), as_json=False)
+    for line in found.foreign:
+        output.say(f"  {output.plain(line)}")
 
 
 @app.command("verify")
 @directory_argument
 @json_option
-def verify_store(
-    directory: Path,
-    as_json: bool,
-) -> None:
-    """Walk a whole store: checksums of the log, queues and index against the log.
+def verify_store(directory: Path, as_json: bool) -> None:
+    """Verify a whole store: the checksums of the log; queues and index against the log.
 
-    Reports the first damage of each file with its position and ends with code 1 if there is any.
-    What a running or crashed store has not finished yet is no damage: opening it completes that.
+    Reports the first damage of each file with its position, and ends with code 1 if there is any.
+    Work that a running or crashed store has not finished is not damage: opening it completes it.
 
     Example: penstock store verify penstock-data --json
     """
-    from penstock.cli.store_reports import (
-        print_verification,
-        verification_as_json,
-        visible_progress,
-    )
-    from penstock.store.tools import find_stores, verify
+    from penstock.store.tools import verify
 
-    results = []
-    for name, root in find_stores(directory):
-        with visible_progress(f"verifying {name}") as progress:
-            results.append(verify(name, root, progress=progress))
-    if as_json:
-        for result in results:
-            click.echo(verification_as_json(result))
-    else:
-        for result in results:
-            print_verification(result)
+    results = _examine(directory, "verifying", verify)
+    for result in results:
+        if as_json:
+            damages = [damage._asdict() for damage in result.damages]
+            fields = {**asdict(result), "damages": damages, "is_whole": result.is_whole}
+            output.print_json_line(fields)
+        else:
+            _print_verification(result)
     if not all(result.is_whole for result in results):
         raise click.exceptions.Exit(1)
 
 
+def _print_verification(result: Verification) -> None:
+    verdict = "whole" if result.is_whole else "damaged"
+    output.say(output.plain(f"{result.name}  {result.root}: {verdict}"))
+    output.say(
+        f"  {result.records:,} records of {output.byte_count(result.record_bytes)} in "
+        f"{result.segments:,} segments, {result.queue_entries:,} entries in "
+        f"{result.queues:,} queues, {result.index_keys:,} keys in "
+        f"{result.index_files:,} index files"
+    )
+    for note in result.notes:
+        output.say(output.plain(f"  note: {note}"))
+    for damage in result.damages:
+        output.say(output.plain(f"  damage: {damage.file} at {damage.position}: {damage.what}"))
+
+
 @app.command("export")
 @directory_argument
-@option("--topic", multiple=True, help="Only this topic; may be repeated.")
-@option("--from", "start", help="Log position, or store time such as 2026-11-16T01:40.")
-@option("--to", "end", help="The same for the end, which is left out.")
-@option("--limit", type=Number(at_least=0), help="At most so many.")
-@option("--output", "-o", type=PATH, help="File to write instead of stdout.")
-@option("--json", "as_json", is_flag=True, help="JSON lines, which is what is printed anyway.")
+@option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@option(
+    "--from",
+    "start",
+    metavar="WHERE",
+    help="First log position, or store time such as 2026-11-16T01:40.",
+)
+@end_option("End, exclusive: a log position or a store time.", metavar="WHERE")
+@option("--limit", type=Number(at_least=0), help="Maximum number of messages.")
+@option("--output", "-o", "file", type=PATH, help="File to write instead of stdout.")
+@option("--json", "as_json", is_flag=True, help="JSON lines, which is the only format.")
 def export_store(
     directory: Path,
-    topic: tuple[str, ...],
+    topics: tuple[str, ...],
     start: str | None,
     end: str | None,
     limit: int | None,
-    output: Path | None,
+    file: Path | None,
     as_json: bool,
 ) -> None:
-    """Print messages as JSON lines, in the order of the log.
+    """Print messages as JSON lines, in log order.
 
-    Bodies are in base64, opened if they were compressed. Damage is told on stderr and ends with
-    code 1; all that can be read is printed all the same.
+    Bodies are in base64, decompressed. Damage is reported on stderr and ends with code 1, but
+    every readable message is printed.
 
     Example: penstock store export penstock-data --topic orders --from 2026-11-16 --limit 10
     """
-    from penstock.cli.store_reports import visible_progress
-    from penstock.store.tools import Exporter, find_stores
+    from penstock.store.tools import Exporter
 
-    part = _range(start, end, topic)
+    part = _range(start, end, topics)
     damages = []
     left = sys.maxsize if limit is None else limit
-    with _output(output) as stream:
-        for name, root in find_stores(directory):
-            with visible_progress(f"exporting {name}") as progress:
-                exporter = Exporter(root, part, progress=progress)
-                left -= _write_lines(exporter, stream, left)
-            damages += exporter.damages
+    with _opened(file) as stream:
+
+        def export(name: str, root: str, *, progress: Callable[[int, int], None]) -> None:
+            nonlocal left
+            exporter = Exporter(root, part, progress=progress)
+            left -= _write_lines(exporter, stream, left)
+            damages.extend(exporter.damages)
+
+        _examine(directory, "exporting", export)
     for damage in damages:
-        click.echo(f"{damage.file} at {damage.position}: {damage.what}", err=True)
+        output.note(f"{damage.file} at {damage.position}: {damage.what}")
     if damages:
         raise click.exceptions.Exit(1)
 
 
 def _write_lines(exporter: Exporter, stream: IO[bytes], limit: int) -> int:
-    """Write up to ``limit`` messages, many to a call; return how many."""
+    """Write up to ``limit`` messages, many per call; return their number."""
+    import itertools
+
     import orjson
 
-    lines: list[bytes] = []
     count = 0
-    if limit > 0:
-        for message in exporter:
-            lines.append(orjson.dumps(message))
-            count += 1
-            if len(lines) >= _LINES_PER_WRITE:
-                stream.write(b"\n".join(lines) + b"\n")
-                lines.clear()
-            if count >= limit:
-                break
-    if lines:
+    messages = itertools.islice(exporter, limit)
+    while lines := [orjson.dumps(m) for m in itertools.islice(messages, _LINES_PER_WRITE)]:
         stream.write(b"\n".join(lines) + b"\n")
+        count += len(lines)
     return count
 
 
 @contextlib.contextmanager
-def _output(path: Path | None) -> Iterator[IO[bytes]]:
-    if path is not None:
-        try:
-            stream = path.open("wb")
-        except OSError as error:
-            raise InvalidArgument(
-                f"--output {path} cannot be written: {error.strerror}",
-                expected="a file in a directory that exists",
-            ) from error
-        with stream:
-            yield stream
-        return
-    try:
+def _opened(path: Path | None) -> Iterator[IO[bytes]]:
+    if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # Whoever read the output has seen enough, as `| head` does.
-        sys.stderr.close()
-        raise click.exceptions.Exit(0) from None
+        return
+    try:
+        stream = path.open("wb")
+    except OSError as error:
+        raise InvalidArgument(
+            f"--output {path} cannot be written: {error.strerror}",
+            expected="a file in a directory that exists",
+        ) from error
+    with stream:
+        yield stream
 
 
-def _range(start: str | None, end: str | None, topics: Sequence[str]) -> ExportRange:
+def _range(start: str | None, end: str | None, topics: tuple[str, ...]) -> ExportRange:
     from penstock.store.tools import ExportRange
 
     limits: dict[str, int] = {}
     for name, text in (("from", start), ("to", end)):
-        if text is not None:
-            kind, value = _position_or_time(f"--{name}", text)
-            limits[f"{name}_{kind}"] = value
+        if text is None:
+            continue
+        if text.isascii() and text.isdigit():
+            limits[f"{name}_position"] = int(text)
+        else:
+            limits[f"{name}_ms"] = moment_ms(text, option=f"--{name}", also="a log position")
     return ExportRange(topics=topics, **limits)
-
-
-def _position_or_time(option: str, text: str) -> tuple[str, int]:
-    if text.isascii() and text.isdigit():
-        return "position", int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidArgument(
-            f"{option} {text!r}",
-            expected="a log position, or a time such as 2026-11-16T01:40 or 2026-11-16T01:40+01:00",
-        ) from None
-    # Without a zone it is the local time, as people read their clocks.
-    return "ms", int(moment.astimezone(UTC).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""``penstock tail``: look at a topic without being one of its consumers."""
+"""``penstock tail``: read a topic without joining a consumer group."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _QUEUES_NAMED = 8
 @command
 @on_cluster
 @topic_argument
-@option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@option("--follow", "-f", is_flag=True, help="Continue with new messages until Ctrl-C.")
 @option(
     "--last",
     type=Number(at_least=0),
-    help="Begin with so many of the newest.",
+    help="Start with this many of the newest.",
     show_default=str(LAST),
 )
 @option(
     "--from",
     "start",
     metavar="WHERE",
-    help="Begin at earliest, latest, an offset, or a time: 2026-11-16T14:30, 14:30, 10m.",
+    help="Start at first, last, an offset, or a time: 2026-11-16T14:30, 14:30, 10m.",
 )
 @option("--queue", "queue_id", type=Number(at_least=0), help="Only this queue of each broker.")
 @tag_option
 @key_option
 @where_option
-@option("--limit", type=Number(at_least=1), help="Stop after so many.")
+@option("--limit", type=Number(at_least=1), help="Stop after this many.")
 @json_flag
 def tail(
     target: Target,
@@ -61,7 +61,7 @@ def tail(
 ) -> None:
     """Print the newest messages of a topic, or those from a given point.
 
-    No consumer group is joined and none is moved. With --json each message is one line.
+    It joins no consumer group and changes no offset. With --json, one message per line.
 
     Example: penstock tail orders --follow --tag paid --where "json['total'] > 100"
     """
@@ -129,7 +129,7 @@ def _nothing_left(topic: str, held: Mapping[MessageQueue, Stretch]) -> str:
         f"{queue.broker_name}:{queue.queue_id}@{part.end}" for queue, part in sorted(held.items())
     ]
     more = ", ..." if len(ends) > _QUEUES_NAMED else ""
-    return f"Nothing from there on; {topic} ends at {', '.join(ends[:_QUEUES_NAMED])}{more}."
+    return f"Nothing after that; {topic} ends at {', '.join(ends[:_QUEUES_NAMED])}{more}."
 
 
 def _print_line(message: StoredMessage) -> None:
@@ -137,11 +137,11 @@ def _print_line(message: StoredMessage) -> None:
 
 
 def _tell(trouble: PenstockError | None) -> None:
-    """On stderr: a follower waits for servers that went away."""
+    """Say on stderr that it waits for servers, or that they are back."""
     if trouble is None:
-        output.note("It goes on.")
+        output.note("Connected again.")
     else:
-        output.note(output.plain(f"{trouble.what}; waiting until it is back, or Ctrl-C"))
+        output.note(output.plain(f"{trouble.what}; waiting for it; Ctrl-C stops"))
 
 
 def _print_json(message: StoredMessage) -> None:

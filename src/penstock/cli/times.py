@@ -1,4 +1,4 @@
-"""Moments and rates as people type them."""
+"""Times, positions and rates as users type them, and the options that take them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,41 @@ import math
 import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
+from penstock.cli.commands import F, Number, option
 from penstock.errors import InvalidArgument
+from penstock.model.queue_ends import queue_end
 from penstock.runtime.durations import seconds
 
 EARLIEST_MS = 10**11
-"""Numbers below are no epoch milliseconds: they would be before March 1973."""
+"""A smaller number is not a time in epoch milliseconds: it would be before March 1973."""
 
 _EXPECTED = "a time such as 2026-11-16T14:30, 14:30, 10m (ago), or epoch milliseconds"
 
+rate_option = option(
+    "--rate", type=Number(float, at_least=0.001), help="Maximum messages per second."
+)
 
-def moment_ms(text: str, *, option: str, now: float | None = None) -> int:
-    """A moment in epoch milliseconds; without a zone it is local time, as clocks on walls show it.
 
-    ``14:30`` is today, ``90s``, ``10m``, ``2h`` or ``1d`` are so long ago.
+def end_option(help: str, **settings: Any) -> Callable[[F], F]:
+    """``--to``, also accepted as ``--until``: the end of a range, exclusive."""
+    return option("--to", "--until", "end", **{"metavar": "TIME", "help": help, **settings})
+
+
+def moment_ms(text: str, *, option: str, now: float | None = None, also: str = "") -> int:
+    """A time in epoch milliseconds; a time without a zone is local.
+
+    ``14:30`` is today; ``90s``, ``10m``, ``2h`` and ``1d`` are that long ago. ``also`` is what the
+    option accepts besides, for the error.
     """
     stripped = text.strip()
     present = time.time() if now is None else now
+    expected = f"{also}, or {_EXPECTED}" if also else _EXPECTED
+    refused = InvalidArgument(f"{option} {text!r}", expected=expected)
     if stripped.isascii() and stripped.isdigit():
         if int(stripped) < EARLIEST_MS:
-            raise _refused(option, text)
+            raise refused
         return int(stripped)
     try:
         moment = datetime.fromisoformat(stripped)
@@ -42,24 +57,43 @@ def moment_ms(text: str, *, option: str, now: float | None = None) -> int:
         return round(datetime.combine(today, clock).astimezone().timestamp() * 1000)
     duration = stripped.removesuffix("ago").strip().removeprefix("-").strip()
     if duration.replace(".", "", 1).isdecimal():
-        # -5 may be the fifth from the end, five seconds ago or a slip: nobody knows.
-        raise InvalidArgument(f"{option} {text!r} has no unit", expected=_EXPECTED)
+        # -5 may mean the fifth from the end or five seconds ago.
+        raise InvalidArgument(f"{option} {text!r} has no unit", expected=expected)
     try:
         ago = seconds(duration)
     except InvalidArgument:
-        raise _refused(option, text) from None
+        raise refused from None
     return max(0, round((present - ago) * 1000))
 
 
-def _refused(option: str, text: str) -> InvalidArgument:
-    return InvalidArgument(f"{option} {text!r}", expected=_EXPECTED)
+def optional_moment_ms(text: str | None, *, option: str) -> int | None:
+    """`moment_ms` of an option that may be missing."""
+    return None if text is None else moment_ms(text, option=option)
+
+
+def position(text: str, *, option: str) -> str | int | datetime:
+    """A place in a queue: ``"first"``, ``"last"``, an offset, or a time.
+
+    ``earliest`` and ``latest`` are accepted for ``first`` and ``last``.
+    """
+    word = text.strip().lower()
+    if (end := queue_end(word)) is not None:
+        return end
+    if word.isascii() and word.isdigit() and int(word) < EARLIEST_MS:
+        return int(word)
+    also = "first, last, an offset"
+    milliseconds = moment_ms(text, option=option, also=also)
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000).astimezone()
+    except (OverflowError, OSError, ValueError):
+        raise InvalidArgument(f"{option} {text!r}", expected=f"{also}, or {_EXPECTED}") from None
 
 
 class Pacer:
-    """Holds a loop to a rate: the n-th `wait` returns n / rate seconds after the first, or later.
+    """Limits a loop to a rate: the n-th `wait` returns n / rate seconds after the first, or later.
 
-    Time lost is made up for up to one second, so that a slow moment is not a lower rate for good
-    and a long stop is not followed by a flood.
+    Lost time is made up for by at most one second. So a slow moment does not lower the rate
+    for good, and a long pause is not followed by a burst.
     """
 
     def __init__(
@@ -70,7 +104,7 @@ class Pacer:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if rate is not None and (not math.isfinite(rate) or rate <= 0):
-            raise InvalidArgument(f"--rate {rate}", expected="more than 0 messages a second")
+            raise InvalidArgument(f"--rate {rate}", expected="more than 0 messages per second")
         self._step = 0.0 if rate is None else 1.0 / rate
         self._clock = clock
         self._sleep = sleep
@@ -78,7 +112,7 @@ class Pacer:
 
     @property
     def is_limiting(self) -> bool:
-        """Whether there is a rate at all."""
+        """Whether there is a rate."""
         return self._step > 0
 
     def wait(self, count: int = 1) -> None:

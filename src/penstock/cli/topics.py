@@ -10,7 +10,7 @@ import click
 from penstock.cli import output
 from penstock.cli.commands import Group, Number, argument, option
 from penstock.cli.name_completion import complete_topics, guessing_topic, topic_argument
-from penstock.cli.output import Column, Table, json_flag, yes_flag
+from penstock.cli.output import Column, Table, json_flag, names_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.cli.topic_changes import (
     DEFAULT_QUEUES,
@@ -48,12 +48,12 @@ _LIST_COLUMNS = (
 @app.command("list")
 @on_cluster
 @option("--internal", is_flag=True, help="Also system, retry and dead-letter topics.")
-@option("--names", is_flag=True, help="Names alone, one a line: faster.")
+@names_flag
 @json_flag
 def list_topics(
     target: Target,
     internal: bool,
-    names: bool,
+    names_only: bool,
     as_json: bool,
 ) -> None:
     """All topics, with what they hold.
@@ -61,31 +61,17 @@ def list_topics(
     Example: penstock topic list --namesrv 127.0.0.1:9876
     """
     with target.admin() as admin:
-        topics = admin.topics(internal=internal)
-        if names:
-            _print_names(topics, as_json=as_json)
+        names = admin.topics(internal=internal)
+        if names_only:
+            output.show_names(names, as_json=as_json)
             return
-        rows = []
-        with output.progress(len(topics), "asking brokers", quiet=as_json) as bar:
-            for topic in topics:
-                rows.append(_summary(admin, topic))
-                bar.advance()
-    output.show(
-        Table(
+        output.show_summaries(
+            names,
+            lambda name: _summary(admin, name),
             _LIST_COLUMNS,
-            rows,
-            empty="There are no topics yet; make one: penstock topic create NAME",
-        ),
-        as_json=as_json,
-    )
-
-
-def _print_names(names: list[str], *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(names)
-        return
-    for name in names:
-        output.say(output.plain(name))
+            empty="There are no topics yet; create one: penstock topic create NAME",
+            as_json=as_json,
+        )
 
 
 def _summary(admin: Admin, topic: str) -> dict[str, object]:
