@@ -142,8 +142,8 @@ def settings_page() -> str:
         "",
         "Keys for `penstock up --config FILE` and `penstock broker --config FILE`. They are",
         "RocketMQ's, so an existing `broker.conf` loads; unknown keys cause a warning. A running",
-        "broker changes the settings marked as changeable (`penstock cluster config` or `mqadmin`",
-        "`updateBrokerConfig`) until it stops. The name server takes its settings from Python.",
+        "broker changes the settings marked as changeable (`mqadmin updateBrokerConfig`); a change",
+        "lasts until it stops. The name server takes its settings from Python and the command line.",
     ]
     for title, owner in (
         ("Broker", BrokerConfig),

@@ -13,7 +13,7 @@ from tests.support.request_types import REQUESTS
 from tests.support.wire import Wire
 
 from penstock.broker import Broker
-from penstock.broker.handlers.topics import MAX_LIST_BYTES
+from penstock.broker.handlers.table_requests import MAX_LIST_BYTES
 from penstock.broker.tables.clients import MAX_GROUPS_OF_CLIENT
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.codec import encode_body

@@ -1,4 +1,4 @@
-"""The broker: takes messages, keeps them, hands them out."""
+"""The broker: receives, stores and delivers messages."""
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig

@@ -1,4 +1,4 @@
-"""The broker: builds its parts, starts them in order, stops them in reverse."""
+"""The broker: builds its services, starts them in order, stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.broker.state import BrokerState
 from penstock.broker.stats import BrokerStats
 from penstock.broker.storage import Storage
 from penstock.broker.tables.clients import Clients
-from penstock.broker.tables.groups import Groups
+from penstock.broker.tables.groups import GROUPS_FILE, Groups
 from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
@@ -49,10 +49,8 @@ log = logging.getLogger(__name__)
 
 _PORT_TRIES = 50
 _DRAIN_SECONDS = 3.0
-# Brokers that are asked to find a free port must not all look in the same place.
 _ANY_PORT = 0
 
-GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 DELAYS_FILE = "delayOffset.json"
 
@@ -77,7 +75,7 @@ class Broker(Service):
         self._config = config
         self._root = root
         self._delay_levels = DelayLevels(config.message_delay_level)
-        # What the store has to know of the broker is said once, in the broker's own settings.
+        # Settings that the store shares with the broker are taken from the broker.
         self._store_config = dataclasses.replace(
             store_config or StoreConfig(),
             broker_role=SLAVE if config.is_slave else config.broker_role,
@@ -100,14 +98,14 @@ class Broker(Service):
 
     @property
     def state(self) -> BrokerState:
-        """The running broker's parts, for tests and for programs that embed it."""
+        """The parts of the running broker, for tests and for programs that embed it."""
         if self._state is None:
             raise LifecycleError("the broker is not running", hint="await broker.start() first")
         return self._state
 
     @property
     def address(self) -> str:
-        """``ip:port`` that clients are told."""
+        """``ip:port`` that clients connect to."""
         return self.state.address
 
     @property
@@ -159,11 +157,11 @@ class Broker(Service):
             ]
             if not self._config.is_slave:
                 parts.append(state.delay_service)
-            # Before the parts, and therefore after them: nobody changes a table any more.
+            # Registered before the services, so on shutdown it runs after them.
             stack.push_async_callback(state.tables.save_all)
             for part in parts:
                 await stack.enter_async_context(part)
-            # Again, and therefore earlier: clients are served until here, not a part longer.
+            # Registered after the services, so on shutdown clients are served no longer.
             stack.push_async_callback(self._stop_server, server)
             store.on_arrival(state.held.arrived, state.held.queues)
             store.on_arrival(state.delay_service.arrived, state.delay_service.queues)
@@ -184,7 +182,7 @@ class Broker(Service):
 
     def _build(self, server: Server, storage: Storage, stats: BrokerStats, ip: str) -> BrokerState:
         config, clock = self._config, self._clock
-        # A name that clients are told stays a name: it may mean another address to them.
+        # A host name is not resolved: it may have another address for clients.
         host = config.broker_ip1 or ip
         ids = UniqueIds(pack_host(ip, 0)[:-4], os.getpid(), self._random.getrandbits(32))
         tables = SavedTables(clock, self._root / "config", files=self._state_files)
@@ -254,7 +252,7 @@ class Broker(Service):
             self._registration.when_known(done, topics)
 
     async def _load(self, state: BrokerState) -> None:
-        """Read the tables, and bring them in line with what the store really has."""
+        """Load the tables and reconcile them with the store."""
         tables, config = state.tables, self._config
         await tables.add(TOPICS_FILE, load=state.topics.load, dump=state.topics.dump)
         await tables.add(GROUPS_FILE, load=state.groups.load, dump=state.groups.dump)
@@ -263,7 +261,7 @@ class Broker(Service):
             load=state.offsets.load,
             dump=state.offsets.dump,
             period=config.flush_consumer_offset_interval_ms / 1000,
-            # Clients commit for the first time after ten seconds; who saves often wants it sooner.
+            # Clients first commit after ten seconds; with a short interval save earlier.
             first=min(10.0, config.flush_consumer_offset_interval_ms / 500),
         )
         await tables.add(
@@ -272,7 +270,7 @@ class Broker(Service):
             dump=state.delay_service.dump,
             period=config.flush_delay_offset_interval_ms / 1000,
         )
-        # New tables are written once, so that Apache RocketMQ finds them, too.
+        # New tables are written at once, so that Apache RocketMQ finds them, too.
         tables.changed(TOPICS_FILE)
         tables.changed(GROUPS_FILE)
         queues: dict[str, int] = {}
@@ -283,11 +281,11 @@ class Broker(Service):
             if topic in state.topics:
                 continue
             if state.topics.adopt(topic, count):
-                log.warning("topic found in the store only, taken in topic=%s", topic)
+                log.warning("topic found in the store only, added to the table topic=%s", topic)
             else:
-                log.error("queues of no legal topic in the store, left alone name=%a", topic)
+                log.error("store has queues of an illegal topic name, ignored name=%a", topic)
         for moved in state.offsets.clamp(state.storage.max_offset):
-            log.warning("offset beyond the end of its queue pulled back %s", moved)
+            log.warning("offset beyond the end of its queue moved back %s", moved)
         state.delay_service.correct()
         for topic, what in ((HALF_TOPIC, "prepared transactions"), (TIMER_TOPIC, "timer messages")):
             kept = state.storage.max_offset(topic, 0)
@@ -300,7 +298,7 @@ class Broker(Service):
                 )
 
     def _warn_of_role(self) -> None:
-        """Whoever asks for copies should know that there are none."""
+        """Warn about a role that implies replication, which does not exist."""
         config = self._config
         if config.is_slave:
             consequence = "this broker gets no messages from a master and refuses sends"

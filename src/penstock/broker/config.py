@@ -156,7 +156,7 @@ class BrokerConfig:
                 raise ConfigError(
                     f"namesrvAddr (--namesrv) has {address!r}", expected=error.expected
                 ) from error
-        # Both become names of topics.
+        # Both are also names of topics.
         check_topic(self.broker_name)
         check_topic(self.broker_cluster_name)
 

@@ -1,4 +1,4 @@
-"""Where brokers of one machine keep what they have: ``DATA/<broker name>``, one store each."""
+"""The data directory of the brokers on one machine: ``DATA/<broker name>``, one store each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broker_names(first: str, count: int) -> list[str]:
 
 
 def refuse_lost_stores(data: Path, names: Sequence[str]) -> None:
-    """Serving fewer brokers than have data here would hide messages."""
+    """Refuse to run fewer brokers than have stores here: their messages would be missing."""
     # Every store that was ever opened has a lock file.
     found = sorted(path.parent.name for path in data.glob("*/lock"))
     lost = [name for name in found if name not in names]
@@ -31,19 +31,19 @@ def refuse_lost_stores(data: Path, names: Sequence[str]) -> None:
             f"{data} holds the stores of {', '.join(found)}, but only {', '.join(names)} would run",
             expected=f"--brokers {len(found)} (brokers={len(found)} in Python), "
             "or the names of all of them",
-            hint=f"move {data / lost[0]} away if its messages are not wanted",
+            hint=f"move {data / lost[0]} away if its messages are not needed",
         )
 
 
 def make_data_directory(data: Path) -> None:
-    """Create the directory everything is kept in, or say why that cannot be."""
+    """Create the data directory; `StoreError` if it cannot be used."""
     if data.exists() and not data.is_dir():
         raise StoreError(
             f"data directory {data} is a file",
-            expected="a directory, or a name that is free",
+            expected="a directory, or a name that does not exist yet",
         )
     if os.path.isdir(data / "commitlog"):  # noqa: PTH112 - false where it may not be looked at
-        # A broker would keep an empty store inside of it, and nobody would find the messages.
+        # A broker would create an empty store inside it and not find the messages.
         raise StoreError(
             f"{data} is itself the store of one broker",
             expected="a directory with stores in it, each called like its broker",

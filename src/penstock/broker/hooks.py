@@ -1,4 +1,4 @@
-"""What an embedding program may ask to be told of."""
+"""Hooks for programs that embed a broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class SentBack(NamedTuple):
-    """A message that a consumer could not handle."""
+    """A message that a consumer has sent back."""
 
     group: str
     topic: str
@@ -22,7 +22,7 @@ SendBackHook = Callable[[SentBack], None]
 
 
 def call_hooks(hooks: Iterable[SendBackHook], event: SentBack) -> None:
-    """Tell every hook; one that fails changes nothing."""
+    """Call every hook; a failing one is logged and has no effect."""
     for hook in hooks:
         try:
             hook(event)

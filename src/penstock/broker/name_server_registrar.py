@@ -1,13 +1,14 @@
-"""Tells all name servers that this broker lives, and which topics it has.
+"""Registers the broker and its topics with all name servers.
 
-All of it every thirty seconds, and at once what changed: a few topics each by itself, since a name
-server only adds what it is told, and many of them, or whatever else changed, with all the others.
-Changes that come in one burst are told together. Name servers do not talk to each other, so each
-is told, and one that does not answer keeps nobody waiting.
+The whole table is registered every thirty seconds. Changes are sent at once: a few new or changed
+topics one by one, because a name server only adds what a request names; many topics, or any other
+change, with the whole table. The changes of a burst share a request. Name servers do not talk to
+each other, so each gets every registration, and one that does not answer delays nothing.
 
-A topic by itself means something only to a name server that knows the broker. It forgets brokers
-when it ends, or when it closes their connection; so only the connection that carried the whole
-table is used for that. Name servers of 4.x do not even answer the request; they are told all.
+A single topic can be registered only with a name server that knows the broker. A name server
+forgets brokers when it stops or closes their connection, so single topics use only the connection
+that carried the whole table. Name servers of 4.x do not answer requests for single topics and get
+the whole table.
 """
 
 from __future__ import annotations
@@ -42,33 +43,33 @@ _TIMEOUT_SECONDS = 6.0
 _UNREGISTER_SECONDS = 2.0
 # A burst of new topics is one registration more, not one each.
 _BURST_SECONDS = 0.02
-# How long the creation of a topic waits for name servers; they are told again anyway.
+# How long the creation of a topic waits for name servers; the next registration repeats it.
 _KNOWN_SECONDS = 2.0
-# A topic by itself costs both sides about as much as so many in one table.
+# A request for one topic costs both sides about as much as this many topics in a table.
 _TOPICS_PER_REQUEST = 100
 
 
 @dataclass(slots=True, eq=False)
 class _NameServer:
-    """What one name server was told, and what it is still to be told."""
+    """What one name server has been sent, and what it still has to be sent."""
 
     address: str
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    unsaid: set[str] = field(default_factory=set)
-    """Topics that changed since."""
+    unsent: set[str] = field(default_factory=set)
+    """Topics that changed since the last request."""
     needs_all: bool = True
-    """Whether more changed than some topics."""
+    """Whether the whole table has to be sent."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    told_over: Peer | None = None
-    """The connection that it took the whole table over; None if it did not, or is too old to be
-    told of single topics."""
+    connection: Peer | None = None
+    """The connection that carried the whole table; None without one, or if the name server is
+    too old for single topics."""
     next_round: float = 0.0
     ordered: frozenset[str] = frozenset()
-    """The topics it listed as ordered when it was last told everything, and only then lists."""
+    """The topics it listed as ordered in its answer to the last whole table."""
 
 
 class NameServerRegistrar(Service):
-    """The broker's side of its name servers."""
+    """Keeps one broker registered."""
 
     def __init__(
         self,
@@ -99,11 +100,11 @@ class NameServerRegistrar(Service):
         return frozenset(self._registered)
 
     def topic_changed(self, topic: str) -> None:
-        """Tell of a new or changed topic soon; of everything if it is gone, or is none."""
+        """Register a new or changed topic soon; the whole table if the topic is gone."""
         is_there = topic in self._topics
         for name_server in self._name_servers:
             if is_there:
-                name_server.unsaid.add(topic)
+                name_server.unsent.add(topic)
             else:
                 name_server.needs_all = True
             name_server.changed.set()
@@ -111,8 +112,8 @@ class NameServerRegistrar(Service):
     def when_known(self, done: Callable[[], object], topics: Iterable[str] = ()) -> None:
         """Call ``done`` when the name servers know the topics as they are now.
 
-        Of ``topics`` they are told again in any case. Name servers that are down keep nobody
-        waiting, nor does a slow one for long.
+        ``topics`` are sent again in any case. Name servers that cannot be reached are not waited
+        for, and a slow one only for a short time.
         """
         name_servers = [one for one in self._name_servers if one.address in self._registered]
         if not name_servers:
@@ -122,7 +123,7 @@ class NameServerRegistrar(Service):
         countdown.timer = self._clock.call_later(_KNOWN_SECONDS, countdown.finish)
         topics = [topic for topic in topics if topic in self._topics]
         for name_server in name_servers:
-            name_server.unsaid.update(topics)
+            name_server.unsent.update(topics)
             name_server.waiting.append(countdown.count)
             name_server.changed.set()
 
@@ -138,7 +139,7 @@ class NameServerRegistrar(Service):
                     ready()
                     for name_server in self._name_servers:
                         group.create_task(self._keep_registered(pool, name_server))
-                    # Also a broker without a name server lives until it is stopped.
+                    # A broker without a name server runs until it is stopped, too.
                     await asyncio.get_running_loop().create_future()
             finally:
                 await asyncio.shield(self._unregister_everywhere(pool))
@@ -153,39 +154,39 @@ class NameServerRegistrar(Service):
                 await changed.wait()
             finally:
                 timer.cancel()
-            # A first change is told at once: a send that made a topic waits for it.
+            # The first change is sent at once: a send that created a topic waits for it.
             await self._clock.sleep(max(0.0, earliest - self._clock.monotonic()))
             earliest = self._clock.monotonic() + _BURST_SECONDS
             changed.clear()
             waiting, name_server.waiting = name_server.waiting, []
             try:
-                if not await self._tell_topics(pool, name_server):
+                if not await self._send_topics(pool, name_server):
                     await self._register(pool, name_server)
             finally:
                 for known in waiting:
                     known()
 
-    async def _tell_topics(self, pool: Pool, name_server: _NameServer) -> bool:
-        """Tell of topics that changed, each by itself; False if that is not the way."""
-        unsaid, peer = name_server.unsaid, name_server.told_over
+    async def _send_topics(self, pool: Pool, name_server: _NameServer) -> bool:
+        """Send changed topics one by one; False if the whole table has to be sent."""
+        unsent, peer = name_server.unsent, name_server.connection
         if (
-            not unsaid
+            not unsent
             or name_server.needs_all
-            or not unsaid.isdisjoint(name_server.ordered)
-            or len(unsaid) > 1 + len(self._topics) // _TOPICS_PER_REQUEST
+            or not unsent.isdisjoint(name_server.ordered)
+            or len(unsent) > 1 + len(self._topics) // _TOPICS_PER_REQUEST
             or self._clock.monotonic() >= name_server.next_round
             or peer is None
             or peer is not pool.find(name_server.address)
             or self._config.broker_id != MASTER_ID
         ):
             return False
-        name_server.unsaid = set()
+        name_server.unsent = set()
         try:
             answers = await asyncio.gather(
-                *(peer.request(one, _KNOWN_SECONDS) for one in self._topic_commands(unsaid))
+                *(peer.request(one, _KNOWN_SECONDS) for one in self._topic_commands(unsent))
             )
         except PenstockError as error:
-            log.info("topics not told name_server=%s error=%s", name_server.address, error)
+            log.info("topics not registered name_server=%s error=%s", name_server.address, error)
             return False
         return all(answer.code == ResponseCode.SUCCESS for answer in answers)
 
@@ -227,7 +228,7 @@ class NameServerRegistrar(Service):
         )
 
     def _table(self) -> TopicConfigTable:
-        """The topics, with no more permissions than the broker has at the moment."""
+        """The topics, with no more permissions than the broker has now."""
         table = self._topics.table()
         allowed = self._permission() | INHERIT
         if allowed & READ and allowed & WRITE:
@@ -239,9 +240,9 @@ class NameServerRegistrar(Service):
         return TopicConfigTable(masked, table.data_version)
 
     async def _register(self, pool: Pool, to: _NameServer) -> None:
-        """Tell a name server everything."""
+        """Send the whole table to a name server."""
         name_server = to.address
-        to.unsaid, to.needs_all, to.told_over = set(), False, None
+        to.unsent, to.needs_all, to.connection = set(), False, None
         to.next_round = self._clock.monotonic() + self._config.register_period_seconds
         try:
             answer = await pool.request(name_server, self._command(), _TIMEOUT_SECONDS)
@@ -254,13 +255,13 @@ class NameServerRegistrar(Service):
         except PenstockError as error:
             self._registered.discard(name_server)
             if name_server not in self._failing:
-                # Once per outage: the next thirty seconds bring the same line again.
+                # Once per outage: every further attempt would log the same line.
                 self._failing.add(name_server)
                 log.warning("not registered name_server=%s error=%s", name_server, error)
             return
         self._registered.add(name_server)
         if answer.version >= V5_0_0:
-            to.told_over = pool.find(name_server)
+            to.connection = pool.find(name_server)
         if name_server in self._failing:
             self._failing.discard(name_server)
             log.info("registered again name_server=%s", name_server)
@@ -290,7 +291,7 @@ class NameServerRegistrar(Service):
 
 
 class _Countdown:
-    """Calls ``done`` once: when it was counted down, or when time is up."""
+    """Calls ``done`` once: when the count reaches 0 or the time is up."""
 
     __slots__ = ("_done", "_left", "timer")
 

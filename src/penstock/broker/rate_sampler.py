@@ -1,6 +1,6 @@
-"""Looks at the broker's counters from time to time, so that rates can be told.
+"""Samples the counters of the broker, from which rates are computed.
 
-every second     the store's totals        putTps and its kin over 10 s, 1 min, 10 min
+every second     the store's totals        putTps and others over 10 s, 1 min, 10 min
 every 10 s       each counter              RocketMQ's statistics over a minute, hour and day
 at midnight      what went in and out      the totals of today and yesterday
 """
@@ -26,10 +26,10 @@ _HOUR_TICKS: Final = 60
 _DAY_TICKS: Final = 360
 
 MAX_QUEUES: Final = 4000
-"""Single queues whose samples are kept, a kilobyte each; more are counted, but show no rates."""
+"""Queues that are sampled, at a kilobyte each; further ones are counted without rates."""
 
 _NUMS, _SIZE = "_NUMS", "_SIZE"
-# Times are asked for with the queue in front, messages with the topic in front.
+# Keys of latencies begin with the queue, keys of counts with the topic.
 _LATENCIES: Final = {"TOPIC_PUT_LATENCY": "QUEUE_PUT", "GROUP_GET_LATENCY": "QUEUE_GET"}
 
 
@@ -52,7 +52,7 @@ class DayTotals(NamedTuple):
 
 
 class _Series:
-    """A counter's samples: of its messages, of their bytes and, of a queue, of the time."""
+    """The samples of a counter: messages, bytes and, for a queue, time."""
 
     __slots__ = ("counter", "latency", "nums", "size")
 
@@ -79,7 +79,7 @@ class _Series:
 
 
 class RateSampler(Service):
-    """The samples of one broker."""
+    """Samples the counters of one broker."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RateSampler(Service):
         self._day = day_of(clock.time())
         self._mornings = {"put": (0, 0), "get": (0, 0)}
 
-    # Being asked
+    # Reading
 
     def find(self, name: str, key: str) -> StatsItem | None:
         """A statistic by RocketMQ's name (TOPIC_PUT_NUMS) and key; None: never counted."""
@@ -114,7 +114,7 @@ class RateSampler(Service):
             return None
         series = self._series.get((base, key))
         if series is None:
-            # Counted, but not sampled yet, is known; and is no long walk: somebody asked.
+            # A counter that has not been sampled yet exists, too.
             counted = itertools.chain(self._stats.named(self._cluster), self._stats.named_queues())
             return StatsItem() if (base, key) in ((one, of) for one, of, _ in counted) else None
         if name in _LATENCIES:
@@ -122,17 +122,17 @@ class RateSampler(Service):
         return series.nums if suffix == _NUMS else series.size
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Messages a second that a group took of a topic in the last minute."""
+        """Messages per second that a group received from a topic in the last minute."""
         series = self._series.get(("GROUP_GET", f"{topic}@{group}"))
         return 0.0 if series is None else series.nums.minute().tps
 
     def topic_put_tps(self, topic: str) -> float:
-        """Messages a second that came to a topic in the last minute."""
+        """Messages per second that a topic received in the last minute."""
         series = self._series.get(("TOPIC_PUT", topic))
         return 0.0 if series is None else series.nums.minute().tps
 
     def rates(self, field: str) -> list[float]:
-        """What the store did a second over the last 10 s, minute and 10 minutes."""
+        """The rate of a total of the store over the last 10 s, minute and 10 minutes."""
         latest = self._totals_now()
         return [self._rate(latest, field, span) for span in RATE_SPANS]
 
@@ -164,7 +164,7 @@ class RateSampler(Service):
         ticks_per_sample = round(SAMPLE_SECONDS)
         due = self._clock.monotonic()
         while True:
-            # Against fixed moments: the time a sample takes must not add up.
+            # At fixed times, so that the duration of samples does not add up.
             due += 1.0
             await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
             self._ticks += 1
@@ -203,7 +203,7 @@ class RateSampler(Service):
             series.sample(now, ticks)
             live[name, key] = series
             if number % _PER_TURN == 0:
-                # Ten thousand topics must not keep everybody else waiting.
+                # Ten thousand topics must not block the loop.
                 await asyncio.sleep(0)
-        # What was deleted meanwhile is no longer named, and so forgotten here.
+        # Drops the series of counters that no longer exist.
         self._series = live

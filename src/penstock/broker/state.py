@@ -1,4 +1,4 @@
-"""What handlers may touch, in one place."""
+"""The parts of a broker that handlers use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.runtime.saved_tables import SavedTables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """The parts of one broker; each has its own owner, and this owns none."""
+    """The parts of one broker; the broker owns them."""
 
     settings: Settings
     clock: Clock
@@ -47,27 +47,27 @@ class BrokerState:
     delay_service: DelayService
     delay_levels: DelayLevels
     address: str
-    """``ip:port`` that clients are told."""
+    """``ip:port`` that clients connect to."""
     store_host: bytes
     """The same, packed, as records carry it."""
     started_ms: int
     when_topics_known: Callable[[Callable[[], object], Collection[str]], None]
-    """Calls back when the name servers know the topics as they are now; told of some again."""
+    """Calls back when the name servers know the current topics; sends the given ones again."""
     random_below: Callable[[int], int]
     """A number from 0 up to, but not including, the argument."""
     send_back_hooks: list[SendBackHook] = field(default_factory=list)
 
     @property
     def config(self) -> BrokerConfig:
-        """The broker's settings as they are at the moment; some change while it runs."""
+        """The current settings of the broker; some change while it runs."""
         return self.settings.broker
 
     def apply_settings(self, settings: Settings) -> None:
-        """Tell the parts that keep a setting of their own; the others look at `config`."""
+        """Pass changed settings to the parts that keep a copy; the others read `config`."""
         self.groups.auto_create = settings.broker.auto_create_subscription_group
         self.topics.auto_create = settings.broker.auto_create_topic_enable
         if self.topics.auto_create and DEFAULT_TOPIC not in self.topics:
             self.topics.put(template_topic(settings.broker.default_topic_queue_nums))
         self.storage.store.reconfigure(settings.store)
-        # Name servers are told what clients may do here, and that may be what changed.
+        # Name servers know the permissions of the broker, which may have changed.
         self.topics.touch()

@@ -1,8 +1,8 @@
-"""What the broker counts: messages in and out, by queue, topic and group.
+"""Counters of the broker: messages stored and delivered, by queue, topic and group.
 
-Counting happens on the hot paths, so it is done once, for the queue: two look-ups and three
-additions. Everything that is worked out of the numbers (topics, totals, rates, averages, days) is
-worked out when somebody asks, of samples that `rate_sampler` takes.
+Counting is on the hot paths, so it is done only per queue: two look-ups and three additions.
+Sums of topics and totals are computed on request, rates and averages from the samples of
+`rate_sampler`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 
 class Counter:
-    """A number of messages, their bytes, and in how many goes they came."""
+    """A number of messages, their bytes, and the number of calls."""
 
     __slots__ = ("calls", "count", "size")
 
@@ -21,13 +21,13 @@ class Counter:
         self.calls = 0
 
     def add(self, other: Counter) -> None:
-        """Count what another one counted."""
+        """Add the numbers of another counter."""
         self.count += other.count
         self.size += other.size
         self.calls += other.calls
 
     def become_sum_of(self, parts: Iterable[Counter]) -> Counter:
-        """Count what the parts did; itself, since whoever samples knows counters by identity."""
+        """Take the sums of ``parts``; the object stays, because samples are kept per counter."""
         self.count = self.size = self.calls = 0
         for part in parts:
             self.add(part)
@@ -35,7 +35,7 @@ class Counter:
 
 
 class QueueCounter(Counter):
-    """What went through one queue, and how long some of it took."""
+    """The counter of one queue, with the time that some of its calls took."""
 
     __slots__ = ("seconds", "timed")
 
@@ -43,16 +43,16 @@ class QueueCounter(Counter):
         super().__init__()
         self.seconds = 0.0
         self.timed = 0
-        """How many goes ``seconds`` is the sum of."""
+        """The number of calls whose time is in ``seconds``."""
 
     def took(self, seconds: float) -> None:
-        """One go was timed."""
+        """Add the time of one call."""
         self.seconds += seconds
         self.timed += 1
 
 
 class _Flow:
-    """Counters by queue under one key, and their sums."""
+    """The counters of the queues of a topic, and their sum."""
 
     __slots__ = ("queues", "total")
 
@@ -69,13 +69,13 @@ class BrokerStats:
 
     def __init__(self) -> None:
         self._puts: dict[str, _Flow] = {}
-        """By topic: what was stored."""
+        """By topic: stored messages."""
         self._gets: dict[tuple[str, str], _Flow] = {}
-        """By topic and group: what was handed to consumers."""
+        """By topic and group: messages delivered to consumers."""
         self.sent_backs: dict[tuple[str, str], Counter] = {}
-        """By topic and group: what consumers could not handle."""
+        """By topic and group: messages that consumers sent back."""
         self.dead_letters: dict[str, Counter] = {}
-        """By group: what was given up."""
+        """By group: dead letters."""
         self._put_total = Counter()
         self._get_total = Counter()
         self._gone_puts = Counter()
@@ -84,7 +84,7 @@ class BrokerStats:
     # Counting
 
     def put(self, topic: str, queue_id: int, size: int, count: int = 1) -> None:
-        """Messages were stored."""
+        """Count stored messages."""
         try:
             counter = self._puts[topic].queues[queue_id]
         except KeyError:
@@ -94,11 +94,11 @@ class BrokerStats:
         counter.calls += 1
 
     def queue_puts(self, topic: str, queue_id: int) -> QueueCounter:
-        """What was stored in a queue, to be counted on until the topic is gone."""
+        """The counter of messages stored in a queue; valid until the topic is deleted."""
         return self._new_put(topic, queue_id)
 
     def put_took(self, topic: str, queue_id: int, seconds: float) -> None:
-        """From the moment a message was taken in until it may be acknowledged."""
+        """Add the time from the append of a message to its acknowledgement."""
         flow = self._puts.get(topic)
         counter = None if flow is None else flow.queues.get(queue_id)
         if counter is not None:
@@ -107,7 +107,7 @@ class BrokerStats:
     def get(
         self, group: str, topic: str, queue_id: int, count: int, size: int, seconds: float | None
     ) -> None:
-        """Messages were handed to a consumer; finding them took so long, if that was timed."""
+        """Count delivered messages; ``seconds`` is the time of the read if it was measured."""
         try:
             counter = self._gets[topic, group].queues[queue_id]
         except KeyError:
@@ -127,37 +127,36 @@ class BrokerStats:
         return flow.queues.setdefault(queue_id, QueueCounter())
 
     def sent_back(self, group: str, topic: str) -> None:
-        """A consumer could not handle a message."""
+        """Count a message that a consumer sent back."""
         _count(self.sent_backs.setdefault((topic, group), Counter()))
 
     def dead_letter(self, group: str) -> None:
-        """A message was given up."""
+        """Count a dead letter."""
         _count(self.dead_letters.setdefault(group, Counter()))
 
-    # For everybody who reads the numbers
+    # Reading
 
     def puts_of(self, topic: str) -> Counter:
-        """What was stored in a topic."""
+        """The messages stored in a topic."""
         flow = self._puts.get(topic)
         return Counter() if flow is None else flow.summed()
 
     @property
     def put_total(self) -> Counter:
-        """Everything that was stored since the start."""
+        """All messages stored since the start."""
         total = self._put_total.become_sum_of(f.summed() for f in self._puts.values())
         total.add(self._gone_puts)
         return total
 
     @property
     def get_total(self) -> Counter:
-        """Everything that was handed to consumers since the start."""
+        """All messages delivered since the start."""
         total = self._get_total.become_sum_of(f.summed() for f in self._gets.values())
         total.add(self._gone_gets)
         return total
 
     def named(self, cluster: str) -> Iterator[tuple[str, str, Counter]]:
-        """Counters of topics, groups and the broker with RocketMQ's names for them and their
-        keys; sizes are named apart."""
+        """The counters of topics, groups and the broker with RocketMQ's names and keys."""
         for topic, flow in self._puts.items():
             yield "TOPIC_PUT", topic, flow.summed()
         for (topic, group), flow in self._gets.items():
@@ -170,7 +169,7 @@ class BrokerStats:
         yield "BROKER_GET", cluster, self.get_total
 
     def named_queues(self) -> Iterator[tuple[str, str, QueueCounter]]:
-        """The same for single queues."""
+        """The counters of queues with RocketMQ's names and keys."""
         for topic, flow in self._puts.items():
             for queue_id, counter in flow.queues.items():
                 yield "QUEUE_PUT", f"{topic}@{queue_id}", counter
@@ -178,10 +177,10 @@ class BrokerStats:
             for queue_id, counter in flow.queues.items():
                 yield "QUEUE_GET", f"{topic}@{queue_id}@{group}", counter
 
-    # Forgetting
+    # Removing
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is gone."""
+        """Remove the counters of a deleted topic; the totals keep its numbers."""
         flow = self._puts.pop(topic, None)
         if flow is not None:
             self._gone_puts.add(flow.summed())
@@ -190,7 +189,7 @@ class BrokerStats:
             del self.sent_backs[key]
 
     def forget_group(self, group: str) -> None:
-        """A group is gone."""
+        """Remove the counters of a deleted group; the totals keep its numbers."""
         self.dead_letters.pop(group, None)
         self._forget_gets([key for key in self._gets if key[1] == group])
         for key in [key for key in self.sent_backs if key[1] == group]:

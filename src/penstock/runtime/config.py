@@ -105,11 +105,11 @@ class Setting:
             return "one of " + ", ".join(str(member.value) for member in self.kind)
         text = _WORDS[self.kind]
         if self.least is not None and self.most is not None:
-            text += f" from {self.least:g} to {self.most:g}"
+            text += f" from {_shown(self.least)} to {_shown(self.most)}"
         elif self.least is not None:
-            text += f" of {self.least:g} or more"
+            text += f" of {_shown(self.least)} or more"
         elif self.most is not None:
-            text += f" of {self.most:g} or less"
+            text += f" of {_shown(self.most)} or less"
         return text + (f" ({self.unit})" if self.unit else "")
 
     def parse(self, text: str) -> Any:
@@ -296,6 +296,10 @@ def _scalar(annotation: Any) -> tuple[type, bool]:
     (kind,) = (kind for kind in kinds if kind is not type(None))
     assert kind in _WORDS or issubclass(kind, Enum), "a type that text can be converted to"
     return kind, is_optional
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
 
 
 def _camel_case(name: str) -> str:

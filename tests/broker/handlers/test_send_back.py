@@ -451,7 +451,7 @@ async def test_send_backs_and_dead_letters_are_counted(
         await send_back(wire, "g", position, level=-1)
         assert stats.sent_backs["T", "g"].count == 2
         assert stats.dead_letters["g"].count == 1
-    [line] = [r.getMessage() for r in caplog.records if "message given up" in r.getMessage()]
+    [line] = [r.getMessage() for r in caplog.records if "dead letter stored" in r.getMessage()]
     assert "group=g" in line
     assert "THE-ID" in line
 

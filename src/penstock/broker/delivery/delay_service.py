@@ -1,9 +1,9 @@
 """Delivers delayed messages when they are due.
 
-The schedule topic has one queue a level, and within a level messages fall due in the order they
-came: so each level is one position in one queue, and its next message tells when to look again. A
-level without messages is not looked at until one arrives. Progress is saved every ten seconds;
-after a crash what was delivered since is delivered again.
+The schedule topic has one queue per level, and the messages of a level fall due in the order of the
+queue. So the progress of a level is one offset, and its next message determines when to check
+again; an empty level is not checked before a message arrives. Progress is saved every ten seconds;
+after a crash, messages delivered since then are delivered again.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MOVES_PER_VERSION = 200
 
 
 class DelayService(Service):
-    """Moves due messages from the schedule topic to where they were meant to go."""
+    """Moves due messages from the schedule topic to their own topics."""
 
     TICK = 0.1
-    """Before a level is tried again that failed, or has more to deliver."""
+    """Delay before a level is tried again after a failure, or has more to deliver."""
     LONGEST = 5.0
     """The longest sleep while messages wait: the wall clock may be set forward."""
     FIRST = 1.0
@@ -56,12 +56,12 @@ class DelayService(Service):
         self._clock = clock
         self._changed = changed
         self._topics = topics
-        self._told_deleted: set[str] = set()
+        self._logged_deleted: set[str] = set()
         self._positions: dict[int, int] = {}
         self._is_failing = False
         self._busy_levels: set[int] = set(range(1, levels.max_level + 1))
         self.queues = frozenset((SCHEDULE_TOPIC, level - 1) for level in self._busy_levels)
-        """Where messages arrive that wait for their time."""
+        """The queues of the schedule topic."""
         self._woken = asyncio.Event()
         self._version = DataVersion(0, clock.time_ms(), 0)
         self._moves = 0
@@ -69,7 +69,7 @@ class DelayService(Service):
     # Progress
 
     def load(self, data: bytes) -> None:
-        """Take over ``delayOffset.json``; 4.9 wrote it without a version."""
+        """Load ``delayOffset.json``; 4.9 wrote it without a version."""
         table = decode_body(DelayOffsetTable, data)
         self._positions = dict(table.offset_table)
         self._version = table.data_version or self._version
@@ -83,7 +83,7 @@ class DelayService(Service):
         return DelayOffsetTable(dict(sorted(self._positions.items())), self._version)
 
     def correct(self) -> None:
-        """Bring saved positions into what the store has."""
+        """Move saved offsets into the range of the queues."""
         for level in range(1, self._levels.max_level + 1):
             low = self._storage.min_offset(SCHEDULE_TOPIC, level - 1)
             high = self._storage.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -107,10 +107,6 @@ class DelayService(Service):
         }
         return {level: (self._position(level), end) for level, end in ends.items() if end}
 
-    def waiting(self) -> int:
-        """How many messages are delayed at the moment."""
-        return sum(max(0, end - position) for position, end in self.progress().values())
-
     # Delivery
 
     def arrived(
@@ -122,8 +118,8 @@ class DelayService(Service):
         store_timestamp: int,
         properties: bytes,
     ) -> None:
-        """A message can be read; called by the store."""
-        # In a level with others before it, it is not the next one to fall due.
+        """Check the level of a new message; called by the store."""
+        # In a level that has messages it is not the next one to fall due.
         if topic == SCHEDULE_TOPIC and queue_id + 1 not in self._busy_levels:
             self._busy_levels.add(queue_id + 1)
             self._woken.set()
@@ -136,7 +132,7 @@ class DelayService(Service):
             await self._sleep(self._deliver())
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Sleep so long, or until a level gets its first message."""
+        """Sleep for ``seconds``, or until an empty level gets a message."""
         timer = None if seconds is None else self._clock.call_later(seconds, self._woken.set)
         try:
             await self._woken.wait()
@@ -148,7 +144,7 @@ class DelayService(Service):
         return self._positions.get(level, 0)
 
     def _deliver(self) -> float | None:
-        """Deliver what is due; return when to look again, None: not before a message arrives."""
+        """Deliver due messages; return the seconds until the next check, None if empty."""
         waits: list[float] = []
         for level in sorted(self._busy_levels):
             wait = self._deliver_level(level)
@@ -159,8 +155,8 @@ class DelayService(Service):
         return min(waits, default=None)
 
     def _deliver_level(self, level: int) -> float | None:
-        """The same for one level."""
-        # Bounded, so that a backlog of delayed messages does not stop everything else.
+        """`_deliver` for one level."""
+        # Bounded, so that a backlog of delayed messages does not block the loop.
         for _ in range(_MAX_STEPS):
             before = self._position(level)
             if before >= self._storage.max_offset(SCHEDULE_TOPIC, level - 1):
@@ -169,7 +165,7 @@ class DelayService(Service):
                 wait = self._deliver_step(level, before)
             except StoreError as error:
                 if not self._is_failing:
-                    # Once: the next try is a tenth of a second away.
+                    # Logged once: the next attempt follows in a tenth of a second.
                     self._is_failing = True
                     log.error("delayed messages not delivered, tried again error=%s", error)
                 return self.TICK
@@ -187,7 +183,7 @@ class DelayService(Service):
         self._changed()
 
     def _deliver_step(self, level: int, position: int) -> float | None:
-        """Deliver what is due of the next few messages; how long the rest must wait, None: not."""
+        """Deliver the due ones of the next messages; return how long the others have to wait."""
         result = self._storage.read(SCHEDULE_TOPIC, level - 1, position, max_count=_PER_STEP)
         if result.status is not ReadStatus.FOUND:
             if result.next_offset > position:
@@ -203,7 +199,7 @@ class DelayService(Service):
     def _append_due(
         self, level: int, position: int, result: ReadResult
     ) -> tuple[int, float | None]:
-        """Append what is due; the position behind it, and how long the next one must wait."""
+        """Append due messages; return the offset after them and the wait for the next one."""
         now = self._clock.time_ms()
         for view in _records(result.slices):
             try:
@@ -214,7 +210,7 @@ class DelayService(Service):
                 continue
             position = record.queue_offset
             when = self._levels.delivery_time_ms(level, record.store_timestamp)
-            # A clock that was set back must not make messages wait longer than their level.
+            # After the clock was set back, messages must not wait longer than their level.
             if when > now and when - now <= self._levels.delay_ms(level):
                 return position, min((when - now) / 1000, self.LONGEST)
             self._append(record)
@@ -231,15 +227,15 @@ class DelayService(Service):
         try:
             self._storage.append(draft)
         except IllegalMessage as error:
-            # Another program's store may hold what this one does not take: it must not be in the
-            # way of all that follow.
+            # The store of another program may hold messages that this one refuses; they must not
+            # block all that follow.
             log.error("delayed message skipped position=%d error=%s", record.log_position, error)
 
     def _is_deleted(self, topic: str, log_position: int) -> bool:
-        """Whether a message was sent to a topic that is gone: delivery would bring the topic back.
+        """Whether the topic of a message was deleted: delivery would create it again.
 
-        To be missing in the table is not enough: a topic that a send had just made may be missing
-        after a crash, and what was acknowledged is delivered.
+        A topic that is missing in the table need not have been deleted: after a crash the table
+        may lack a topic that a send had just created, and acknowledged messages are delivered.
         """
         if (
             topic in self._topics
@@ -247,8 +243,8 @@ class DelayService(Service):
             or not self._storage.store.was_deleted_since(topic, log_position)
         ):
             return False
-        if topic not in self._told_deleted:
-            self._told_deleted.add(topic)
+        if topic not in self._logged_deleted:
+            self._logged_deleted.add(topic)
             log.warning("delayed messages of a deleted topic skipped topic=%s", topic)
         return True
 

@@ -1,8 +1,8 @@
-"""From a subscription to the question whether a message passes.
+"""Filters of subscriptions: by tag or by SQL92.
 
-Tags are decided by the 32-bit code in the queue entry alone; consumers check the text again. SQL92
-needs the properties, so the record is looked at. The filter is always made from the expression:
-some clients send codes that are wrong.
+Tags are compared by the 32-bit code in the queue entry only; consumers compare the text. SQL92
+needs the properties of the record. The filter is always compiled from the expression, because some
+clients send wrong codes.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from penstock.store import RecordTest
 log = logging.getLogger(__name__)
 
 _CACHED = 1024
-# Longer expressions are compiled each time: a cache of them would be a stranger's to fill.
+# Longer expressions are not cached: a remote client could exhaust memory with them.
 _CACHED_CHARACTERS = 2048
 
 
 class Filter(NamedTuple):
-    """What a pull lets through: by tag code, by properties, or everything when both are None."""
+    """What a pull accepts: by tag code, by properties, or everything when both are None."""
 
     codes: frozenset[int] | None = None
     takes: Callable[[bytes], bool] | None = None
     steps: int = 1
-    """How much work ``takes`` is, as the store counts it."""
+    """The cost of ``takes``, in steps as the store counts them."""
 
     @property
     def of_record(self) -> frozenset[int] | RecordTest | None:
-        """The same question as the store asks it, about a tags code and a stored record."""
+        """The filter as the store applies it, to a tags code and a stored record."""
         takes = self.takes
         if takes is None:
             return self.codes
@@ -61,27 +61,27 @@ EVERYTHING = Filter()
 
 
 class Filters:
-    """Compiled expressions, the most recent ones kept."""
+    """Compiles expressions and caches the most recent ones."""
 
     def __init__(self) -> None:
         self._cached = functools.lru_cache(_CACHED)(_compile)
 
     def compile(self, expression: str, expression_type: str) -> Filter:
-        """The filter of an expression; `SubscriptionIllegal` if it has no meaning."""
+        """The filter of an expression; `SubscriptionIllegal` if it does not compile."""
         compiled = self._cached if len(expression) <= _CACHED_CHARACTERS else _compile
         return compiled(expression, expression_type)
 
     def of_pull(self, expression: str, expression_type: str) -> Filter:
-        """The same for a running pull: RocketMQ delivers unfiltered what it cannot compile.
+        """The filter of a running pull: without a filter if SQL92 does not compile, as in RocketMQ.
 
-        A consumer learns that its expression is wrong when it starts (CHECK_CLIENT_CONFIG).
+        The error is reported when the consumer starts (CHECK_CLIENT_CONFIG).
         """
         try:
             return self.compile(expression, expression_type)
         except SubscriptionIllegal as error:
             if expression_type != SQL92:
                 raise
-            log.debug("filter does not compile, everything passes error=%s", error)
+            log.debug("filter does not compile, all messages pass error=%s", error)
             return EVERYTHING
 
 

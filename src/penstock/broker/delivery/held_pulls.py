@@ -1,12 +1,12 @@
 """Pulls that found nothing and wait for a message: long polling.
 
-A held pull is answered once: when a message arrives that its filter takes, when its time is up, or
-when somebody asks to wake everything (a reset of offsets, a deleted topic). Answering means running
-the pull again without holding it, which is the job of the ``answer`` it brought along.
+A held pull is answered once: when a message arrives that its filter accepts, when its time is up,
+or when its queue is woken (a reset of offsets, a deleted topic). Answering means running the pull
+again without holding it, which its ``answer`` does.
 
 RocketMQ notices the end of a hold only in a scan every five seconds; here it ends within one TICK.
-The scan is kept for what else it does: a pull that messages went past, none of them for its filter,
-is answered, so that its consumer does not read them again.
+The scan is kept for its other purpose: a pull whose filter rejected all new messages is answered,
+so that its consumer does not read them again.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _Key = TypeVar("_Key", bound=Hashable)
 MAX_HELD = 1 << 18
 """Pulls held by a broker, each some 700 bytes."""
 MAX_HELD_AT_QUEUE = 1 << 14
-"""One message may answer all of them in one go: two tenths of a second, and nobody has so many."""
-# So many answered pulls may stay in the heap before it is worth rebuilding.
+"""One message may answer all of them at once, which takes 0.2 s; more than any group needs."""
+# The heap is rebuilt when it has this many answered pulls.
 _SPARE_DEADLINES = 1024
 
 
 class HeldPull:
     """One waiting pull.
 
-    ``matches`` is None when the pull takes every message; else it is asked with the tags code
+    ``matches`` is None when the pull accepts every message; else it is called with the tags code
     and the properties of each message that arrives.
     """
 
@@ -89,13 +89,13 @@ class HeldPulls(Service):
         max_held: int = MAX_HELD,
         max_held_at_queue: int = MAX_HELD_AT_QUEUE,
     ) -> None:
-        """``end_of`` tells the offset behind the last message of a queue."""
+        """``end_of`` returns the offset after the last message of a queue."""
         super().__init__()
         self._clock = clock
         self._end_of = end_of
         self._max_held = max_held
         self._max_held_at_queue = max_held_at_queue
-        # Dicts stand in for ordered sets: first come, first answered, and removal costs no search.
+        # Dicts are used as ordered sets: answers keep their order, and removal is cheap.
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, dict[HeldPull, None]] = {}
         self._by_deadline: list[tuple[float, int, HeldPull]] = []
@@ -104,14 +104,14 @@ class HeldPulls(Service):
         self._woken = asyncio.Event()
         self._wake_at = math.inf
         self.is_released = False
-        """Whether pulls are held no more."""
+        """Whether pulls are no longer held."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def queues(self) -> KeysView[QueueKey]:
-        """The queues that pulls wait at, as they are at any time."""
+        """A live view of the queues that pulls wait for."""
         return self._by_queue.keys()
 
     def waits_for(self, queue: QueueKey) -> bool:
@@ -119,7 +119,7 @@ class HeldPulls(Service):
         return queue in self._by_queue
 
     def has_room(self, queue: QueueKey) -> bool:
-        """Whether one more may wait at this queue; else it is answered at once and asks again."""
+        """Whether one more pull may be held at this queue; else it is answered at once."""
         waiting = self._by_queue.get(queue, ())
         return self._count < self._max_held and len(waiting) < self._max_held_at_queue
 
@@ -133,8 +133,8 @@ class HeldPulls(Service):
         if pull.deadline < self._wake_at:
             self._woken.set()
         if len(self._by_deadline) > 2 * self._count + _SPARE_DEADLINES:
-            # A busy queue answers its pulls long before their deadlines; without this the heap
-            # would remember every one of them until then.
+            # A busy queue answers its pulls long before their deadlines; their entries would
+            # stay in the heap until then.
             self._by_deadline = [entry for entry in self._by_deadline if not entry[2].is_answered]
             heapq.heapify(self._by_deadline)
 
@@ -147,7 +147,7 @@ class HeldPulls(Service):
         store_timestamp: int,
         properties: bytes,
     ) -> None:
-        """Answer the pulls of a queue that want the message before ``next_offset``."""
+        """Answer the pulls of a queue that accept the message before ``next_offset``."""
         waiting = self._by_queue.get((topic, queue_id))
         if waiting is None:
             return
@@ -161,19 +161,19 @@ class HeldPulls(Service):
             self._answer(pull)
 
     def wake(self, queue: QueueKey, group: str | None = None) -> None:
-        """Answer every pull of a queue, or those of one group, whatever they wait for."""
+        """Answer all pulls of a queue, or those of one group."""
         for pull in list(self._by_queue.get(queue, ())):
             if group is None or pull.group == group:
                 self._answer(pull)
 
     def release(self) -> None:
-        """Answer every pull and take no more: the broker is about to stop."""
+        """Answer all pulls and hold no more: the broker is about to stop."""
         self.is_released = True
         for queue in list(self._by_queue):
             self.wake(queue)
 
     def drop_peer(self, peer: Peer) -> None:
-        """Forget the pulls of a closed connection: nobody would read the answers."""
+        """Drop the pulls of a closed connection."""
         for pull in list(self._by_peer.get(peer, ())):
             self._remove(pull)
 
@@ -189,7 +189,7 @@ class HeldPulls(Service):
                 self._answer_passed()
 
     async def _sleep(self, recheck_at: float) -> None:
-        """Sleep until the next deadline or check, a tick at least; while nothing is held, on."""
+        """Sleep at least a tick, until the next deadline or check, or until a pull is held."""
         self._woken.clear()
         now = self._clock.monotonic()
         self._wake_at = math.inf
@@ -223,7 +223,7 @@ class HeldPulls(Service):
         try:
             pull.answer()
         except Exception:
-            # One pull that cannot be answered must not keep the others waiting.
+            # A pull that cannot be answered must not block the others.
             log.exception("held pull not answered queue=%s offset=%d", pull.queue, pull.offset)
 
     def _remove(self, pull: HeldPull) -> None:

@@ -1,7 +1,7 @@
-"""Delayed messages on their way in and out of the schedule topic.
+"""Records of the schedule topic: how a delayed message is stored, and what it becomes when due.
 
-A delayed message is stored in the schedule topic, one queue a level, and its properties say where
-it was meant to go. When it is due it is stored again, there; the properties stay as they are.
+A delayed message is stored in the schedule topic, one queue per level; its properties name its
+topic and queue. When it is due it is stored again in that queue with the same properties.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.store import Draft
 
 
 def delayed(draft: Draft, properties: dict[str, str], level: int, levels: DelayLevels) -> Draft:
-    """The draft as it waits; ``properties`` are the draft's own, parsed."""
+    """The draft for the schedule topic; ``properties`` are the draft's, parsed."""
     level = levels.clamp(level)
     waiting = {
         **properties,
@@ -28,7 +28,7 @@ def delayed(draft: Draft, properties: dict[str, str], level: int, levels: DelayL
 
 
 def due(record: Record) -> Draft | None:
-    """What is to be stored when a delayed record is due; None if it does not say where."""
+    """The message to store when a delayed record is due; None if the record names no topic."""
     properties = parse_properties(record.properties)
     topic = properties.get(Property.REAL_TOPIC)
     if topic is None:
@@ -49,5 +49,5 @@ def due(record: Record) -> Draft | None:
 
 
 def _queue_id(text: str) -> int:
-    """A queue number of a stored record, which another program may have written."""
+    """The queue id in a record, which another program may have written."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

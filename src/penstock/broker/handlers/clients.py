@@ -1,4 +1,4 @@
-"""Heartbeats, leaving, who else is in the group."""
+"""Heartbeats, unregistering, and the members of a group."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.remoting.promise import error_answer
 
 @handles(RequestCode.HEART_BEAT)
 def heartbeat(broker: BrokerState, call: Call) -> HeartbeatResult:
-    """A client says which groups it is in and what they subscribe to."""
+    """Register a client in its groups, with their subscriptions."""
     peer, command = call
     data = call.json(HeartbeatData)
     channel = ClientChannel(
@@ -49,7 +49,7 @@ def heartbeat(broker: BrokerState, call: Call) -> HeartbeatResult:
         _register_consumer(broker, channel, consumer, bool(data.without_sub))
     for producer in data.producer_data_set:
         broker.clients.register_producer(producer.group_name, channel)
-    # Heartbeat v2 is an optimisation we do not offer, so nobody leaves its subscriptions out.
+    # Without heartbeat v2 clients always send their subscriptions.
     return HeartbeatResult(supports_v2=False, is_subscription_changed=False)
 
 
@@ -58,7 +58,7 @@ def _register_consumer(
 ) -> None:
     group = broker.groups.find_or_create(data.group_name)
     if group is None:
-        # As RocketMQ: the rest of the heartbeat counts, and the group's pulls tell the reason.
+        # As in RocketMQ: the rest of the heartbeat is applied; pulls of the group are refused.
         return
     broker.topics.ensure(
         retry_topic(data.group_name),
@@ -81,7 +81,7 @@ def _register_consumer(
 
 
 def _subscription(data: SubscriptionData) -> Subscription:
-    """What a heartbeat means; tags are read off the expression, whatever codes came along."""
+    """The subscription of a heartbeat; tag codes are computed from the expression."""
     if data.expression_type == SQL92:
         return Subscription(data.topic, data.sub_string, data.sub_version, SQL92)
     try:
@@ -99,7 +99,7 @@ def _subscription(data: SubscriptionData) -> Subscription:
 
 
 def notify_members(broker: BrokerState, group: str) -> None:
-    """Tell the members of a group that it changed, so that they share the queues anew."""
+    """Notify the members of a group that it changed, so that they rebalance."""
     members = broker.clients.consumer_group(group)
     config = broker.groups.get(group)
     if (
@@ -114,12 +114,12 @@ def notify_members(broker: BrokerState, group: str) -> None:
         try:
             peer.oneway(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext=dict(ext)))
         except ConnectionLost:
-            # Its end is under way and will be noticed; the others must still be told.
+            # The connection is closing; the other members are still notified.
             continue
 
 
 def forget_peer(broker: BrokerState, peer: Peer) -> None:
-    """A connection is gone: its members leave their groups, its pulls need no answer."""
+    """Remove a closed connection from its groups, and its held pulls."""
     broker.held.drop_peer(peer)
     for group in broker.clients.drop_peer(peer):
         notify_members(broker, group)
@@ -127,9 +127,9 @@ def forget_peer(broker: BrokerState, peer: Peer) -> None:
 
 @handles(RequestCode.UNREGISTER_CLIENT)
 def unregister_client(broker: BrokerState, call: Call) -> Command:
-    """A client leaves a group."""
+    """Remove a client from a group."""
     if not call.command.ext:
-        # The .NET client says its goodbye in a body nobody reads, and then hangs up, which counts.
+        # The .NET client sends a body that brokers ignore, and then closes its connection.
         return Command(0, ext={})
     ask = decode_header(UnregisterClient, call.command.ext)
     if ask.producer_group:
@@ -151,7 +151,7 @@ def get_consumer_list(broker: BrokerState, ask: GetConsumerList) -> Command:
 
 @handles(RequestCode.CHECK_CLIENT_CONFIG)
 def check_client_config(broker: BrokerState, call: Call) -> None:
-    """Whether a filter expression can be used, before a consumer starts with it."""
+    """Check the filter expression of a consumer that is about to start."""
     ask = call.json(CheckClientConfig).subscription_data
     if ask.expression_type == SQL92 and not broker.config.enable_property_filter:
         error = ConfigError(

@@ -1,4 +1,4 @@
-"""How far groups are: offsets, lag, spans of time; and copying offsets from group to group."""
+"""Progress of groups: offsets, lag, time spans; and copying offsets between groups."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from penstock.remoting.dispatch import Reply, handles
 from penstock.runtime.statistics import StatsData
 
 _NEVER: Final = (1 << 63) - 1
-"""Java's largest long: a queue in which the compared group is behind everybody else."""
+"""Java's largest long: the compared group is behind all others in the queue."""
 
 
 @handles(RequestCode.GET_CONSUME_STATS)
 def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Reply:
-    """Where a group stands, queue by queue, in one topic, in some, or wherever it ever was."""
+    """The offsets of a group by queue: in one topic, in some, or in all it has offsets in."""
     if ask.topic:
         topics = [ask.topic]
     else:
@@ -57,7 +57,7 @@ def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Reply:
 
 @handles(RequestCode.GET_BROKER_CONSUME_STATS)
 def get_broker_consume_stats(broker: BrokerState, ask: GetBrokerConsumeStats) -> Reply:
-    """Where every group of this broker stands."""
+    """The offsets of all groups of this broker."""
     groups: list[dict[str, tuple[ConsumeStats, ...]]] = []
     behind = in_flight = 0
     topics = broker.offsets.topics_by_group()
@@ -78,7 +78,7 @@ def get_broker_consume_stats(broker: BrokerState, ask: GetBrokerConsumeStats) ->
 
 
 def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | None:
-    """A group in a topic; None if the topic is gone, or the group no longer subscribes to it."""
+    """A group in a topic; None if the topic is unknown or no longer subscribed to."""
     config = broker.topics.get(topic)
     members = broker.clients.consumer_group(group)
     if config is None or (
@@ -90,7 +90,7 @@ def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | Non
     for queue_id in range(config.read_queue_nums):
         committed = offsets.committed(group, topic, queue_id) or 0
         pulled = offsets.pulled(group, topic, queue_id) or 0
-        # The time of the last message that was consumed; 0 if that is none, or gone.
+        # When the last consumed message was stored; 0 without one.
         last = store.store_time_at(topic, queue_id, committed - 1) if committed else 0
         table[MessageQueue(topic, broker.config.broker_name, queue_id)] = ConsumeOffset(
             store.max_offset(topic, queue_id), committed, max(committed, pulled), max(0, last)
@@ -100,7 +100,7 @@ def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | Non
 
 @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
 def query_time_span(broker: BrokerState, ask: QueryConsumeTimeSpan) -> Reply:
-    """From when to when each queue has messages, and how old the group's next one is."""
+    """The times of the first and last message of each queue, and the delay of the group."""
     config = broker.topics.get(ask.topic)
     if config is None:
         raise TopicNotFound(f"topic[{ask.topic}] not exist")
@@ -147,8 +147,8 @@ def _as_text(milliseconds: int) -> str:
 def query_correction_offset(broker: BrokerState, ask: QueryCorrectionOffset) -> Reply:
     """The smallest offset of any other group in each queue of a topic.
 
-    Where the compared group is behind all of them there is nothing to correct, which is said with
-    the largest number there is.
+    Where the compared group is behind all of them there is nothing to correct; the answer is then
+    the largest number.
     """
     skipped = set((ask.filter_groups or "").split(","))
     smallest: dict[int, int] = {}
@@ -166,7 +166,7 @@ def query_correction_offset(broker: BrokerState, ask: QueryCorrectionOffset) -> 
 
 @handles(RequestCode.CLONE_GROUP_OFFSET)
 def clone_group_offset(broker: BrokerState, ask: CloneGroupOffset) -> None:
-    """Let one group go on where another stands."""
+    """Copy the offsets of one group to another."""
     check_group(ask.dest_group)
     topics = [ask.topic] if ask.topic else list(broker.offsets.of_group(ask.src_group))
     members = broker.clients.consumer_group(ask.src_group)

@@ -3,9 +3,9 @@
 Most requests of a producer differ only in the body, the time and the id of the message. Once the
 plain path (`send`) has served a request, it enables the fast path for requests of the same kind:
 same topic, queue, flags and so on, compared as text. While the topics stay as they are, these need
-no second check, no `Command` and no header object. The plain path is the specification: whatever
-is unusual (a property with a rule, a missing field, another spelling of a number) is left to it,
-and so is every error in a request.
+no second check, no `Command` and no header object. The plain path is the specification: anything
+unusual (a property with a rule, a missing field, another spelling of a number) is left to it, and
+so is every error in a request.
 
     header ─▶ kind enabled? ─▶ properties without a rule? ─▶ append ─▶ answer
                   │ no                  │ no

@@ -1,12 +1,14 @@
-"""Consumer groups: created, changed, listed, deleted; who is connected; what they subscribe to."""
+"""Consumer groups: created, changed, listed, deleted; their members and subscriptions."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from penstock.broker.handlers.table_requests import MAX_LIST_BYTES, answer_when_saved, page_of
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
 from penstock.broker.tables.clients import ClientChannel
+from penstock.broker.tables.groups import GROUPS_FILE
 from penstock.errors import ConsumerNotOnline, GroupNotFound, InvalidArgument, RequestRefused
 from penstock.model.names import retry_topic
 from penstock.protocol.bodies.common import (
@@ -29,7 +31,6 @@ from penstock.protocol.bodies.groups import (
 )
 from penstock.protocol.bodies.topics import MAX_QUEUES
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import (
     DeleteGroup,
     GetAllGroupConfig,
@@ -44,16 +45,12 @@ from penstock.protocol.validation import check_group
 from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, Reply, handles
 
-GROUPS_FILE = "subscriptionGroup.json"
-MAX_LIST_BYTES = 2 << 20
-"""A list of settings, which an operator sends: some five thousand groups."""
-
 
 @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
 def update_group(broker: BrokerState, call: Call) -> Promise:
     """Create a group, or change it."""
     _put(broker, call.json(SubscriptionGroupConfig))
-    return _when_saved(broker)
+    return answer_when_saved(broker, GROUPS_FILE)
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
@@ -64,7 +61,7 @@ def update_groups(broker: BrokerState, call: Call) -> Promise:
         _checked(broker, config)
     for config in configs:
         _put(broker, config)
-    return _when_saved(broker)
+    return answer_when_saved(broker, GROUPS_FILE)
 
 
 def _put(broker: BrokerState, config: SubscriptionGroupConfig) -> None:
@@ -72,9 +69,9 @@ def _put(broker: BrokerState, config: SubscriptionGroupConfig) -> None:
 
 
 def _checked(broker: BrokerState, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    """The group as it is to be; its attributes come as changes of those it has."""
+    """The group with its attributes changed; a request brings changes of attributes."""
     check_group(config.group_name)
-    # None at all is legal: RocketMQ then drops what the group hands back.
+    # 0 is legal: RocketMQ then drops the messages that the group sends back.
     if config.retry_queue_nums > MAX_QUEUES:
         raise InvalidArgument(
             f"{config.retry_queue_nums} retry queues for {config.group_name}",
@@ -87,32 +84,24 @@ def _checked(broker: BrokerState, config: SubscriptionGroupConfig) -> Subscripti
     return dataclasses.replace(config, attributes=attributes)
 
 
-def _when_saved(broker: BrokerState) -> Promise:
-    promise = Promise()
-    broker.tables.when_saved(GROUPS_FILE, lambda: promise.resolve(Command(0)), promise.fail)
-    return promise
-
-
 @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
 def delete_group(broker: BrokerState, ask: DeleteGroup) -> Promise:
-    """Forget a group; its offsets too, if asked to."""
+    """Delete a group, and its offsets if the request says so."""
     broker.groups.remove(ask.group_name)
     broker.locks.drop_group(ask.group_name)
     broker.stats.forget_group(ask.group_name)
     if ask.clean_offset or ask.remove_offset:
         broker.offsets.remove_group(ask.group_name)
-    return _when_saved(broker)
+    return answer_when_saved(broker, GROUPS_FILE)
 
 
 @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 def get_all_groups(broker: BrokerState, ask: GetAllGroupConfig) -> Reply:
-    """The group table, or a page of it where the asker wants pages."""
+    """The group table, or a page of it."""
     table = broker.groups.table()
-    if ask.group_seq is None or ask.max_group_num is None or ask.max_group_num <= 0:
+    page = page_of(table.subscription_group_table, ask.group_seq, ask.max_group_num)
+    if page is None:
         return Reply(body=table)
-    first = max(0, ask.group_seq)
-    names = list(table.subscription_group_table)[first : first + ask.max_group_num]
-    page = {name: table.subscription_group_table[name] for name in names}
     return Reply(
         GetAllGroupConfigResult(len(table.subscription_group_table)),
         SubscriptionGroupTable(page, table.data_version, table.forbidden_table),
@@ -156,7 +145,7 @@ def get_producer_connections(broker: BrokerState, ask: GetProducerConnections) -
 
 @handles(RequestCode.GET_ALL_PRODUCER_INFO)
 def get_all_producers(broker: BrokerState) -> Reply:
-    """Everybody who sends."""
+    """The connected members of all producer groups."""
     return Reply(
         body=ProducerTable(
             {
@@ -189,7 +178,7 @@ def query_topics_by_consumer(broker: BrokerState, ask: QueryTopicsByConsumer) ->
 
 @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 def query_subscription(broker: BrokerState, ask: QuerySubscription) -> Reply:
-    """What a group wants of a topic; without a subscription where nobody is connected."""
+    """The subscription of a group to a topic; none if the group has no members."""
     members = broker.clients.consumer_group(ask.group)
     subscription = None if members is None else members.subscriptions.get(ask.topic)
     return Reply(

@@ -15,9 +15,9 @@ from penstock.remoting.dispatch import Call, handles
 
 @handles(RequestCode.LOCK_BATCH_MQ)
 def lock_queues(broker: BrokerState, call: Call) -> Command:
-    """Take or renew locks; the answer has what the member holds now.
+    """Take or renew locks; the answer has the queues that the member holds now.
 
-    Who holds the rest is said, too: whoever waits for a lock can then tell for whom.
+    It also names the owners of the other queues, so that a waiting client can log them.
     """
     ask = call.json(LockBatch)
     now = broker.clock.monotonic()
@@ -34,6 +34,6 @@ def lock_queues(broker: BrokerState, call: Call) -> Command:
 
 @handles(RequestCode.UNLOCK_BATCH_MQ)
 def unlock_queues(broker: BrokerState, call: Call) -> None:
-    """Give locks back."""
+    """Release locks."""
     ask = call.json(LockBatch)
     broker.locks.unlock(ask.consumer_group, ask.client_id, ask.mq_set)

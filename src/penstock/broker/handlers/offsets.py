@@ -1,4 +1,4 @@
-"""Where groups stand, where queues begin and end."""
+"""Committed offsets of groups, first and last offsets of queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.remoting.promise import error_answer
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET)
 def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> OffsetResult | Command:
-    """Where a group stands in a queue."""
+    """The committed offset of a group in a queue."""
     committed = broker.offsets.committed(ask.consumer_group, ask.topic, ask.queue_id)
     if committed is not None:
         return OffsetResult(committed)
@@ -44,7 +44,7 @@ def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> Offs
 
 @handles(RequestCode.UPDATE_CONSUMER_OFFSET)
 def update_consumer_offset(broker: BrokerState, ask: UpdateConsumerOffset, call: Call) -> Command:
-    """Commit a group's position; also backwards."""
+    """Commit the offset of a group; a smaller one is accepted, too."""
     if broker.groups.find_or_create(ask.consumer_group) is None:
         raise GroupNotFound(f"Group {ask.consumer_group} not exist!")
     topic = broker.topics.require(ask.topic)
@@ -56,13 +56,13 @@ def update_consumer_offset(broker: BrokerState, ask: UpdateConsumerOffset, call:
     broker.offsets.commit(
         ask.consumer_group, ask.topic, ask.queue_id, ask.commit_offset, call.peer.remote
     )
-    # Apache's answer has an empty map here, and clients may look into it.
+    # Apache's answer has an empty map here, which clients may read.
     return Command(0, ext={})
 
 
 @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
 def get_all_offsets(broker: BrokerState) -> Reply:
-    """The whole table, as a slave wants it."""
+    """The whole table, as slaves request it."""
     return Reply(body=broker.offsets.full_table())
 
 

@@ -56,16 +56,16 @@ _CODES: Final = {
     ReadStatus.NO_MESSAGE_IN_QUEUE: _MOVED,
 }
 _EMPTY: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
-# RocketMQ makes a queue when it is first asked for, so no client ever hears that there is none.
+# RocketMQ creates a queue on first access, so clients never get this status.
 _REMARKS: Final = {ReadStatus.NO_MATCHED_LOGIC_QUEUE: ReadStatus.NO_MESSAGE_IN_QUEUE.name}
 _TIMED_EVERY = 16
-"""One pull in so many is timed; the clock is not free."""
+"""One pull in this many is timed, because reading the clock has a cost."""
 _MAX_COUNT = 65_536
-"""Messages one pull of our own client may ask for."""
+"""The most messages in one pull of the Penstock client."""
 
 
 class Forbidden(NoPermission):
-    """A pull that is not allowed, with RocketMQ's number for who forbids it."""
+    """A pull that is not allowed, with RocketMQ's number for the reason."""
 
     BROKER = 1
     GROUP = 2
@@ -103,8 +103,8 @@ class Pulling:
             return _refusal(error)
         if answer.code == _NOT_FOUND and ask.sys_flag & PullFlag.SUSPEND:
             if self._broker.held.is_released:
-                # The connection is closed as soon as all are quiet. An answer would only be
-                # followed by the next pull, a promise would have to be waited for.
+                # The broker is stopping. An answer would be followed by the next pull, and a
+                # promise would delay the close of the connection.
                 return None
             if self._broker.held.has_room((ask.topic, ask.queue_id)):
                 return self._hold(peer, command, ask, filter_)
@@ -132,7 +132,7 @@ class Pulling:
         return promise
 
     def _answer_held(self, promise: Promise, command: Command, ask: PullMessage) -> None:
-        """Run the pull again: what was allowed when it came may not be allowed any more."""
+        """Run the pull again, with all checks: permissions may have changed."""
         try:
             group, topic, filter_ = self._check(command, ask)
             answer = self._answer(command, ask, group, topic, filter_)
@@ -173,7 +173,7 @@ class Pulling:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
                 expected=f"0 to {topic.read_queue_nums - 1}",
             )
-        # Mostly nothing is, and then nothing is asked.
+        # Usually empty; skip the lookup.
         if broker.groups.forbidden and broker.groups.may_not_read(ask.consumer_group, ask.topic):
             raise Forbidden(
                 f"the consumer group[{ask.consumer_group}] is forbidden for topic[{ask.topic}]",
@@ -253,7 +253,7 @@ class Pulling:
             ask.queue_id,
             ask.queue_offset,
             max_count=_wanted_count(command, ask) if wanted else max(1, ask.max_msg_nums),
-            # None stands for RocketMQ's own caps; only our client knows how to ask for more.
+            # None means RocketMQ's limits; only the Penstock client asks for more.
             max_bytes=min(_positive(wanted), self._broker.config.max_pull_bytes)
             if wanted
             else None,
@@ -261,7 +261,7 @@ class Pulling:
         )
         status = result.status
         if status is _STATUS_FOUND:
-            # An enum's hash and name take their time; this is the status that is always there.
+            # The usual status; the hash and the name of an enum member are slow.
             code, remark = _FOUND, "FOUND"
             self._stats.get(
                 ask.consumer_group,
@@ -273,7 +273,7 @@ class Pulling:
             )
         else:
             code, remark = self._code_of(status, ask), _REMARKS.get(status) or status.name
-        # Also what was skipped, or where it was sent instead: the next pull starts there.
+        # Also after skipped messages or a corrected offset: the next pull starts there.
         self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, result.next_offset)
         return Command(
             code,
@@ -341,10 +341,10 @@ def _sql_disabled() -> ConfigError:
 
 def _wanted_count(command: Command, ask: PullMessage) -> int:
     count = command.ext and command.ext.get(PULL_COUNT)
-    # A filter may have to look at as many, so there is an end to what one request may cost.
+    # A filter may examine this many messages, so the cost of a request is bounded.
     return min(_positive(count), _MAX_COUNT) if count else max(1, ask.max_msg_nums)
 
 
 def _positive(text: str) -> int:
-    # A number longer than this is more than any limit, too.
+    # 12 digits exceed every limit.
     return max(1, int(text[:12])) if text.isdecimal() else 1

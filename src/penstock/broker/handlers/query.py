@@ -1,4 +1,4 @@
-"""Looking messages up: by position, by key, and how a queue's entries look."""
+"""Looking up messages by position and by key, and the entries of a queue."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def query_message(broker: BrokerState, ask: QueryMessage) -> Reply:
 
 @handles(RequestCode.QUERY_CONSUME_QUEUE)
 def query_consume_queue(broker: BrokerState, ask: QueryConsumeQueue) -> Reply:
-    """The entries of a queue, and which of them a group's filter lets through."""
+    """The entries of a queue, and which of them the filter of a group accepts."""
     broker.topics.require(ask.topic)
     store = broker.storage.store
     low, high = store.min_offset(ask.topic, ask.queue_id), store.max_offset(ask.topic, ask.queue_id)

@@ -1,6 +1,6 @@
-"""What an operator asks of one consumer: the broker asks the client and hands the answer back.
+"""Requests of an operator that the broker forwards to a consumer.
 
-A client is reachable only over the connection it opened itself, so tools go through the broker.
+A client can be reached only over the connection that it opened, so tools go through the broker.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ STATUS_SECONDS: Final = 5.0
 MAX_MEMBERS_ASKED: Final = 1000
 
 FIRST_VERSION_WITH_RELAY: Final = 62
-"""V3_1_8_SNAPSHOT: from here on a client answers what is relayed to it."""
+"""V3_1_8_SNAPSHOT: the first release that answers forwarded requests."""
 FIRST_VERSION_WITH_STATUS: Final = 28
-"""V3_0_7_SNAPSHOT: from here on a client tells its offsets, and takes new ones."""
+"""V3_0_7_SNAPSHOT: the first release that reports its offsets and accepts new ones."""
 
 
 @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
 def get_running_info(broker: BrokerState, ask: GetConsumerRunningInfo, call: Call) -> Promise:
-    """What a consumer is doing."""
+    """The running state of a consumer."""
     ext = dict(call.command.ext or {})
     return _relay(
         broker, ask.consumer_group, ask.client_id, Command(call.command.code, ext=ext, body=b"")
@@ -53,7 +53,7 @@ def get_running_info(broker: BrokerState, ask: GetConsumerRunningInfo, call: Cal
 
 @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
 def consume_directly(broker: BrokerState, ask: ConsumeMessageDirectly, call: Call) -> Promise:
-    """Have a consumer handle one stored message now, and tell how it went."""
+    """Have a consumer process one stored message now, and return its result."""
     if not ask.msg_id:
         raise InvalidArgument("no msgId", expected="the offset message id of a stored message")
     record = broker.storage.record_at(parse_offset_message_id(ask.msg_id).log_position)
@@ -74,7 +74,7 @@ def consume_directly(broker: BrokerState, ask: ConsumeMessageDirectly, call: Cal
 
 
 def _relay(broker: BrokerState, group: str, client_id: str, request: Command) -> Promise:
-    """Ask one member of a group; its answer is ours, whatever it says."""
+    """Forward a request to one member of a group and return its answer."""
     who = f"<{group}> <{client_id}>"
     members = broker.clients.consumer_group(group)
     channel = None if members is None else members.channel_of(client_id)
@@ -113,7 +113,7 @@ def _relayed(who: str, code: int, answer: Command | RemotingError) -> Command:
 
 @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 def get_consumer_status(broker: BrokerState, ask: GetConsumerStatus) -> Promise:
-    """Where the members of a group say they stand in a topic; one of them, or all."""
+    """The offsets that one member of a group, or all of them, report for a topic."""
     members = broker.clients.consumer_group(ask.group)
     if members is None:
         raise RequestRefused(f"No Any Consumer online in the consumer group: [{ask.group}]")
@@ -134,7 +134,7 @@ def get_consumer_status(broker: BrokerState, ask: GetConsumerStatus) -> Promise:
 
 
 class _StatusGathering:
-    """Waits for the answers of several members; who does not answer is left out."""
+    """Gathers the answers of several members, without those that do not answer."""
 
     def __init__(self, expected: int) -> None:
         self.promise = Promise()

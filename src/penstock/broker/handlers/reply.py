@@ -1,8 +1,8 @@
-"""Request-reply: hands a reply to whoever waits for it.
+"""Request-reply: pushes a reply to its requester.
 
 The reply names its requester by client id (REPLY_TO_CLIENT). The broker pushes it over the
-connection that the requester's producer heartbeat came from, waits for the word that it arrived,
-and only then answers the replier. A copy is stored in the cluster's reply topic.
+connection of the requester's producer, waits for the acknowledgement, and then answers the replier.
+A copy is stored in the cluster's reply topic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.store import Appended, Draft
 log = logging.getLogger(__name__)
 
 PUSH_SECONDS: Final = 10.0
-"""How long a requester may take to say that the reply arrived."""
+"""How long the broker waits for the acknowledgement of the requester."""
 
 
 class Replying:
@@ -46,7 +46,7 @@ class Replying:
         }
 
     def reply_v1(self, peer: Peer, command: Command) -> Command | Promise:
-        """SEND_REPLY_MESSAGE: the header spelt out."""
+        """SEND_REPLY_MESSAGE: the header with whole names."""
         return self._reply(peer, command, decode_header(SendMessage, command.ext))
 
     def reply_v2(self, peer: Peer, command: Command) -> Command | Promise:
@@ -127,7 +127,7 @@ class Replying:
         )
 
     def _answer(self, draft: Draft, trouble: str | None) -> Command:
-        """What the replier is told; the copy is kept whether the requester was reached or not."""
+        """The answer to the replier; a copy is stored whether the requester was reached or not."""
         appended = self._store(draft)
         ext = dict(self._region)
         if trouble is None or appended is not None:
@@ -147,7 +147,7 @@ class Replying:
         try:
             appended = self._broker.storage.append(draft)
         except (StoreError, IllegalMessage) as error:
-            # The requester has its reply; the copy is for whoever looks later.
+            # The requester has its reply; the copy is for inspection only.
             log.warning("reply not stored topic=%s error=%s", draft.topic, error)
             return None
         self._broker.stats.put(draft.topic, draft.queue_id, appended.size)

@@ -1,4 +1,4 @@
-"""Whether groups pull or pop: here they pull."""
+"""The consumption mode of groups: this broker supports pull only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.remoting.dispatch import Call, Reply, handles
 
 @handles(RequestCode.SET_MESSAGE_REQUEST_MODE)
 def set_request_mode(broker: BrokerState, call: Call) -> None:
-    """Have a group pull a topic, which it does anyway; popping is refused."""
+    """Accept pull, which is the default; refuse pop."""
     ask = call.json(SetRequestMode)
     if ask.topic.startswith(RETRY_PREFIX):
         raise NoPermission("retry topic is not allowed to set mode")
@@ -30,5 +30,5 @@ def set_request_mode(broker: BrokerState, call: Call) -> None:
 
 @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
 def get_request_modes(broker: BrokerState) -> Reply:
-    """Every mode that differs from the default: none does."""
+    """The modes that differ from the default: none."""
     return Reply(body=RequestModes())

@@ -1,8 +1,8 @@
 """Moving a group to another time or offset.
 
-The broker does it itself by default: it notes the new offsets, and the group's next pull of each
-queue is told (PULL_OFFSET_MOVED), which works for groups that are offline, too. With
-``useServerSideResetOffset=false`` it computes the offsets and asks every member to take them, as
+By default the broker resets the offsets itself, and the group's next pull of each queue is answered
+with the new one (PULL_OFFSET_MOVED); this works for groups without members, too. With
+``useServerSideResetOffset=false`` it computes the offsets and sends them to every member, as
 RocketMQ before 5.2 did.
 """
 
@@ -77,18 +77,18 @@ def _reset_here(
     for queue_id, offset in offsets.items():
         broker.offsets.reset(ask.group, ask.topic, queue_id, offset)
     for queue_id in offsets:
-        # A member that waits for the next message learns of it at once, not in 15 seconds.
+        # Answer held pulls at once, not at the end of their 15 seconds.
         broker.held.wake((ask.topic, queue_id), ask.group)
     return {_queue(broker, ask.topic, queue_id): offset for queue_id, offset in offsets.items()}
 
 
 def _explicit(broker: BrokerState, ask: ResetOffset, queue_id: int) -> int:
-    """The offset that was asked for, if the queue has it; without one, that of the time."""
+    """The requested offset if the queue has it; without one, that of the time."""
     if ask.offset is None or ask.offset == NO_OFFSET:
         return _by_time(broker, ask, queue_id)
     low = broker.storage.min_offset(ask.topic, queue_id)
     high = broker.storage.max_offset(ask.topic, queue_id)
-    # RocketMQ lets one past the end pass; a group sent there would only be sent back.
+    # RocketMQ accepts one past the end, which the next pull would correct.
     if not low <= ask.offset <= high + 1:
         raise RequestRefused(
             f"Target offset {ask.offset} not in consume queue range [{low}-{high}]"
@@ -121,7 +121,7 @@ def _ask_members(
                 f"it has no offset in queue {queue_id} of {ask.topic}"
             )
         wanted = _by_time(broker, ask, queue_id)
-        # Without force a group only goes back.
+        # Without force a group is only moved back.
         table[_queue(broker, ask.topic, queue_id)] = (
             wanted if ask.is_force else min(wanted, committed)
         )
@@ -150,6 +150,6 @@ def _ask_members(
         try:
             channel.peer.oneway(request)
         except ConnectionLost:
-            # Its end is under way and will be noticed; the others must still be told.
+            # The connection is closing; the other members still get the request.
             continue
     return table

@@ -1,4 +1,4 @@
-"""How the broker does, in the words that RocketMQ's tools look for."""
+"""The runtime information of the broker under the keys that RocketMQ's tools read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from penstock.protocol.commands import VERSION
 from penstock.remoting.dispatch import Reply, handles
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# RocketMQ's requests wait in queues of threads. Ours do not wait; tools divide by the capacity.
+# RocketMQ's requests wait in queues of thread pools. There are none here, but tools divide by the
+# capacity.
 _QUEUE_CAPACITIES: Final = {
     "send": 10_000,
     "pull": 100_000,
@@ -25,7 +26,7 @@ _RATES: Final = {
     "putTps": "put",
     "getFoundTps": "found",
     "getMissTps": "missed",
-    # 4.9 spells it with one r, and its tool dies without the word.
+    # 4.9 spells it with one r, and its tool fails without this key.
     "getTransferedTps": "transferred",
     "getTransferredTps": "transferred",
 }
@@ -125,7 +126,7 @@ def _store(broker: BrokerState) -> dict[str, str]:
 
 
 def _delays(broker: BrokerState) -> dict[str, str]:
-    """How far each delay level is; exporters tell by it how many messages wait."""
+    """The progress of each delay level, from which exporters compute the waiting messages."""
     return {
         f"scheduleMessageOffset_{level}": f"{position},{end}"
         for level, (position, end) in broker.delay_service.progress().items()
@@ -158,7 +159,7 @@ def _age(milliseconds: int) -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes for people: ``252.0 GiB``."""
+    """A size in a readable unit: ``252.0 GiB``."""
     if count < 1024:
         return f"{count} B"
     size, unit = float(count), 0
@@ -170,7 +171,7 @@ def _size(count: int) -> str:
 
 @handles(RequestCode.GET_BROKER_HA_STATUS)
 def get_ha_status(broker: BrokerState) -> Reply:
-    """How far the slaves are: there are none, as nothing is replicated."""
+    """The state of the slaves: none, as nothing is replicated."""
     return Reply(
         body=HaStatus(
             master=not broker.config.is_slave,

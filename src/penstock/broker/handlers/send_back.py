@@ -1,7 +1,7 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer hands back what it could not handle.
+"""CONSUMER_SEND_MSG_BACK: a consumer sends back a message that it could not process.
 
-The record is stored anew, for the group's retry topic after a delay, or for its dead letters. The
-original stays where it is.
+The record is stored again: in the group's retry topic after a delay, or as a dead letter. The
+original stays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.store import Draft
 log = logging.getLogger(__name__)
 
 _MAX_REASON_CHARACTERS = 1000
-# Two of them separate properties, and the store takes no zeros.
+# Two of them separate properties, and the store refuses zeros.
 _UNSTORABLE = str.maketrans("\x00\x01\x02", "   ")
 
 
@@ -50,7 +50,7 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
     if not config.broker_permission & WRITE:
         raise NoPermission(f"the broker[{broker.address}] sending message is forbidden")
     if group.retry_queue_nums <= 0:
-        # RocketMQ answers success and drops the message; a group set up like this asked for it.
+        # RocketMQ answers with success and drops the message.
         log.warning("message dropped, its group has no retry queues group=%s", ask.group)
         return
     topic = _retry_topic(broker, ask, group.retry_queue_nums)
@@ -61,7 +61,7 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         ask.max_reconsume_times, call.command.version, group.retry_max_times
     )
     target = after_send_back(ask.group, record.reconsume_times, ask.delay_level, limit)
-    # The topic may have fewer queues than the group wants by now; beyond them nobody reads.
+    # The topic may have fewer queues than the group is configured for; others are not read.
     queue_id = broker.random_below(max(1, min(group.retry_queue_nums, topic.read_queue_nums)))
     if target.is_dead:
         queue_id = DEAD_LETTER_QUEUE
@@ -86,17 +86,17 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         appended = broker.storage.append(draft)
     except (StoreError, IllegalMessage) as error:
         call_hooks(broker.send_back_hooks, SentBack(ask.group, record.topic, False, target.is_dead))
-        # RocketMQ names the status of its store here, and a code of its own.
+        # RocketMQ names the status of its store here, with another code.
         raise RequestRefused(f"{response_name(error.code)}: {error}") from error
-    # Also a second retry counts for the topic that the message was sent to.
+    # A second retry also counts for the original topic.
     broker.stats.sent_back(ask.group, properties[Property.RETRY_TOPIC])
     if not target.is_dead:
-        # As a delayed send: counted now, for where it will arrive.
+        # As for a delayed send: counted now, for the target topic.
         broker.stats.put(target.topic, queue_id, appended.size)
     else:
         broker.stats.dead_letter(ask.group)
         log.info(
-            "message given up group=%s topic=%s attempts=%d id=%s",
+            "dead letter stored group=%s topic=%s attempts=%d id=%s",
             ask.group,
             properties.get(Property.RETRY_TOPIC),
             record.reconsume_times,
@@ -106,13 +106,13 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
 
 
 def _retry_topic(broker: BrokerState, ask: SendBack, queues: int) -> TopicConfig:
-    """The group's retry topic, made if need be."""
+    """The group's retry topic, created if it is missing."""
     name = retry_topic(ask.group)
     if name not in broker.topics:
         try:
             check_topic(name)
         except IllegalName as error:
-            # A group that another broker's table brought along, with a longer name than ours have.
+            # A group from the table of another broker, with a longer name than is legal here.
             raise RequestRefused(f"topic[{name}] not exist: {error}") from error
     flag = UNIT_SUB_FLAG if ask.unit_mode else 0
     return broker.topics.ensure(name, queues, READ_WRITE, flag)
@@ -142,7 +142,7 @@ def _properties(record: Record, delay_level: int, call: Call) -> dict[str, str]:
     properties.setdefault(
         Property.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.log_position)
     )
-    # The consumer waits for this answer with a listener thread: never let it wait for a disk.
+    # A listener thread of the consumer waits for this answer: do not wait for the disk.
     properties[Property.WAIT] = "false"
     properties[Property.DELAY] = str(delay_level)
     for field, key in REASON_FIELDS.items():

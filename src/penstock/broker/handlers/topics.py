@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from penstock.broker.handlers.table_requests import MAX_LIST_BYTES, answer_when_saved, page_of
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from penstock.broker.tables.topics import TOPICS_FILE, check_queue_count
@@ -36,8 +37,6 @@ from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, Reply, handles
 
 _MAX_PERM = 7
-MAX_LIST_BYTES = 2 << 20
-"""A list of settings, which an operator sends: some ten thousand topics."""
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
@@ -79,10 +78,10 @@ def _put(broker: BrokerState, config: TopicConfig) -> None:
 
 
 def _checked(broker: BrokerState, config: TopicConfig) -> TopicConfig:
-    """The topic as it is to be; its attributes come as changes of those it has."""
+    """The topic with its attributes changed; a request brings changes of attributes."""
     name = config.topic_name or ""
     if name not in broker.topics:
-        # Names that the broker made itself (of pop, of light queues) need not pass.
+        # Names that the broker created itself (for pop, for light queues) need not be legal.
         check_topic(name)
     if broker.topics.is_system(name):
         raise InvalidArgument(
@@ -104,9 +103,9 @@ def _checked(broker: BrokerState, config: TopicConfig) -> TopicConfig:
 
 
 def _when_known(broker: BrokerState, topics: Collection[str]) -> Promise:
-    """An answer when the topics are on the disk and, as with RocketMQ, have a route.
+    """Answer when the topics are on the disk and, as in RocketMQ, have a route.
 
-    Also where nothing changed: a name server may have been made to forget them.
+    Also if nothing changed: an operator may have deleted the route at a name server.
     """
     promise = Promise()
 
@@ -117,20 +116,9 @@ def _when_known(broker: BrokerState, topics: Collection[str]) -> Promise:
     return promise
 
 
-def _when_saved(broker: BrokerState) -> Promise:
-    promise = Promise()
-    _answer_saved(broker, promise)
-    return promise
-
-
-def _answer_saved(broker: BrokerState, promise: Promise) -> None:
-    """Give the answer when the topic table is on the disk."""
-    broker.tables.when_saved(TOPICS_FILE, lambda: promise.resolve(Command(0)), promise.fail)
-
-
 @handles(RequestCode.DELETE_TOPIC_IN_BROKER)
 def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
-    """Delete a topic: its settings, its messages, what groups committed in it."""
+    """Delete a topic: its settings, its messages and the offsets committed in it."""
     topic = ask.topic
     if not topic.strip():
         raise InvalidArgument("The specified topic is blank.")
@@ -138,14 +126,16 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
         raise InvalidArgument(f"The topic[{topic}] is conflict with system topic.")
     config = broker.topics.get(topic)
     if config is None:
-        # Tools ask every broker of a cluster. A name that no topic ever had stays out of the store.
-        return _when_saved(broker)
+        # Tools ask every broker of a cluster. Do not record a deletion of an unknown topic.
+        return answer_when_saved(broker, TOPICS_FILE)
     queues = max(config.read_queue_nums, config.write_queue_nums)
     broker.topics.remove(topic)
     broker.offsets.remove_topic(topic)
     broker.stats.forget_topic(topic)
     promise = Promise()
-    broker.storage.delete_topic(topic, lambda: _answer_saved(broker, promise), promise.fail)
+    broker.storage.delete_topic(
+        topic, lambda: answer_when_saved(broker, TOPICS_FILE, promise), promise.fail
+    )
     for queue_id in range(queues):
         broker.held.wake((topic, queue_id))
     return promise
@@ -153,13 +143,11 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
 
 @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
 def get_all_topics(broker: BrokerState, ask: GetAllTopicConfig) -> Reply:
-    """The topic table, or a page of it where the asker wants pages."""
+    """The topic table, or a page of it."""
     table = broker.topics.table()
-    if ask.topic_seq is None or ask.max_topic_num is None or ask.max_topic_num <= 0:
+    page = page_of(table.topic_config_table, ask.topic_seq, ask.max_topic_num)
+    if page is None:
         return Reply(body=_with_mappings(table))
-    first = max(0, ask.topic_seq)
-    names = list(table.topic_config_table)[first : first + ask.max_topic_num]
-    page = {name: table.topic_config_table[name] for name in names}
     return Reply(
         GetAllTopicConfigResult(len(table.topic_config_table)),
         _with_mappings(TopicConfigTable(page, table.data_version)),
@@ -167,7 +155,7 @@ def get_all_topics(broker: BrokerState, ask: GetAllTopicConfig) -> Reply:
 
 
 def _with_mappings(table: TopicConfigTable) -> TopicConfigTable:
-    """5.x tools read these members without asking whether they are there."""
+    """Add the members that tools of 5.x read without a check."""
     return dataclasses.replace(
         table,
         mapping_data_version=table.data_version,
@@ -212,7 +200,7 @@ def query_topic_consumers(broker: BrokerState, ask: QueryTopicConsumers) -> Repl
 
 @handles(RequestCode.CLEAN_UNUSED_TOPIC)
 def clean_unused_topics(broker: BrokerState) -> Promise:
-    """Remove the queues of topics that no table knows any more."""
+    """Remove the queues of topics that are no longer in the table."""
     promise = Promise()
 
     def is_unused(topic: str) -> bool:

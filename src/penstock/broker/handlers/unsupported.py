@@ -1,7 +1,7 @@
-"""What this broker does not do, and what to use instead.
+"""Requests that this broker does not support, and what to use instead.
 
-A request that is listed here is refused with a word about the way out; nothing of it is ever
-accepted and done wrong. ``docs/limits.md`` has the same table, and a test compares the two.
+A request that is listed here is refused with a hint, never accepted and served wrongly.
+``docs/limits.md`` has the same table; a test compares them.
 """
 
 from __future__ import annotations
@@ -24,126 +24,113 @@ class Limit(NamedTuple):
     instead: str
 
 
-_TRANSACTIONS: Final = Limit(
-    "transactions",
-    (RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE),
-    "send the message after the local transaction has committed",
-)
-_TIMERS: Final = Limit(
-    "timer messages and their recall",
-    (
-        RequestCode.RECALL_MESSAGE,
-        RequestCode.GET_TIMER_CHECK_POINT,
-        RequestCode.GET_TIMER_METRICS,
-        RequestCode.SWITCH_TIMER_ENGINE,
-    ),
-    "use one of the 18 delay levels",
-)
-_POP: Final = Limit(
-    "pop consumption",
-    (
-        RequestCode.POP_MESSAGE,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.BATCH_ACK_MESSAGE,
-        RequestCode.PEEK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.NOTIFICATION,
-        RequestCode.POLLING_INFO,
-        RequestCode.POP_ROLLBACK,
-    ),
-    "consume by push or pull (clientRebalance=true, the default of Java's client)",
-)
-_ASSIGNMENT: Final = Limit(
-    "assignment of queues by the broker",
-    (RequestCode.QUERY_ASSIGNMENT,),
-    "let clients assign queues among themselves, which they do when this is refused",
-)
-_LITE: Final = Limit(
-    "lite topics",
-    (
-        RequestCode.POP_LITE_MESSAGE,
-        RequestCode.LITE_SUBSCRIPTION_CTL,
-        RequestCode.ACK_LITE_MESSAGE,
-        RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
-    ),
-    "use ordinary topics",
-)
-_STATIC: Final = Limit(
-    "static topics",
-    (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,),
-    "create the topic on each broker",
-)
-_USERS: Final = Limit(
-    "users and policies",
-    (
-        RequestCode.AUTH_CREATE_USER,
-        RequestCode.AUTH_UPDATE_USER,
-        RequestCode.AUTH_DELETE_USER,
-        RequestCode.AUTH_GET_USER,
-        RequestCode.AUTH_LIST_USER,
-        RequestCode.AUTH_CREATE_ACL,
-        RequestCode.AUTH_UPDATE_ACL,
-        RequestCode.AUTH_DELETE_ACL,
-        RequestCode.AUTH_GET_ACL,
-        RequestCode.AUTH_LIST_ACL,
-        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-        RequestCode.DELETE_ACL_CONFIG,
-        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-    ),
-    "keep the broker on a network that only its users reach",
-)
-_FORBIDDING: Final = Limit(
-    "forbidding a group single topics",
-    (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,),
-    "disable the whole group with consumeEnable=false",
-)
-_COLD_DATA: Final = Limit(
-    "flow control and read-ahead modes for cold data",
-    (
-        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
-        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
-        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
-        RequestCode.SET_COMMITLOG_READ_MODE,
-    ),
-    "bound what one pull returns with penstockMaxPullBytes",
-)
-_ROCKSDB: Final = Limit(
-    "queues and tables in RocksDB",
-    (
-        RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
-        RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
-    ),
-    "read the tables with exportMetadata; they are JSON files here",
-)
-_REPLICATION: Final = Limit(
-    "an agreed flush offset of a master and its slaves",
-    (RequestCode.RESET_MASTER_FLUSH_OFFSET,),
-    "look at a broker's flushed position in its runtime information",
-)
-_LEGACY: Final = Limit(
-    "requests that no client in use sends",
-    (
-        RequestCode.QUERY_BROKER_OFFSET,
-        RequestCode.WHO_CONSUME_THE_MESSAGE,
-        RequestCode.GET_CLIENT_CONFIG,
-    ),
-    "ask for topics, groups and offsets by the requests that are in use",
-)
-
 UNSUPPORTED: Final = (
-    _TRANSACTIONS,
-    _TIMERS,
-    _POP,
-    _ASSIGNMENT,
-    _LITE,
-    _STATIC,
-    _USERS,
-    _FORBIDDING,
-    _COLD_DATA,
-    _ROCKSDB,
-    _REPLICATION,
-    _LEGACY,
+    Limit(
+        "transactions",
+        (RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE),
+        "send the message after the local transaction has committed",
+    ),
+    Limit(
+        "timer messages and their recall",
+        (
+            RequestCode.RECALL_MESSAGE,
+            RequestCode.GET_TIMER_CHECK_POINT,
+            RequestCode.GET_TIMER_METRICS,
+            RequestCode.SWITCH_TIMER_ENGINE,
+        ),
+        "use one of the 18 delay levels",
+    ),
+    Limit(
+        "pop consumption",
+        (
+            RequestCode.POP_MESSAGE,
+            RequestCode.ACK_MESSAGE,
+            RequestCode.BATCH_ACK_MESSAGE,
+            RequestCode.PEEK_MESSAGE,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            RequestCode.NOTIFICATION,
+            RequestCode.POLLING_INFO,
+            RequestCode.POP_ROLLBACK,
+        ),
+        "consume by push or pull (clientRebalance=true, the default of Java's client)",
+    ),
+    Limit(
+        "assignment of queues by the broker",
+        (RequestCode.QUERY_ASSIGNMENT,),
+        "let clients assign queues among themselves, which they do when this is refused",
+    ),
+    Limit(
+        "lite topics",
+        (
+            RequestCode.POP_LITE_MESSAGE,
+            RequestCode.LITE_SUBSCRIPTION_CTL,
+            RequestCode.ACK_LITE_MESSAGE,
+            RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+        ),
+        "use ordinary topics",
+    ),
+    Limit(
+        "static topics",
+        (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,),
+        "create the topic on each broker",
+    ),
+    Limit(
+        "users and policies",
+        (
+            RequestCode.AUTH_CREATE_USER,
+            RequestCode.AUTH_UPDATE_USER,
+            RequestCode.AUTH_DELETE_USER,
+            RequestCode.AUTH_GET_USER,
+            RequestCode.AUTH_LIST_USER,
+            RequestCode.AUTH_CREATE_ACL,
+            RequestCode.AUTH_UPDATE_ACL,
+            RequestCode.AUTH_DELETE_ACL,
+            RequestCode.AUTH_GET_ACL,
+            RequestCode.AUTH_LIST_ACL,
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+            RequestCode.DELETE_ACL_CONFIG,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        ),
+        "keep the broker on a network that only its users reach",
+    ),
+    Limit(
+        "forbidding a group single topics",
+        (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,),
+        "disable the whole group with consumeEnable=false",
+    ),
+    Limit(
+        "flow control and read-ahead modes for cold data",
+        (
+            RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+            RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
+            RequestCode.SET_COMMITLOG_READ_MODE,
+        ),
+        "bound what one pull returns with penstockMaxPullBytes",
+    ),
+    Limit(
+        "queues and tables in RocksDB",
+        (
+            RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+            RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+        ),
+        "read the tables with exportMetadata; they are JSON files here",
+    ),
+    Limit(
+        "an agreed flush offset of a master and its slaves",
+        (RequestCode.RESET_MASTER_FLUSH_OFFSET,),
+        "look at a broker's flushed position in its runtime information",
+    ),
+    Limit(
+        "requests that no client in use sends",
+        (
+            RequestCode.QUERY_BROKER_OFFSET,
+            RequestCode.WHO_CONSUME_THE_MESSAGE,
+            RequestCode.GET_CLIENT_CONFIG,
+        ),
+        "ask for topics, groups and offsets by the requests that are in use",
+    ),
 )
 
 

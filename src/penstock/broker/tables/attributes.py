@@ -1,7 +1,7 @@
 """Attributes of topics and groups, which 5.x keeps beside their other settings.
 
-A request does not bring the attributes but changes of them: ``+key`` with a value sets one,
-``-key`` takes one away, and what is not named stays. Code 17 has the changes in a line,
+A request brings changes of attributes: ``+key`` with a value sets one, ``-key`` removes one, and
+the others stay. Code 17 has the changes in a line,
 ``+k=v,+k2=v2,-k3``; the bodies of 18, 200 and 225 have them as a map, ``{"+k": "v", "-k3": ""}``.
 """
 
@@ -19,11 +19,11 @@ Allowed: TypeAlias = frozenset[str] | range | None
 _ANY_LONG = range(-1, 1 << 63)
 
 TOPIC_ATTRIBUTES: Final[Mapping[str, Allowed]] = {
-    # RocketMQ also has BatchCQ and COMPACTION. Nothing here stores messages that way, and a topic
-    # that says so would be read wrongly by the next broker that takes the store over.
+    # RocketMQ also has BatchCQ and COMPACTION. This store has neither, and another broker that
+    # opens it would read such a topic wrongly.
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
-    # Said to proxies and people; a broker takes messages of any type.
+    # For proxies and people; a broker accepts messages of any type.
     "message.type": frozenset(
         {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"}
     ),
@@ -74,7 +74,7 @@ def changed_attributes(
     for change, value in (changes or {}).items():
         sign, key = change[:1], change[1:]
         if sign not in ("+", "-") or not key:
-            # Whoever changes another setting may send the attributes back as they were read.
+            # A client that changes another setting may send back the attributes that it read.
             if before.get(change) == value:
                 continue
             raise InvalidArgument(

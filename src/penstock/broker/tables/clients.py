@@ -1,8 +1,8 @@
-"""Who is connected: consumers and producers by group, learnt from heartbeats.
+"""Connected consumers and producers by group, as heartbeats describe them.
 
-Membership is keyed by connection: one connection may carry several groups, and a client id may come
-back on a new connection before the old one is gone. The registry only keeps tables; it tells its
-caller which groups have to be told about a change and never sends anything itself.
+Members are keyed by connection: one connection may carry several groups, and a client id may
+appear on a new connection before the old one is closed. The registry only keeps tables: it returns
+which groups have changed, and its caller notifies them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CLIENT_EXPIRY_SECONDS = 120.0
 BROADCASTING = "BROADCASTING"
 CLUSTERING = "CLUSTERING"
 MAX_GROUPS_OF_CLIENT = 4096
-"""Groups of one kind that one connection may be in, however many heartbeats name them."""
+"""Bounds the consumer groups, and the producer groups, of one connection."""
 _SHOWN_TOPICS = 5
 
-Wish: TypeAlias = tuple[str, str]
+Expression: TypeAlias = tuple[str, str]
 """Kind and text of a filter expression."""
 
 
@@ -52,13 +52,13 @@ class ConsumerGroup:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     channels: dict[Peer, ClientChannel] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    wishes: dict[Peer, Mapping[str, Wish]] = field(default_factory=dict)
-    """What each member asked for itself, to find members that disagree."""
-    last_heard: Peer | None = None
-    is_split_told: bool = False
+    wanted: dict[Peer, Mapping[str, Expression]] = field(default_factory=dict)
+    """The expressions of each member by topic, to find members that differ."""
+    last_heartbeat: Peer | None = None
+    has_logged_split: bool = False
 
     def client_ids(self) -> list[str]:
-        """The members, each once, however many connections it has."""
+        """The client ids of the members, each once."""
         return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
 
     def channel_of(self, client_id: str) -> ClientChannel | None:
@@ -67,7 +67,7 @@ class ConsumerGroup:
         return max(found, key=lambda c: c.last_seen, default=None)
 
     def replace_subscriptions(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Take over what a heartbeat says; True when the set of topics changed.
+        """Apply the subscriptions of a heartbeat; True when the set of topics changed.
 
         A subscription gives way only to one with a larger version: two members that were
         updated one after the other must not undo each other. Topics that the heartbeat does not
@@ -83,40 +83,43 @@ class ConsumerGroup:
             del self.subscriptions[topic]
         return changed
 
-    def note_wishes(self, channel: ClientChannel, subscriptions: Iterable[Subscription]) -> None:
-        """Warn, once, when a member wants something else than the member heard before it.
+    def compare_subscriptions(
+        self, channel: ClientChannel, subscriptions: Iterable[Subscription]
+    ) -> None:
+        """Warn once when two members of a group have different subscriptions.
 
-        The broker keeps one subscription a group, so members that disagree overwrite each other
-        and skip messages, whoever pulls. Comparing with the last one heard costs the same however
-        many members there are, and between two that disagree it strikes within two heartbeats.
+        The broker keeps one subscription per group, so such members overwrite each other's and
+        skip messages. Each heartbeat is compared with the previous one of another member only:
+        the cost does not depend on the number of members, and a difference between two members
+        is found within two heartbeats.
         """
-        wishes = {s.topic: (s.expression_type, s.expression) for s in subscriptions}
-        before, self.last_heard = self.last_heard, channel.peer
-        self.wishes[channel.peer] = wishes
+        wanted = {s.topic: (s.expression_type, s.expression) for s in subscriptions}
+        before, self.last_heartbeat = self.last_heartbeat, channel.peer
+        self.wanted[channel.peer] = wanted
         if before is None or before is channel.peer or before not in self.channels:
             return
-        others, other_id = self.wishes[before], self.channels[before].client_id
-        if self.is_split_told or others == wishes or other_id == channel.client_id:
+        others, other_id = self.wanted[before], self.channels[before].client_id
+        if self.has_logged_split or others == wanted or other_id == channel.client_id:
             return
-        self.is_split_told = True
+        self.has_logged_split = True
         log.warning(
             "members of a group disagree and skip each other's messages; give all of them the same "
             "subscriptions, or groups of their own group=%s client=%s wants=%s client=%s wants=%s",
-            self.name, other_id, _shown(others, wishes), channel.client_id, _shown(wishes, others),
+            self.name, other_id, _shown(others, wanted), channel.client_id, _shown(wanted, others),
         )  # fmt: skip
 
     def forget(self, peer: Peer) -> bool:
-        """Take a connection out; True when it was in."""
-        self.wishes.pop(peer, None)
-        if self.last_heard is peer:
-            self.last_heard = None
+        """Remove a connection; True when it was a member."""
+        self.wanted.pop(peer, None)
+        if self.last_heartbeat is peer:
+            self.last_heartbeat = None
         return self.channels.pop(peer, None) is not None
 
 
-def _shown(wishes: Mapping[str, Wish], others: Mapping[str, Wish]) -> str:
-    """Where one member differs from another, in a few words however many topics it has."""
-    topics = sorted(topic for topic in wishes if others.get(topic) != wishes[topic])
-    shown = [f"{topic}:{wishes[topic][1] or EVERYTHING}" for topic in topics[:_SHOWN_TOPICS]]
+def _shown(wanted: Mapping[str, Expression], others: Mapping[str, Expression]) -> str:
+    """The first topics in which one member differs from another."""
+    topics = sorted(topic for topic in wanted if others.get(topic) != wanted[topic])
+    shown = [f"{topic}:{wanted[topic][1] or EVERYTHING}" for topic in topics[:_SHOWN_TOPICS]]
     more = [f"and {len(topics) - len(shown)} more"] if len(topics) > len(shown) else []
     return "[" + ", ".join(shown + more) + "]"
 
@@ -128,7 +131,7 @@ class Clients:
         self._expiry_seconds = expiry_seconds
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, ClientChannel]] = {}
-        # Everything a connection takes part in, so that its end costs its own groups only.
+        # The groups of each connection, so that closing it costs only its own groups.
         self._consumer_groups_of: dict[Peer, set[str]] = {}
         self._producer_groups_of: dict[Peer, set[str]] = {}
 
@@ -144,7 +147,7 @@ class Clients:
         consume_from_where: str,
         subscriptions: Collection[Subscription] | None,
     ) -> bool:
-        """Note a heartbeat; True when members or topics changed.
+        """Apply a heartbeat; True when members or topics changed.
 
         ``subscriptions`` is None when the heartbeat left them out as unchanged.
         """
@@ -160,11 +163,11 @@ class Clients:
         self._consumer_groups_of.setdefault(channel.peer, set()).add(group)
         if subscriptions is None:
             return is_new
-        entry.note_wishes(channel, subscriptions)
+        entry.compare_subscriptions(channel, subscriptions)
         return entry.replace_subscriptions(subscriptions) or is_new
 
     def unregister_consumer(self, group: str, peer: Peer) -> bool:
-        """Forget one member; True when it was one."""
+        """Remove a member; True when it was one."""
         entry = self._consumers.get(group)
         if entry is None or not entry.forget(peer):
             return False
@@ -188,13 +191,13 @@ class Clients:
     # Producers
 
     def register_producer(self, group: str, channel: ClientChannel) -> None:
-        """Note a heartbeat of a producer."""
+        """Apply a heartbeat of a producer."""
         _need_room(self._producer_groups_of, channel.peer, group)
         self._producers.setdefault(group, {})[channel.peer] = channel
         self._producer_groups_of.setdefault(channel.peer, set()).add(group)
 
     def unregister_producer(self, group: str, peer: Peer) -> None:
-        """Forget one producer."""
+        """Remove a producer."""
         channels = self._producers.get(group)
         if channels is None or channels.pop(peer, None) is None:
             return
@@ -223,7 +226,7 @@ class Clients:
     # Leaving
 
     def drop_peer(self, peer: Peer) -> list[str]:
-        """Forget a closed connection; return the consumer groups that lost a member."""
+        """Remove a closed connection; return the consumer groups that lost a member."""
         for group in list(self._producer_groups_of.get(peer, ())):
             self.unregister_producer(group, peer)
         groups = sorted(self._consumer_groups_of.get(peer, ()))
@@ -232,7 +235,7 @@ class Clients:
         return groups
 
     def expired(self, now: float) -> list[Peer]:
-        """The connections that sent no heartbeat for too long."""
+        """The connections without a heartbeat for too long."""
         limit = now - self._expiry_seconds
         late = {
             channel.peer: None

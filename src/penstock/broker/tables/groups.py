@@ -1,4 +1,4 @@
-"""The consumer groups of a broker: a table that is kept in ``config/subscriptionGroup.json``."""
+"""The consumer groups of a broker: the table that is saved in ``config/subscriptionGroup.json``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from penstock.protocol.validation import check_group
 _BROADCAST_TOO = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY")
 PREDEFINED = (*_BROADCAST_TOO, "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL")
 
+GROUPS_FILE = "subscriptionGroup.json"
 MAX_GROUPS = 16_384
-"""A group is made by whoever names it, and has topics of its own."""
+"""Bounds memory: a client creates a group, with topics, by naming it."""
 
 
 class Groups:
@@ -30,23 +31,23 @@ class Groups:
         changed: Callable[[str], None] = lambda group: None,
     ) -> None:
         self.auto_create = auto_create
-        """Whether an unknown group is made on first use."""
+        """Whether an unknown group is created on first use."""
         self._now_ms = now_ms
         self._changed = changed
         self._table: dict[str, SubscriptionGroupConfig] = {}
         self.forbidden: dict[str, dict[str, int]] = {}
-        """By group and topic: the permissions that are taken away."""
+        """By group and topic: the permissions that are denied."""
         self._version = DataVersion(0, now_ms(), 0)
         self._add_predefined()
 
-    # Looking
+    # Reading
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """A group, if it is known."""
         return self._table.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """A group, made on first use where that is allowed and the name is legal."""
+        """A group, created on first use if that is allowed and the name is legal."""
         config = self._table.get(group)
         if config is None and (self.auto_create or group.startswith(SYSTEM_GROUP_PREFIX)):
             try:
@@ -58,7 +59,7 @@ class Groups:
         return config
 
     def require(self, group: str) -> SubscriptionGroupConfig:
-        """A group, made on first use where that is allowed; else `GroupNotFound`."""
+        """A group, created on first use if that is allowed; else `GroupNotFound`."""
         config = self.find_or_create(group)
         if config is None:
             raise GroupNotFound(
@@ -69,7 +70,7 @@ class Groups:
         return config
 
     def may_not_read(self, group: str, topic: str) -> bool:
-        """Whether the table keeps a group from reading a topic; it comes from another broker."""
+        """Whether a group may not read a topic; such rules come with tables of other brokers."""
         return bool(self.forbidden.get(group, {}).get(topic, 0) & READ)
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
@@ -78,13 +79,8 @@ class Groups:
     def __contains__(self, group: str) -> bool:
         return group in self._table
 
-    @property
-    def version(self) -> DataVersion:
-        """Changes with every change of the table."""
-        return self._version
-
     def table(self) -> SubscriptionGroupTable:
-        """Everything, as it is answered and saved."""
+        """The table for answers and for the file."""
         return SubscriptionGroupTable(dict(self._table), self._version, dict(self.forbidden))
 
     # Changing
@@ -97,7 +93,7 @@ class Groups:
             raise RequestRefused(
                 f"no room for group {config.group_name}, the broker has {len(self._table)} groups",
                 expected=f"at most {MAX_GROUPS}",
-                hint="delete groups that nobody uses, or set autoCreateSubscriptionGroup=false",
+                hint="delete unused groups, or set autoCreateSubscriptionGroup=false",
             )
         if self._table.get(config.group_name) == config:
             return
@@ -112,14 +108,14 @@ class Groups:
         self._note_change(group)
         return True
 
-    # Keeping
+    # Saving
 
     def dump(self) -> bytes:
         """The content of ``subscriptionGroup.json``."""
         return encode_state(self.table())
 
     def load(self, data: bytes) -> None:
-        """Take over what ``dump`` wrote, or what Apache RocketMQ did."""
+        """Load the content of a file that ``dump`` or Apache RocketMQ wrote."""
         table = decode_body(SubscriptionGroupTable, data)
         self._table = {
             name: dataclasses.replace(config, group_name=name).with_defaults()

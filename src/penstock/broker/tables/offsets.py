@@ -1,8 +1,8 @@
-"""Where groups stand: a table that is kept in ``config/consumerOffset.json``.
+"""Committed offsets of groups: the table that is saved in ``config/consumerOffset.json``.
 
-A commit overwrites what was there, also with a smaller number: RocketMQ's clients rewind that way.
-While a reset waits for the queue's next pull, commits are taken and ignored, and the reset is what
-a query answers.
+A commit overwrites the earlier one, also with a smaller number: RocketMQ's clients rewind that way.
+While a reset waits for the next pull of its queue, commits are accepted and ignored, and a query
+returns the reset.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Offsets:
     # Committed offsets
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """What a query answers: a pending reset, else the last commit, else None."""
+        """The offset that a query returns: a pending reset, else the last commit, else None."""
         key = _key(topic, group)
         reset = self._resets.get(key)
         if reset and queue_id in reset:
@@ -49,7 +49,7 @@ class Offsets:
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, source: str) -> None:
-        """Overwrite a group's position, unless a reset is pending; -1 means nothing."""
+        """Overwrite a group's offset, unless a reset is pending; -1 has no effect."""
         if offset < 0:
             return
         key = _key(topic, group)
@@ -62,7 +62,7 @@ class Offsets:
         before = queues.get(queue_id, -1)
         if offset < before:
             log.warning(
-                "offset goes back group=%s topic=%s queue=%d from=%d to=%d client=%s",
+                "offset moved back group=%s topic=%s queue=%d from=%d to=%d client=%s",
                 group, topic, queue_id, before, offset, source,
             )  # fmt: skip
         if offset != before:
@@ -70,7 +70,7 @@ class Offsets:
             self._note_commit()
 
     def of_group(self, group: str) -> dict[str, QueueOffsets]:
-        """Topic to queue to offset, for everything a group committed."""
+        """The committed offsets of a group by topic and queue."""
         suffix = _SEPARATOR + group
         return {
             key.removesuffix(suffix): dict(queues)
@@ -79,23 +79,19 @@ class Offsets:
         }
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """The topics that each group committed anything in; for whoever wants all groups."""
+        """The topics in which each group has committed offsets."""
         topics: dict[str, list[str]] = {}
         for topic, group in map(_split, self._committed):
             topics.setdefault(group, []).append(topic)
         return topics
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """The groups that committed anything in a topic."""
+        """The groups with committed offsets in a topic."""
         return [group for name, group in map(_split, self._committed) if name == topic]
 
     def of_topic(self, group: str, topic: str) -> QueueOffsets:
         """Queue to offset of one group in one topic."""
         return dict(self._committed.get(_key(topic, group), {}))
-
-    def groups(self) -> set[str]:
-        """Every group that committed anything."""
-        return {group for _, group in map(_split, self._committed)}
 
     def entries(self) -> Iterator[tuple[str, str, int, int]]:
         """Topic, group, queue and offset of everything committed."""
@@ -104,7 +100,7 @@ class Offsets:
             for queue_id, offset in queues.items():
                 yield topic, group, queue_id, offset
 
-    # Pulled positions, for the lag of groups that commit late; not kept.
+    # Pulled offsets, for the lag of groups that commit late; not saved.
 
     def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """Remember where the next pull of a group will start."""
@@ -121,14 +117,14 @@ class Offsets:
     # Resets
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Move a group; its next pull of the queue is told."""
+        """Move a group; its next pull of the queue gets the new offset."""
         key = _key(topic, group)
         self._resets.setdefault(key, {})[queue_id] = offset
         self._committed.setdefault(key, {})[queue_id] = offset
         self._note_commit()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The reset a pull has to be told, once."""
+        """The pending reset of a queue, which is removed."""
         if not self._resets:
             return None
         key = _key(topic, group)
@@ -143,25 +139,25 @@ class Offsets:
     # Removing
 
     def remove_topic(self, topic: str) -> None:
-        """Forget a deleted topic."""
+        """Remove the offsets of a deleted topic."""
         self._remove(lambda name, group: name == topic)
 
     def remove_group(self, group: str) -> None:
-        """Forget a deleted group."""
+        """Remove the offsets of a deleted group."""
         self._remove(lambda name, owner: owner == group)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Put one group where another stands."""
+        """Give one group the offsets of another."""
         queues = self._committed.get(_key(topic, source))
         if queues:
             self._committed[_key(topic, target)] = dict(queues)
             self._note_commit()
 
     def clamp(self, end_of: Callable[[str, int], int]) -> list[str]:
-        """Pull offsets that lie beyond their queue's end back to it; tell which.
+        """Move offsets beyond the end of their queue back to it; return descriptions of them.
 
-        After a crash that cost messages the log may be shorter than a saved offset. Left alone,
-        the group would skip as many messages as are sent next.
+        After a crash that lost messages a saved offset may be beyond the end of its queue. The
+        group would then skip as many new messages.
         """
         moved: list[str] = []
         for topic, group, queue_id, offset in list(self.entries()):
@@ -173,16 +169,16 @@ class Offsets:
             self._changed()
         return moved
 
-    # Keeping
+    # Saving
 
     def table(self) -> ConsumerOffsetTable:
-        """Everything, as it is answered and saved."""
+        """The table for answers and for the file."""
         return ConsumerOffsetTable(
             {key: dict(queues) for key, queues in self._committed.items()}, self._version
         )
 
     def full_table(self) -> ConsumerOffsetTable:
-        """The same with what 5.x adds in its answers: topics by group, pulled positions."""
+        """The table with what 5.x adds in answers: topics by group and pulled offsets."""
         return dataclasses.replace(
             self.table(),
             group_topic_map={g: tuple(topics) for g, topics in self.topics_by_group().items()},
@@ -194,7 +190,7 @@ class Offsets:
         return encode_state(self.table())
 
     def load(self, data: bytes) -> None:
-        """Take over what ``dump`` wrote, or what Apache RocketMQ did."""
+        """Load the content of a file that ``dump`` or Apache RocketMQ wrote."""
         table = decode_body(ConsumerOffsetTable, data)
         self._committed = {key: dict(queues) for key, queues in table.offset_table.items()}
         self._version = table.data_version or self._version
@@ -217,6 +213,6 @@ def _key(topic: str, group: str) -> str:
 
 
 def _split(key: str) -> tuple[str, str]:
-    # Neither names of topics nor of groups may hold the separator.
+    # Names of topics and groups cannot contain the separator.
     topic, _, group = key.partition(_SEPARATOR)
     return topic, group

@@ -2,10 +2,10 @@
 
 A lock belongs to a client id, not to a connection, and lives for a minute after it was taken or
 renewed. It is kept in memory only, as in RocketMQ (RebalanceLockManager): after a restart the
-members simply lock again.
+members lock again.
 
 As in RocketMQ, any queue can be locked for any group: a member may ask before the topic is there.
-RocketMQ keeps all of them for ever; here those that expired are forgotten, and there is a bound.
+RocketMQ keeps all of them for ever; here expired locks are removed, and their number is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 LOCK_SECONDS = 60.0
 MAX_LOCKS = 1 << 18
-"""More than members of all groups hold; somebody who makes names up gets no further."""
+"""More than the members of all groups need; bounds memory against invented names."""
 
 
 class _Lock(NamedTuple):
@@ -29,14 +29,14 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """The locks of all groups; different groups never meet."""
+    """The locks of all groups; groups do not affect each other."""
 
     def __init__(self, lock_seconds: float = LOCK_SECONDS, max_locks: int = MAX_LOCKS) -> None:
         self._lock_seconds = lock_seconds
         self._max_locks = max_locks
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
-        self._is_full_told = False
+        self._has_logged_full = False
 
     def __len__(self) -> int:
         return self._count
@@ -44,7 +44,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
     ) -> list[MessageQueue]:
-        """Take or renew what is free, expired or already held; return what is held now."""
+        """Take free and expired locks, renew own ones; return the queues that are held now."""
         locks = self._groups.get(group, {})
         held: list[MessageQueue] = []
         for queue in queues:
@@ -60,7 +60,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give back what this client holds; what another holds stays."""
+        """Release the locks of this client; those of others stay."""
         locks = self._groups.get(group)
         if locks is None:
             return
@@ -83,24 +83,24 @@ class QueueLocks:
         return locks is not None and any(not self._is_expired(lock, now) for lock in locks.values())
 
     def drop_group(self, group: str) -> None:
-        """Forget a deleted group."""
+        """Remove the locks of a deleted group."""
         self._count -= len(self._groups.pop(group, ()))
 
     def drop_expired(self, now: float) -> None:
-        """Forget the locks that anybody may take; called now and then."""
+        """Remove expired locks; called periodically."""
         for group, locks in list(self._groups.items()):
             for queue in [q for q, lock in locks.items() if self._is_expired(lock, now)]:
                 del locks[queue]
                 self._count -= 1
             if not locks:
                 del self._groups[group]
-        self._is_full_told = False
+        self._has_logged_full = False
 
     def _has_room(self) -> bool:
         if self._count < self._max_locks:
             return True
-        if not self._is_full_told:
-            self._is_full_told = True
+        if not self._has_logged_full:
+            self._has_logged_full = True
             log.warning("queue locks refused, there are too many count=%d", self._count)
         return False
 

@@ -1,7 +1,7 @@
-"""The topics of a broker: a table that is kept in ``config/topics.json``.
+"""The topics of a broker: the table that is saved in ``config/topics.json``.
 
-Changes are made at once and in memory; whoever owns the table is told and saves it, registers with
-the name servers and so on. Nothing here waits or touches a file.
+Changes are made in memory, and the owner of the table is notified: it saves the table and registers
+the change with the name servers. Nothing here waits or touches a file.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ TOPICS_FILE = "topics.json"
 READ_WRITE = READ | WRITE
 UNIT_SUB_FLAG = 2
 SCHEDULE_QUEUES = 18
-DEFAULT_TOPIC_QUEUES = 8
 MAX_TOPICS = 32_768
-"""All topics must fit into the one frame that name servers are told them in, with names as long as
-they may be; a broker with more of them would be known to nobody. Clients make topics by sending."""
+"""All topics, with names of the largest length, must fit into the one frame of a registration; else
+the broker could not register. Clients create topics by sending."""
 MAX_OTHER_TOPICS = MAX_TOPICS * 3 // 4
-"""The last quarter is kept for retries and dead letters: without theirs a group cannot go on."""
+"""The last quarter is reserved for retries and dead letters, which groups need to continue."""
 
 # Only the broker itself writes to these.
 SEND_FORBIDDEN = frozenset(
@@ -70,14 +69,14 @@ def topic_config(
 
 
 def template_topic(queues: int) -> TopicConfig:
-    """The topic that unknown topics are made after."""
+    """The template of topics that sends create."""
     return topic_config(DEFAULT_TOPIC, queues, queues, READ_WRITE | INHERIT)
 
 
 def system_topics(
     cluster: str, broker_name: str, *, auto_create: bool, template_queues: int, trace_topic: bool
 ) -> list[TopicConfig]:
-    """What a broker has from the first moment."""
+    """The topics that every broker has."""
     all_permissions = READ_WRITE | INHERIT
     topics = [
         topic_config(SELF_TEST_TOPIC, 1, 1),
@@ -111,17 +110,17 @@ class Topics:
         auto_create: bool = True,
     ) -> None:
         self.auto_create = auto_create
-        """Whether the default topic may serve as a template."""
+        """Whether the default topic may be used as a template."""
         self._now_ms = now_ms
         self._changed = changed
         self._table: dict[str, TopicConfig] = {}
         self._version = DataVersion(0, now_ms(), 0)
         self._watchers: list[Callable[[], None]] = []
-        self._texts = TopicsFileCache()
+        self._file_cache = TopicsFileCache()
         self._system = {config.topic_name: config for config in system}
         self._add_system_topics()
 
-    # Looking
+    # Reading
 
     def get(self, topic: str) -> TopicConfig | None:
         """A topic, if there is one of that name."""
@@ -160,11 +159,11 @@ class Topics:
         return self._version
 
     def table(self) -> TopicConfigTable:
-        """Everything, as it is registered, answered and saved."""
+        """The table for registrations, answers and the file."""
         return TopicConfigTable(dict(self._table), self._version)
 
     def on_change(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher`` after every change, for whoever keeps what it worked out of a topic."""
+        """Call ``watcher`` after every change; for caches of values derived from topics."""
         self._watchers.append(watcher)
 
     # Changing
@@ -188,7 +187,7 @@ class Topics:
             raise RequestRefused(
                 f"no room for topic {topic}, the broker has {len(self._table)} topics",
                 expected=f"at most {limit}",
-                hint="delete topics that nobody uses, or add a broker",
+                hint="delete unused topics, or add a broker",
             )
 
     def remove(self, topic: str) -> bool:
@@ -199,13 +198,13 @@ class Topics:
         return True
 
     def create_for_send(self, topic: str, template: str, queues: int) -> TopicConfig:
-        """The topic that a send to an unknown name makes, after the model of a template topic.
+        """Create the topic of a send to an unknown name from a template topic.
 
-        A missing retry topic is made even where templates are not allowed.
+        A missing retry topic is created even without a template.
         """
         model = self._table.get(template)
         if template == DEFAULT_TOPIC and not self.auto_create:
-            # The table may still have it from a time when it was allowed.
+            # The table may still contain it from an earlier start.
             model = None
         if model is not None and model.perm & INHERIT and queues > 0:
             count = min(queues, model.write_queue_nums)
@@ -223,7 +222,7 @@ class Topics:
         """A retry or dead-letter topic, created if need be."""
         config = self._table.get(topic)
         if config is None:
-            # A group's table of another broker may ask for more than a topic can have.
+            # The group table of another broker may have more queues than a topic can have.
             queues = min(queues, MAX_QUEUES)
             config = topic_config(topic, queues, queues, perm, topic_sys_flag=sys_flag)
             self.put(config)
@@ -233,7 +232,7 @@ class Topics:
         return config
 
     def touch(self) -> None:
-        """Have name servers look at the table again: what is registered of it has changed."""
+        """Register the table again: permissions of the broker have changed."""
         self._note_change("")
 
     def set_order(self, topics: Mapping[str, str]) -> None:
@@ -244,10 +243,10 @@ class Topics:
                 self.put(dataclasses.replace(config, order=True))
 
     def adopt(self, topic: str, queues: int) -> bool:
-        """Take in a topic whose messages are in the store although no table knows it.
+        """Add a topic that has messages in the store but is missing in the table.
 
-        False if it cannot be one: a name that cannot be written would keep the whole table from
-        being saved, and the broker from being registered.
+        False if the name is illegal: with a name that cannot be encoded the table could not be
+        saved, nor the broker registered.
         """
         if not topic or not topic.isprintable() or len(topic) > MAX_RETRY_TOPIC_LENGTH:
             return False
@@ -255,21 +254,21 @@ class Topics:
             self._put(topic, topic_config(topic, queues, queues))
         return True
 
-    # Keeping
+    # Saving
 
     def dump(self) -> bytes:
         """The content of ``topics.json``."""
-        return self._texts.text(self.table())
+        return self._file_cache.text(self.table())
 
     def load(self, data: bytes) -> None:
-        """Take over what ``dump`` wrote, or what Apache RocketMQ did."""
-        table = read_topics(loads(data), _tell_odd)
+        """Load the content of a file that ``dump`` or Apache RocketMQ wrote."""
+        table = read_topics(loads(data), _log_odd)
         self._table = {
             name: dataclasses.replace(config, topic_name=name, attributes=config.attributes or {})
             for name, config in table.topic_config_table.items()
         }
         self._version = table.data_version
-        self._tell_watchers()
+        self._call_watchers()
         self._add_system_topics()
 
     def _add_system_topics(self) -> None:
@@ -279,20 +278,20 @@ class Topics:
 
     def _note_change(self, topic: str) -> None:
         self._version = self._version.following(self._now_ms())
-        self._tell_watchers()
+        self._call_watchers()
         self._changed(topic)
 
-    def _tell_watchers(self) -> None:
+    def _call_watchers(self) -> None:
         for watcher in self._watchers:
             watcher()
 
 
-def _tell_odd(topic: str, trouble: str) -> None:
+def _log_odd(topic: str, trouble: str) -> None:
     log.error("topic bounded or left out file=%s topic=%s error=%s", TOPICS_FILE, topic, trouble)
 
 
 def check_queue_count(read: int, write: int) -> None:
-    """Refuse queue numbers that make a topic useless."""
+    """Refuse a topic without read or write queues."""
     if read <= 0 or write <= 0:
         raise InvalidArgument(
             f"a topic with {read} read and {write} write queues", expected="1 or more of each"

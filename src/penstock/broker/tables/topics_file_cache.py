@@ -1,7 +1,7 @@
-"""The text of ``topics.json``, put together from that of each topic, which is made once.
+"""The content of ``topics.json``, joined from the cached text of each topic.
 
-A broker with ten thousand topics writes the whole file for every new one. Making the text of all
-of them took longer than everything else it does for a send.
+A broker with ten thousand topics writes the whole file for every new one. Encoding all of them
+took longer than everything else a send costs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _BEFORE_FIRST = len(encode_state(TopicConfigTable())) - len(_EMPTY_END)
 
 
 class TopicsFileCache:
-    """Remembers the text of every topic of the last table."""
+    """Caches the text of every topic of the last table."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[TopicConfig, bytes]] = {}
 
     def text(self, table: TopicConfigTable) -> bytes:
-        """The same as `encode_state`, for a table of nothing but topics and a version."""
+        """The result of `encode_state` for a table that has only topics and a version."""
         topics = table.topic_config_table
         head = encode_state(TopicConfigTable({}, table.data_version))
         if not topics:
@@ -30,7 +30,7 @@ class TopicsFileCache:
         texts: list[bytes] = []
         for name, config in topics.items():
             entry = known.get(name)
-            # A topic never changes, it is replaced: the same object has the same text.
+            # Topics are immutable: the same object has the same text.
             if entry is None or entry[0] is not config:
                 entry = known[name] = config, _text_of(name, config)
             texts.append(entry[1])
@@ -40,5 +40,5 @@ class TopicsFileCache:
 
 
 def _text_of(name: str, config: TopicConfig) -> bytes:
-    """The lines of one topic, without what is around them in the file."""
+    """The lines of one topic in the file."""
     return encode_state(TopicConfigTable({name: config}))[_BEFORE_FIRST:].removesuffix(_END)

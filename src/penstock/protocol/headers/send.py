@@ -1,4 +1,4 @@
-"""Sending: one header in a long and a short spelling, and what the broker answers."""
+"""Sending: one header with long and with short names, and the answer of the broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.protocol.headers.codec import Header, Int32, Int64, decode_header
 
 
 class SendMessage(Header):
-    """A message for a topic. Codes 10 and 324 spell the fields out; 310, 320 and 325 write
+    """A message for a topic. Codes 10 and 324 write whole names; 310, 320 and 325 write
 
     producerGroup a   topic b          defaultTopic c     defaultTopicQueueNums d
     queueId e         sysFlag f        bornTimestamp g    flag h
@@ -88,7 +88,7 @@ def encode_send_v2(header: SendMessage) -> dict[str, str]:
 
 
 class SendMessageResult(Header):
-    """Where a message went. Java needs the first three in every success."""
+    """Where a message is stored. Java needs the first three in every success."""
 
     msg_id: str
     queue_id: Int32
@@ -101,14 +101,14 @@ class SendMessageResult(Header):
 
 
 class SendRefused(Header):
-    """What a refused send still says."""
+    """The fields of a refused send."""
 
     region: str | None = field(default=None, name="MSG_REGION")
     trace_on: str | None = field(default=None, name="TRACE_ON")
 
 
 class RecallMessage(Header):
-    """Take back a timer message before it is due."""
+    """Recall a timer message before it is due."""
 
     topic: str
     recall_handle: str
@@ -121,9 +121,9 @@ class RecallMessageResult(Header):
 
 
 class SendBack(Header):
-    """A message that a consumer could not handle; ``offset`` is its position in the log.
+    """A message that a consumer sends back; ``offset`` is its log position.
 
-    ``delay_level`` 0 leaves the delay to the broker; below 0 means the dead letters at once.
+    ``delay_level`` 0 leaves the delay to the broker; below 0 means a dead letter at once.
     """
 
     offset: Int64
@@ -136,7 +136,7 @@ class SendBack(Header):
 
 
 class PushReply(Header):
-    """A reply on its way to whoever asked, handed over by the broker."""
+    """A reply that the broker pushes to its requester."""
 
     producer_group: str
     topic: str
