@@ -4,8 +4,8 @@ A real broker on a real store serves one connection whose transport is a list: c
 requests go into ``data_received``, the end of the loop turn and what comes after the answers are
 called by hand, the answers are dropped. So frames, headers, handlers, log, queues and index are all
 in it; system calls of sockets, the event loop and a load generator are not. The best of many chunks
-is told: on a busy machine it is the only figure that repeats. The median stands beside it, and what
-of both had passed when the answers were handed to the transport.
+is reported, because on a busy machine only this figure repeats; the median stands beside it, and
+both for the time until the answers were handed to the transport.
 
     python -m benchmarks.broker_path [--full | --profile]
 

@@ -143,7 +143,7 @@ def settings_page() -> str:
         "Keys for `penstock up --config FILE` and `penstock broker --config FILE`. They are",
         "RocketMQ's, so an existing `broker.conf` loads; unknown keys cause a warning. A running",
         "broker changes the settings marked as changeable (`mqadmin updateBrokerConfig`); a change",
-        "lasts until it stops. The name server takes its settings from Python and the command line.",
+        "lasts until it stops. The name server is configured by Python and the command line.",
     ]
     for title, owner in (
         ("Broker", BrokerConfig),

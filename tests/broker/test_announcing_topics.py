@@ -1,4 +1,4 @@
-"""A new topic is told by itself to a name server that knows the broker, and only to that."""
+"""A new topic is registered alone with a name server that knows the broker, and only there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL, ONE = RequestCode.REGISTER_BROKER, RequestCode.REGISTER_TOPIC_IN_NAMESRV
 
 
 class Listening:
-    """A name server that only writes down what it is told."""
+    """A name server that only records requests."""
 
     def __init__(self) -> None:
         self.codes: list[int] = []
@@ -66,7 +66,7 @@ async def listening() -> AsyncIterator[Listening]:
         await names.server.stop(0)
 
 
-async def test_topics_made_by_sending_and_by_request_are_told_alone(tmp_path: Path) -> None:
+async def test_topics_created_by_sends_and_requests_are_registered_alone(tmp_path: Path) -> None:
     async with listening() as names, Stage(tmp_path) as stage:
         wire = await stage.connect(await stage.broker(namesrv_addr=names.address))
         assert set(names.codes) == {ALL}
@@ -82,7 +82,7 @@ async def test_topics_made_by_sending_and_by_request_are_told_alone(tmp_path: Pa
         assert names.topics == ["U"], "who asks for a topic again may miss its route"
 
 
-async def test_a_deleted_topic_and_many_new_ones_are_told_with_all_others(tmp_path: Path) -> None:
+async def test_a_deleted_topic_and_many_new_ones_register_the_whole_table(tmp_path: Path) -> None:
     async with listening() as names, Stage(tmp_path) as stage:
         broker = await stage.broker(namesrv_addr=names.address)
         wire = await stage.connect(broker)
@@ -100,7 +100,7 @@ async def test_a_deleted_topic_and_many_new_ones_are_told_with_all_others(tmp_pa
 @pytest.mark.parametrize(
     "code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_ERROR]
 )
-async def test_a_name_server_that_refuses_a_single_topic_is_told_everything(
+async def test_a_name_server_that_refuses_a_single_topic_gets_the_whole_table(
     tmp_path: Path, code: int
 ) -> None:
     async with listening() as names, Stage(tmp_path) as stage:
@@ -126,7 +126,7 @@ async def test_a_name_server_of_4_is_not_asked_what_it_would_not_answer(tmp_path
         assert "T" in names.topics
 
 
-async def test_after_a_lost_connection_everything_is_told(tmp_path: Path) -> None:
+async def test_after_a_lost_connection_the_whole_table_is_registered(tmp_path: Path) -> None:
     async with listening() as names, Stage(tmp_path) as stage:
         wire = await stage.connect(await stage.broker(namesrv_addr=names.address))
         await wire.send("T")
@@ -151,7 +151,7 @@ async def test_a_slave_never_speaks_of_a_topic_alone(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def test_topics_told_alone_do_not_put_off_the_next_round(tmp_path: Path) -> None:
+async def test_topics_registered_alone_do_not_delay_the_next_registration(tmp_path: Path) -> None:
     async with listening() as names, Stage(tmp_path) as stage:
         wire = await stage.connect(await stage.broker(namesrv_addr=names.address))
         names.forget()

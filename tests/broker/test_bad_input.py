@@ -91,7 +91,7 @@ HOSTILE_BODIES = [
 
 @pytest.fixture
 def no_trouble(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Nothing that a stranger says is worth an error, let alone a traceback."""
+    """No input of a client may cause an error or a traceback in the log."""
     caplog.set_level(logging.WARNING)
     yield
     worse = [r for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info]
@@ -100,7 +100,7 @@ def no_trouble(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 async def healthy(broker: Broker, no_trouble: None) -> AsyncIterator[None]:
-    """Whatever a test says, afterwards the broker serves, and its tables are in order."""
+    """After each test the broker still serves, and its tables are valid."""
     yield
     async with await Wire.connect(broker.port) as wire:
         assert (await wire.send("Healthy")).code == 0
@@ -138,7 +138,7 @@ def required_fields(code: int) -> list[str]:
 
 
 def plausible(code: int) -> dict[str, str]:
-    """Ext fields that decode, whatever they mean."""
+    """Ext fields that decode, with any values."""
     return {field.wire: PLAUSIBLE[field.kind] for field in fields_of(code)}
 
 
@@ -247,7 +247,7 @@ async def test_one_way_nonsense_gets_no_answer(wire: Wire, codes: list[int]) -> 
 
 
 @pytest.mark.parametrize("code", [-1, 0, 1, 9999, 32767, -(1 << 31), (1 << 31) - 1])
-async def test_codes_nobody_knows_are_refused(wire: Wire, code: int) -> None:
+async def test_unknown_codes_are_refused(wire: Wire, code: int) -> None:
     assert (await answer_of(wire, code, None, b"")).code == 3
 
 

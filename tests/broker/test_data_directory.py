@@ -18,7 +18,7 @@ def test_brokers_are_lettered_or_numbered() -> None:
     assert broker_names("broker-a", 27)[-1] == "broker-a-27"
 
 
-def test_a_store_that_nobody_would_serve_is_named(tmp_path: Path) -> None:
+def test_a_store_without_a_broker_is_named(tmp_path: Path) -> None:
     for name in ("broker-a", "broker-b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "lock").touch()
@@ -28,7 +28,7 @@ def test_a_store_that_nobody_would_serve_is_named(tmp_path: Path) -> None:
         refuse_lost_stores(tmp_path, ["broker-a"])
 
 
-def test_the_directory_is_made_or_the_reason_told(tmp_path: Path) -> None:
+def test_the_directory_is_created_or_an_error_gives_the_reason(tmp_path: Path) -> None:
     make_data_directory(tmp_path / "new" / "data")
     assert list((tmp_path / "new" / "data").iterdir()) == []
     (tmp_path / "file").touch()

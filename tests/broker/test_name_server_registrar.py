@@ -45,7 +45,7 @@ async def test_a_new_topic_has_a_route_right_after_it_was_made(tmp_path: Path) -
 
 
 @pytest.mark.spec("S11")
-async def test_who_was_told_of_a_first_message_finds_its_topic(tmp_path: Path) -> None:
+async def test_a_topic_has_a_route_when_its_first_send_is_answered(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         names = await stage.connect(await stage.name_server())
         wire = await stage.connect(await stage.broker())
@@ -154,7 +154,7 @@ async def test_servers_bound_to_a_name_are_reached(tmp_path: Path) -> None:
         assert broker.address in (f"127.0.0.1:{broker.port}", f"[::1]:{broker.port}")
 
 
-async def test_clients_are_told_a_name_as_it_was_given(tmp_path: Path) -> None:
+async def test_an_advertised_host_name_is_not_resolved(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         broker = await stage.broker(broker_ip1="localhost")
         wire = await stage.connect(broker)
@@ -187,7 +187,7 @@ async def test_a_silent_broker_loses_its_routes_after_two_minutes(tmp_path: Path
         for _ in range(20):
             await stage.clock.sleep(30)
             assert await has_route(names, "TBW102")
-        # Nobody hangs up; the network just stops carrying anything.
+        # No connection is closed; the network just drops everything.
         loop.network.isolate("10.0.0.2")
         await stage.clock.sleep(85)
         assert await has_route(names, "TBW102")
@@ -210,7 +210,9 @@ async def _connect_from(host: str, server: NameServer) -> Wire:
 
 
 @in_virtual_time
-async def test_every_name_server_is_told_and_a_dead_one_holds_nobody_up(tmp_path: Path) -> None:
+async def test_every_name_server_is_registered_with_and_a_dead_one_delays_nothing(
+    tmp_path: Path,
+) -> None:
     async with Stage(tmp_path) as stage:
         first, second = await stage.name_server(), await stage.name_server()
         mute = Server(lambda peer, command: None, "127.0.0.1", 0)
@@ -263,7 +265,7 @@ async def test_the_route_says_what_the_broker_allows(tmp_path: Path) -> None:
         assert found.queues[0].permission == 4
 
 
-async def test_an_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
+async def test_clients_get_the_advertised_address(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         names = await stage.connect(await stage.name_server())
         broker = await stage.broker(broker_ip1="192.0.2.7", bind_host="127.0.0.1")
@@ -288,7 +290,7 @@ async def test_the_cluster_shows_masters_and_slaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["nowhere", "bad name", ""])
-async def test_a_topic_nobody_has_has_no_route(tmp_path: Path, topic: str) -> None:
+async def test_an_unknown_topic_has_no_route(tmp_path: Path, topic: str) -> None:
     async with Stage(tmp_path) as stage:
         names = await stage.connect(await stage.name_server())
         await stage.broker()

@@ -147,7 +147,7 @@ async def test_a_stop_that_waits_for_one_answer_does_not_wait_for_new_pulls(tmp_
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()
         operator = await stage.connect(broker)
-        # Up to this version clients are not told to go away, so they go on as ever.
+        # Clients up to this version get no GO_AWAY and continue as before.
         consumer = await stage.connect(broker, version=GO_AWAY_ABOVE_VERSION)
         await put_topic(operator, "T")
         await consumer.heartbeat("me@1", consumer="g", topics=["T"])

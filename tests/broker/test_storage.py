@@ -56,7 +56,7 @@ async def test_the_work_for_readers_comes_after_the_answers(tmp_path: Path) -> N
         storage = broker.state.storage
         storage.append(Draft("T", 0, b"first"))
         storage.write()
-        # Safe from the death of the process, so whoever sent it may know now.
+        # Safe from the death of the process, so the send may be answered now.
         assert storage.store.statistics().dispatch_behind_bytes > 0
         await asyncio.sleep(0)
         assert storage.store.statistics().dispatch_behind_bytes == 0
@@ -94,7 +94,7 @@ async def test_a_sync_flush_is_answered_and_seen_only_when_it_is_on_the_disk(
         await eventually(lambda: files.waiting)
         held = reader.start_pull("g", "T", 0, hold_ms=15_000)
         await eventually(lambda: len(broker.state.held) == 1)
-        # It is written, and nobody may act on it yet.
+        # It is written, but must not be visible yet.
         assert broker.state.storage.store.max_position > 0
         assert not pending.done()
         files.is_open.set()

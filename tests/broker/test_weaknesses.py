@@ -16,7 +16,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("model", [MessageModel.CLUSTERING, MessageModel.BROADCASTING])
-async def test_members_of_a_group_that_want_different_messages_are_told_of_once(
+async def test_members_of_a_group_with_different_subscriptions_are_logged_once(
     broker: Broker, caplog: pytest.LogCaptureFixture, model: MessageModel
 ) -> None:
     async with await Wire.connect(broker.port) as one, await Wire.connect(broker.port) as other:

@@ -99,7 +99,7 @@ async def commit(wire: Wire, group: str, topic: str, offset: int, *, queue_id: i
 
 
 async def committed(wire: Wire, group: str, topic: str, *, queue_id: int = 0) -> int | None:
-    """What a group is told about where it stands; None if nothing is found."""
+    """The committed offset that a query returns; None without one."""
     answer = await wire.request(
         RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(group, topic, queue_id)
     )

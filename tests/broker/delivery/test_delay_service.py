@@ -159,7 +159,7 @@ async def test_a_delayed_message_does_not_bring_its_deleted_topic_back(
             await delay(wire, 2, body)
         assert (await wire.send("U", b"goes on", properties={"DELAY": "2"})).code == OK
         await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
-        # That it was deleted is still known to whoever delivers later.
+        # A later delivery still knows that the topic was deleted.
         await broker.stop()
         broker = await stage.broker()
         await eventually(lambda: broker.state.storage.max_offset("U", 0) == 1, 30)
@@ -167,8 +167,8 @@ async def test_a_delayed_message_does_not_bring_its_deleted_topic_back(
         await broker.stop()
         broker = await stage.broker()
         assert "T" not in broker.state.topics
-    told = [r.message for r in caplog.records if "of a deleted topic" in r.message]
-    assert told == ["delayed messages of a deleted topic skipped topic=T"]
+    logged = [r.message for r in caplog.records if "of a deleted topic" in r.message]
+    assert logged == ["delayed messages of a deleted topic skipped topic=T"]
 
 
 @in_virtual_time
@@ -346,7 +346,7 @@ async def test_a_full_disk_delays_delayed_messages_and_loses_none(
 
 
 @in_virtual_time
-async def test_a_foreign_record_without_a_target_stops_nobody(tmp_path: Path) -> None:
+async def test_a_foreign_record_without_a_target_does_not_block_others(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()
         wire = await stage.connect(broker)

@@ -88,7 +88,7 @@ async def test_short_polling_waits_a_second(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def test_nobody_is_held_for_longer_than_a_client_can_wait(tmp_path: Path) -> None:
+async def test_no_pull_is_held_for_longer_than_a_client_waits(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         wire = await stage.connect(await stage.broker())
         await put_topic(wire, "T")
@@ -133,7 +133,9 @@ async def test_an_sql_filter_sleeps_through_other_properties(tmp_path: Path) -> 
 
 
 @in_virtual_time
-async def test_messages_that_passed_a_filter_by_are_told_within_seconds(tmp_path: Path) -> None:
+async def test_a_pull_whose_filter_rejected_messages_is_answered_within_seconds(
+    tmp_path: Path,
+) -> None:
     # So that the consumer can commit beyond them.
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()
@@ -221,7 +223,7 @@ async def test_a_reset_wakes_the_pulls_of_its_queue(tmp_path: Path) -> None:
         answer = await held
         assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
         assert ext(answer)["nextBeginOffset"] == "2"
-        # It is told once; from then on the queue is read as usual.
+        # The reset is answered once; from then on the queue is read as usual.
         assert len(bodies(await wire.pull("g", "T", 2))) == 3
 
 
@@ -311,7 +313,7 @@ async def test_only_pulls_before_a_message_are_woken_by_it() -> None:
     assert set(answers.at) == {"behind", "at"}
 
 
-async def test_one_answer_that_fails_keeps_nobody_waiting(
+async def test_one_answer_that_fails_does_not_delay_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()

@@ -92,7 +92,7 @@ async def test_attributes_of_a_group_are_added_changed_and_removed(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"+nobody.knows": "1"},
+        {"+unknown.attribute": "1"},
         {"+message.type": "NORMAL"},
         {"+priority.factor": "101"},
         {"+lite.bind.topic": ""},
@@ -180,7 +180,7 @@ async def test_several_groups_are_created_together(wire: Wire) -> None:
     assert (await group_of(wire, "b")).group_name == "b"
 
 
-async def test_a_group_nobody_knows_is_26(wire: Wire) -> None:
+async def test_an_unknown_group_is_26(wire: Wire) -> None:
     answer = await wire.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig("none"))
     assert answer.code == 26
 
@@ -243,8 +243,8 @@ async def test_producers_are_listed(wire: Wire, connect: Connect) -> None:
     answer = await wire.ok(RequestCode.GET_PRODUCER_CONNECTION_LIST, GetProducerConnections("pg"))
     (connection,) = json_body(ProducerConnections, answer).connection_set
     assert connection.client_addr == producer.address
-    everybody = json_body(ProducerTable, await wire.ok(RequestCode.GET_ALL_PRODUCER_INFO))
-    assert [info.client_id for info in everybody.data["pg"]] == ["p@1"]
+    producers = json_body(ProducerTable, await wire.ok(RequestCode.GET_ALL_PRODUCER_INFO))
+    assert [info.client_id for info in producers.data["pg"]] == ["p@1"]
     missing = await wire.request(
         RequestCode.GET_PRODUCER_CONNECTION_LIST, GetProducerConnections("none")
     )
@@ -265,7 +265,7 @@ async def test_the_topics_of_a_group_are_those_it_committed_in(broker: Broker, w
     assert (topics.topic_list, topics.broker_addr) == (("T",), broker.address)
 
 
-async def test_what_a_group_wants_of_a_topic_is_told_while_it_is_online(wire: Wire) -> None:
+async def test_the_subscription_of_a_group_is_returned_while_it_is_online(wire: Wire) -> None:
     ask = QuerySubscription("cg", "T")
     offline = await wire.ok(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, ask)
     assert json_body(GroupSubscription, offline).subscription_data is None
@@ -279,7 +279,7 @@ async def test_what_a_group_wants_of_a_topic_is_told_while_it_is_online(wire: Wi
 # For slaves
 
 
-async def test_all_offsets_are_told(wire: Wire) -> None:
+async def test_all_offsets_are_returned(wire: Wire) -> None:
     await wire.send("T")
     await wire.ok(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("cg", "T", 0, 1))
     table = json_body(ConsumerOffsetTable, await wire.ok(RequestCode.GET_ALL_CONSUMER_OFFSET))
@@ -287,7 +287,7 @@ async def test_all_offsets_are_told(wire: Wire) -> None:
     assert table.data_version is not None
 
 
-async def test_the_progress_of_delays_is_told(wire: Wire) -> None:
+async def test_the_progress_of_delays_is_returned(wire: Wire) -> None:
     answer = await wire.ok(RequestCode.GET_ALL_DELAY_OFFSET)
     assert json_body(DelayOffsetTable, answer).offset_table == {}
 

@@ -29,8 +29,8 @@ from penstock.testing.eventually import eventually
 NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
-def told(wire: Wire) -> list[str]:
-    """The groups whose change this client was told of, and forget it."""
+def notified(wire: Wire) -> list[str]:
+    """The groups in the notifications that this client got since the last call."""
     groups = [ext(command)["consumerGroup"] for command in wire.requests if command.code == NOTIFY]
     wire.requests.clear()
     return groups
@@ -39,7 +39,7 @@ def told(wire: Wire) -> list[str]:
 async def settled(wire: Wire) -> None:
     """Return when all that the broker had to say to a client is there."""
     # Output of one connection keeps its order, so an answer comes behind everything before it.
-    await wire.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerList("nobody"))
+    await wire.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerList("unknown"))
 
 
 # Membership
@@ -89,7 +89,7 @@ async def test_a_member_that_is_silent_for_two_minutes_is_dropped_and_cut(
 
 @pytest.mark.spec("S18")
 @in_virtual_time
-async def test_the_scan_tells_nobody(tmp_path: Path) -> None:
+async def test_the_scan_notifies_no_member(tmp_path: Path) -> None:
     # As in RocketMQ: the others notice at their next rebalance.
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()
@@ -97,7 +97,7 @@ async def test_the_scan_tells_nobody(tmp_path: Path) -> None:
         await silent.heartbeat("c1", consumer="g", topics=["T"])
         await lively.heartbeat("c2", consumer="g", topics=["T"])
         await settled(lively)
-        told(lively)
+        notified(lively)
         for _ in range(14):
             await stage.clock.sleep(10)
             if not silent.is_closed:
@@ -106,7 +106,7 @@ async def test_the_scan_tells_nobody(tmp_path: Path) -> None:
             await lively.heartbeat("c2", consumer="g", topics=["T"])
         assert silent.is_closed
         await settled(lively)
-        assert told(lively) == []
+        assert notified(lively) == []
 
 
 @in_virtual_time
@@ -185,52 +185,54 @@ async def test_a_heartbeat_makes_the_groups_retry_topic(wire: Wire, broker: Brok
 
 
 @pytest.mark.spec("S18")
-async def test_members_are_told_when_one_joins_leaves_or_is_cut(wire: Wire, broker: Broker) -> None:
+async def test_members_are_notified_when_one_joins_leaves_or_is_cut(
+    wire: Wire, broker: Broker
+) -> None:
     await wire.heartbeat("c1", consumer="g", topics=["T"])
     await settled(wire)
-    assert told(wire) == ["g"]
+    assert notified(wire) == ["g"]
     async with await Wire.connect(broker.port) as joining:
         await joining.heartbeat("c2", consumer="g", topics=["T"])
         await settled(wire)
-        assert told(wire) == ["g"]
+        assert notified(wire) == ["g"]
         await joining.ok(RequestCode.UNREGISTER_CLIENT, UnregisterClient("c2", None, "g"))
         await settled(wire)
-        assert told(wire) == ["g"]
+        assert notified(wire) == ["g"]
         await joining.heartbeat("c2", consumer="g", topics=["T"])
         await settled(wire)
-        told(wire)
+        notified(wire)
     command = await wire.asked(NOTIFY)
-    assert command.flag & 2, "nobody waits for an answer"
+    assert command.flag & 2, "a one-way request"
     assert ext(command) == {"consumerGroup": "g"}
 
 
 @pytest.mark.spec("S18")
-async def test_a_heartbeat_that_changes_nothing_tells_nobody(wire: Wire) -> None:
+async def test_a_heartbeat_without_a_change_notifies_no_member(wire: Wire) -> None:
     for version in (1, 1, 2):
         await wire.heartbeat("c1", consumer="g", topics=["T"], version=version)
     await settled(wire)
     # Only the first one; a newer version of the same topics is no change of the group.
-    assert told(wire) == ["g"]
+    assert notified(wire) == ["g"]
     await wire.heartbeat("c1", consumer="g", topics=["T", "U"], version=3)
     await settled(wire)
-    assert told(wire) == ["g"]
+    assert notified(wire) == ["g"]
     await wire.heartbeat("c1", consumer="g", topics=["U"], version=3)
     await settled(wire)
-    assert told(wire) == ["g"]
+    assert notified(wire) == ["g"]
 
 
-async def test_other_groups_and_broadcasting_members_are_not_told(
+async def test_other_groups_and_broadcasting_members_are_not_notified(
     wire: Wire, broker: Broker
 ) -> None:
     await wire.heartbeat("c1", consumer="g1", topics=["T"])
     await wire.heartbeat("c1", consumer="g2", topics=["T"], model=MessageModel.BROADCASTING)
     await settled(wire)
-    assert told(wire) == ["g1"]
+    assert notified(wire) == ["g1"]
     async with await Wire.connect(broker.port) as other:
         await other.heartbeat("c2", consumer="g2", topics=["T"], model=MessageModel.BROADCASTING)
         await other.heartbeat("c2", consumer="g3", topics=["T"])
         await settled(wire)
-        assert told(wire) == []
+        assert notified(wire) == []
 
 
 @pytest.mark.parametrize("where", ["broker", "group"])
@@ -245,7 +247,7 @@ async def test_telling_can_be_switched_off(tmp_path: Path, where: str) -> None:
             )
         await wire.heartbeat("c1", consumer="g", topics=["T"])
         await settled(wire)
-        assert told(wire) == []
+        assert notified(wire) == []
 
 
 # Dialects

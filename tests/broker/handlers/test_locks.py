@@ -28,13 +28,13 @@ async def test_the_answer_is_exactly_what_the_member_holds(wire: Wire) -> None:
 
 
 @pytest.mark.spec("S147")
-async def test_nobody_unlocks_for_another(wire: Wire) -> None:
+async def test_a_client_cannot_release_the_lock_of_another(wire: Wire) -> None:
     await lock(wire, "g", "A", QUEUES[:2])
     await unlock(wire, "g", "B", QUEUES)
     assert await lock(wire, "g", "B", QUEUES[:2]) == set()
     await unlock(wire, "g", "A", QUEUES[:1])
     assert await lock(wire, "g", "B", QUEUES[:2]) == {QUEUES[0]}
-    await unlock(wire, "nobody", "A", QUEUES)
+    await unlock(wire, "unknown", "A", QUEUES)
 
 
 @pytest.mark.spec("S127")
@@ -61,12 +61,12 @@ async def test_a_lock_that_is_not_renewed_can_be_taken_after_a_minute(tmp_path: 
 
 
 @in_virtual_time
-async def test_locks_that_nobody_renews_are_forgotten(tmp_path: Path) -> None:
+async def test_locks_that_are_not_renewed_are_removed(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()
         wire = await stage.connect(broker)
         for number in range(50):
-            # Nobody has this topic; RocketMQ gives its locks all the same.
+            # The topic does not exist; RocketMQ grants its locks all the same.
             queues = [MessageQueue(f"Unknown-{number}", "broker-a", 0), QUEUES[0]]
             assert await lock(wire, f"g{number}", "A", queues) == set(queues)
             assert await lock(wire, f"h{number}", "A", []) == set()

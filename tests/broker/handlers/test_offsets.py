@@ -278,5 +278,5 @@ def test_removing_and_cloning() -> None:
     offsets.remove_group("g")
     assert sorted(set(offsets.topics_by_group())) == ["h"]
     assert list(offsets.entries()) == [("U", "h", 0, 1)]
-    offsets.clone("nobody", "copy", "U")
+    offsets.clone("unknown", "copy", "U")
     assert offsets.of_topic("copy", "U") == {}

@@ -155,7 +155,7 @@ async def test_in_both_profiles_a_queue_that_lost_its_start_sends_to_the_end(
 
 @pytest.mark.spec("S56")
 @pytest.mark.parametrize("checks", [False, True])
-async def test_a_slave_corrects_offsets_only_if_told_to(tmp_path: Path, checks: bool) -> None:
+async def test_a_slave_corrects_offsets_only_if_configured(tmp_path: Path, checks: bool) -> None:
     async with Stage(tmp_path) as stage:
         master = await stage.broker(store={"file_reserved_hours": 0})
         wire = await stage.connect(master)
@@ -250,13 +250,13 @@ async def test_a_long_sql92_filter_passes_other_messages_in_steps(wire: Wire) ->
     ).code == RETRY:
         assert window(answer)[0] > offset
         offset, steps = window(answer)[0], steps + 1
-    # One pull may not keep everybody else waiting while a filter of a few milliseconds is asked.
+    # A pull must not block the loop while a filter takes a few milliseconds per message.
     assert steps > 1
     assert bodies(answer) == [b"mine"]
 
 
 async def test_sql92_that_does_not_compile_delivers_everything(wire: Wire) -> None:
-    # As RocketMQ does; whoever starts with such a filter is told by CHECK_CLIENT_CONFIG.
+    # As in RocketMQ; CHECK_CLIENT_CONFIG reports the error when a consumer starts.
     await fill(wire, "T", 2)
     answer = await wire.pull("g", "T", 0, expression="n >", expression_type="SQL92")
     assert len(bodies(answer)) == 2
@@ -267,7 +267,7 @@ async def test_sql92_of_a_heartbeat_that_does_not_compile_is_refused(wire: Wire)
     for expression, code in (("n >", ResponseCode.FILTER_DATA_NOT_EXIST), ("n IS NULL", FOUND)):
         group = f"g{code}"
         await wire.heartbeat("c", consumer=group, topics={"T": expression}, expression_type="SQL92")
-        # Whatever type the pull names: the subscription is the heartbeat's.
+        # The type in the pull is ignored: the subscription is that of the heartbeat.
         for expression_type in ("SQL92", "TAG"):
             answer = await wire.pull(
                 group, "T", 0, expression=None, expression_type=expression_type
@@ -309,7 +309,7 @@ async def test_the_flags_of_topic_and_group_come_with_every_answer(tmp_path: Pat
         assert (plain["topicSysFlag"], plain["groupSysFlag"]) == ("0", "0")
 
 
-async def test_the_last_pull_counts_for_the_lag_whatever_it_brought(wire: Wire) -> None:
+async def test_the_last_pull_counts_for_the_lag_even_without_messages(wire: Wire) -> None:
     for _ in range(3):
         await wire.send("T", properties={"TAGS": "other"})
 
@@ -354,7 +354,7 @@ async def test_without_an_expression_the_heartbeats_subscription_counts(wire: Wi
     assert bodies(await wire.pull("g", "T", 0, expression=None)) == [b"B"]
 
 
-async def test_a_newer_subscription_version_in_the_pull_stalls_nobody(wire: Wire) -> None:
+async def test_a_newer_subscription_version_in_the_pull_is_accepted(wire: Wire) -> None:
     await fill(wire, "T", 1)
     await wire.heartbeat("c1", consumer="g", topics=["T"], version=5)
     header = PullMessage("g", "T", 0, 0, 32, 0, 0, 0, sub_version=9)
@@ -373,7 +373,7 @@ async def test_a_pull_has_at_most_32_messages_and_256_kib(wire: Wire) -> None:
     assert 150_000 < len(body) <= 262_144
 
 
-async def test_the_first_message_is_returned_whatever_its_size(wire: Wire) -> None:
+async def test_the_first_message_is_returned_regardless_of_its_size(wire: Wire) -> None:
     await wire.send("T", bytes(600_000))
     await wire.send("T", bytes(600_000))
     assert [len(body) for body in bodies(await wire.pull("g", "T", 0))] == [600_000]

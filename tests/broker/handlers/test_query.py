@@ -71,7 +71,7 @@ async def test_as_many_are_answered_as_were_asked_for(wire: Wire) -> None:
     for _ in range(5):
         await wire.send("T", properties={"KEYS": "k"})
     assert len(bodies(await wire.ok(QUERY, key("k", count=3)))) == 3
-    # The broker uses its own number for unique keys, whatever the asker says.
+    # For unique keys the broker uses its own limit, not that of the request.
     assert len(bodies(await wire.ok(QUERY, key("k", unique=True, count=1)))) == 5
 
 
@@ -140,5 +140,5 @@ async def test_too_many_entries_are_refused(wire: Wire, count: int) -> None:
     assert (await wire.request(ENTRIES, QueryConsumeQueue("T", 0, 0, count))).code == 29
 
 
-async def test_entries_of_a_topic_nobody_knows_are_17(wire: Wire) -> None:
+async def test_entries_of_an_unknown_topic_are_17(wire: Wire) -> None:
     assert (await wire.request(ENTRIES, QueryConsumeQueue("none", 0, 0, 1))).code == 17

@@ -64,7 +64,7 @@ async def test_an_error_of_the_consumer_is_handed_on(wire: Wire, consumer: Wire)
     assert (answer.code, answer.remark) == (1, "no such group here")
 
 
-@pytest.mark.parametrize(("group", "client"), [("cg", "nobody"), ("other", "me@1")])
+@pytest.mark.parametrize(("group", "client"), [("cg", "unknown"), ("other", "me@1")])
 async def test_a_client_that_is_not_online_is_named(
     wire: Wire, consumer: Wire, group: str, client: str
 ) -> None:
@@ -145,7 +145,7 @@ async def test_a_message_that_is_not_there_is_not_handed_on(
     assert answer.remark
 
 
-async def test_a_message_for_nobody_in_particular_finds_nobody(wire: Wire, consumer: Wire) -> None:
+async def test_a_message_without_a_client_id_is_refused(wire: Wire, consumer: Wire) -> None:
     sent = await wire.send("T")
     assert sent.ext is not None
     answer = await wire.request(DIRECTLY, ConsumeMessageDirectly("cg", None, sent.ext["msgId"]))
@@ -204,8 +204,8 @@ async def test_a_silent_member_costs_a_bounded_time(
     assert json_body(ConsumerStatus, answer).consumer_table == {}
 
 
-async def test_a_member_nobody_knows_gives_an_empty_table(wire: Wire, consumer: Wire) -> None:
-    answer = await wire.ok(STATUS, GetConsumerStatus("T", "cg", "nobody"))
+async def test_an_unknown_member_gives_an_empty_table(wire: Wire, consumer: Wire) -> None:
+    answer = await wire.ok(STATUS, GetConsumerStatus("T", "cg", "unknown"))
     assert json_body(ConsumerStatus, answer).consumer_table == {}
 
 

@@ -57,9 +57,9 @@ async def test_a_reply_is_pushed_to_the_asker_and_then_acknowledged(
     assert header.born_host == wire.address
     assert header.store_host == broker.address
     assert body_of(pushed) == b"pong"
-    told = parse_properties(header.properties or "")
-    assert told.items() >= PROPERTIES.items()
-    assert int(told[Property.PUSH_REPLY_TIME]) == header.store_timestamp
+    pushed_properties = parse_properties(header.properties or "")
+    assert pushed_properties.items() >= PROPERTIES.items()
+    assert int(pushed_properties[Property.PUSH_REPLY_TIME]) == header.store_timestamp
 
 
 async def test_the_push_has_the_fields_that_apache_sends(wire: Wire, asker: Wire) -> None:

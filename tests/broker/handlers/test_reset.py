@@ -78,7 +78,7 @@ async def test_a_reset_to_the_future_goes_to_the_end(broker: Broker, wire: Wire)
     assert (await reset(wire, later))[queue(0)] == 5
 
 
-async def test_the_next_pull_is_told_once(wire: Wire) -> None:
+async def test_the_next_pull_gets_the_reset_once(wire: Wire) -> None:
     await prepare(wire)
     await reset(wire, 0)
     answer = await wire.pull("cg", "T", 3)
@@ -97,12 +97,12 @@ async def test_commits_are_taken_and_ignored_until_the_pull(wire: Wire) -> None:
     await wire.pull("other", "T", 0)
     assert await committed(wire) == 0
     await wire.pull("cg", "T", 4, commit=4)
-    assert await committed(wire) == 0, "the commit of the pull that is told counts as little"
+    assert await committed(wire) == 0, "the commit of the pull that gets the reset is ignored, too"
     await wire.ok(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
     assert await committed(wire) == 4
 
 
-async def test_a_waiting_consumer_is_told_at_once(wire: Wire, connect: Connect) -> None:
+async def test_a_held_pull_gets_the_reset_at_once(wire: Wire, connect: Connect) -> None:
     await prepare(wire)
     consumer, other = await connect(), await connect()
     waiting = consumer.start_pull("cg", "T", 5, hold_ms=15_000)

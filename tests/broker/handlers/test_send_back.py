@@ -432,7 +432,7 @@ async def test_only_a_stored_message_is_a_success(tmp_path: Path) -> None:
         assert broker.state.stats.sent_backs == {}
 
 
-# What is told of it
+# Logs, hooks and statistics
 
 
 @pytest.mark.spec("S117")
@@ -457,7 +457,7 @@ async def test_send_backs_and_dead_letters_are_counted(
 
 
 @pytest.mark.spec("S118")
-async def test_a_hook_is_told_of_each_send_back_once(
+async def test_a_hook_is_called_once_for_each_send_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Stage(tmp_path) as stage:

@@ -357,7 +357,7 @@ async def test_names_that_end_like_a_delay_are_names_like_any_other(wire: Wire) 
 async def test_a_delayed_message_waits_in_the_queue_of_its_level(wire: Wire) -> None:
     answer = await wire.send("T", queue_id=3, properties={"DELAY": "5"})
     assert answer.code == ResponseCode.SUCCESS
-    # Java's client is told the queue it asked for, and the offset in the schedule.
+    # The answer has the requested queue, and the offset in the schedule topic.
     assert ext(answer)["queueId"] == "3"
     [record] = records(await wire.pull("g", SCHEDULE_TOPIC, 0, queue_id=4))
     assert record.log_position == log_position(answer)

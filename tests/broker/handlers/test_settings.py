@@ -39,7 +39,7 @@ async def version(wire: Wire) -> DataVersion:
     return decode_body(DataVersion, answer.ext["version"].encode())
 
 
-async def test_all_settings_are_told_under_rocketmqs_keys(wire: Wire) -> None:
+async def test_all_settings_are_returned_under_rocketmqs_keys(wire: Wire) -> None:
     texts = await read(wire)
     assert texts["brokerName"] == "broker-a"
     assert texts["fileReservedTime"] == "72"
@@ -47,7 +47,7 @@ async def test_all_settings_are_told_under_rocketmqs_keys(wire: Wire) -> None:
     assert texts["mappedFileSizeCommitLog"] == str(1 << 20)
 
 
-async def test_a_change_is_told_and_has_a_new_version(wire: Wire) -> None:
+async def test_a_change_is_returned_with_a_new_version(wire: Wire) -> None:
     before = await version(wire)
     await change(wire, fileReservedTime=71)
     assert (await read(wire))["fileReservedTime"] == "71"
@@ -111,7 +111,7 @@ async def test_holding_can_be_turned_off(wire: Wire) -> None:
     assert (await wire.start_pull("cg", "T", 1, hold_ms=60_000)).code == 19
 
 
-async def test_name_servers_are_told_what_clients_may_do(make_broker: MakeBroker) -> None:
+async def test_name_servers_get_the_changed_permissions(make_broker: MakeBroker) -> None:
     async with AsyncExitStack() as stack:
         names = await stack.enter_async_context(NameServer(NameServerConfig(listen_port=0)))
         broker = await make_broker(name_servers=[names.address])

@@ -1,4 +1,4 @@
-"""Statistics: what is counted, sampled and told."""
+"""Statistics: counted, sampled and returned."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_a_group_can_start_where_another_stands(wire: Wire) -> None:
     assert table[queue(0)].consumer_offset == 3
 
 
-async def test_cloning_follows_the_subscriptions_unless_told_otherwise(wire: Wire) -> None:
+async def test_cloning_follows_the_subscriptions_by_default(wire: Wire) -> None:
     for topic in ("T", "U"):
         await send(wire, 2, topic)
         await commit(wire, "cg", 1, topic=topic)
@@ -263,7 +263,7 @@ async def test_send_backs_and_dead_letters_grow_by_one_each(tmp_path: Path) -> N
     ("name", "key"),
     [("TOPIC_PUT_NUMS", "none"), ("NO_SUCH_NUMS", "T"), ("TOPIC_PUT_LATENCY", "T"), ("", "")],
 )
-async def test_a_statistic_nobody_counts_is_an_error(wire: Wire, name: str, key: str) -> None:
+async def test_an_unknown_statistic_is_an_error(wire: Wire, name: str, key: str) -> None:
     await send(wire, 1)
     answer = await wire.request(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
     assert answer.code == 1

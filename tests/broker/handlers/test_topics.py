@@ -103,7 +103,7 @@ async def test_attributes_are_added_changed_and_removed(wire: Wire, as_text: boo
 @pytest.mark.parametrize(
     ("changes", "remark"),
     [
-        ({"+nobody.knows": "1"}, "one of cleanup.policy"),
+        ({"+unknown.attribute": "1"}, "one of cleanup.policy"),
         ({"+message.type": "ABNORMAL"}, "NORMAL or"),
         ({"+reserve.time": "-2"}, "-1 to 9223372036854775807"),
         ({"+reserve.time": "long"}, "-1 to 9223372036854775807"),
@@ -146,7 +146,7 @@ async def test_a_line_of_changes_that_cannot_be_read_is_refused(wire: Wire) -> N
     assert (await config_of(wire)).attributes == {"message.type": "FIFO"}
 
 
-async def test_a_filter_type_nobody_knows_becomes_the_usual_one(wire: Wire) -> None:
+async def test_an_unknown_filter_type_becomes_the_usual_one(wire: Wire) -> None:
     await wire.ok(CREATE, wanted(topic_filter_type="whatever"))
     assert (await config_of(wire)).topic_filter_type.value == "SINGLE_TAG"
 
@@ -191,7 +191,7 @@ async def test_system_topics_stay_as_they_are(wire: Wire, name: str) -> None:
 
 
 async def test_a_name_of_the_systems_own_is_no_topic_for_users(broker: Broker, wire: Wire) -> None:
-    # Nobody could delete it any more.
+    # It could not be deleted any more.
     answer = await wire.request(CREATE, wanted("rmq_sys_mine"))
     assert answer.code == 29
     assert "conflict with system topic" in (answer.remark or "")
@@ -241,7 +241,7 @@ async def test_the_systems_topics_are_listed(wire: Wire) -> None:
     assert "T" not in json_body(TopicList, answer).topic_list
 
 
-async def test_a_topic_nobody_knows_is_17(wire: Wire) -> None:
+async def test_an_unknown_topic_is_17(wire: Wire) -> None:
     for code in (RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_TOPIC_STATS_INFO):
         answer = await wire.request(code, {"topic": "none"})
         assert answer.code == 17
@@ -249,7 +249,9 @@ async def test_a_topic_nobody_knows_is_17(wire: Wire) -> None:
         assert "none" in answer.remark
 
 
-async def test_the_ends_of_the_queues_are_told(broker: Broker, wire: Wire) -> None:
+async def test_the_first_and_last_offsets_of_queues_are_returned(
+    broker: Broker, wire: Wire
+) -> None:
     await wire.ok(CREATE, wanted(queues=2))
     await wire.send("T")
     await wire.send("T")
@@ -263,7 +265,7 @@ async def test_the_ends_of_the_queues_are_told(broker: Broker, wire: Wire) -> No
     assert body_of(answer).startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,')
 
 
-async def test_who_consumes_a_topic_is_known_online_and_offline(wire: Wire) -> None:
+async def test_groups_of_a_topic_are_listed_online_and_offline(wire: Wire) -> None:
     await wire.send("T")
     await wire.heartbeat("me@1", consumer="online", topics=["T"])
     commit = UpdateConsumerOffset("offline", "T", 0, 1)
@@ -293,7 +295,7 @@ async def test_a_deleted_topic_is_gone_with_messages_and_offsets(
     assert (answer.code, answer.ext["maxOffset"]) == (0, "1")
 
 
-async def test_a_pull_that_waits_at_a_deleted_topic_is_told(wire: Wire) -> None:
+async def test_a_held_pull_of_a_deleted_topic_is_answered(wire: Wire) -> None:
     await wire.send("T")
     waiting = wire.start_pull("cg", "T", 1, hold_ms=15_000)
     await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))

@@ -93,14 +93,12 @@ async def test_a_batch_may_hold_nothing_that_is_not_for_now(
     assert broker.state.storage.max_offset("T", 0) == 0
 
 
-async def test_a_code_nobody_knows_is_refused_word_for_word(wire: Wire) -> None:
+async def test_an_unknown_code_is_refused_word_for_word(wire: Wire) -> None:
     answer = await wire.request(9999)
     assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
 
 
-async def test_a_code_nobody_knows_is_logged_once(
-    wire: Wire, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unknown_code_is_logged_once(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         await wire.request(9999)
     lines = [r.getMessage() for r in caplog.records if "code=9999" in r.getMessage()]
@@ -117,7 +115,7 @@ async def test_an_unknown_oneway_request_is_dropped_in_silence(wire: Wire) -> No
 # Modes
 
 
-async def test_a_group_may_be_told_to_pull_but_not_to_pop(wire: Wire) -> None:
+async def test_a_group_may_be_set_to_pull_but_not_to_pop(wire: Wire) -> None:
     await wire.send("T")
     await wire.heartbeat("me@1", consumer="cg", topics=["T"])
     code = RequestCode.SET_MESSAGE_REQUEST_MODE

@@ -79,7 +79,7 @@ def test_locks_are_forgotten_when_they_expired_or_their_group_is_gone() -> None:
     assert len(locks) == 0
 
 
-def test_locks_beyond_the_bound_are_refused_and_told_once(
+def test_locks_beyond_the_bound_are_refused_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     locks = QueueLocks(max_locks=1)

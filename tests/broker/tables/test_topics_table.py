@@ -164,9 +164,9 @@ async def test_one_odd_topic_of_a_table_costs_no_other(
         assert (text.read_queue_nums, text.write_queue_nums) == (16, 65_536)
         assert not {"Broken", "None", "Null"} & {topic.topic_name for topic in topics}
         assert topics.version.counter > 7
-    told = [r.getMessage() for r in caplog.records if r.getMessage().startswith("topic bounded")]
-    assert len(told) == 5
-    assert "topic=Wide error=TopicConfig: readQueueNums is a number '100000'" in told[0]
+    logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("topic bounded")]
+    assert len(logged) == 5
+    assert "topic=Wide error=TopicConfig: readQueueNums is a number '100000'" in logged[0]
 
 
 async def test_a_deleted_topic_is_gone_for_all(tmp_path: Path) -> None:
