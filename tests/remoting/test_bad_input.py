@@ -1,4 +1,4 @@
-"""Bytes no RocketMQ peer sends: the connection ends, the log says why, others are served."""
+"""Bytes that no RocketMQ peer sends: the connection ends, the log says why, others are served."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ async def test_bad_bytes_end_their_connection_and_the_log_says_why(
     ):
         await bad.send(data)
         assert await bad.wait_closed() == b""
-        [line] = [record.message for record in caplog.records if "no RocketMQ" in record.message]
+        [line] = [
+            record.message for record in caplog.records if "not RocketMQ frames" in record.message
+        ]
         assert f"remote={bad.address}" in line
         assert words in line
         assert len(line) < 1000

@@ -352,7 +352,7 @@ async def test_only_so_many_requests_are_in_flight() -> None:
         assert done == []
 
 
-async def test_a_peer_that_waits_for_too_many_answers_is_told_the_server_is_busy(
+async def test_too_many_waiting_requests_are_answered_with_system_busy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     held: list[Promise] = []
@@ -394,7 +394,7 @@ async def test_the_same_request_id_twice_is_answered_twice() -> None:
         ]
 
 
-async def test_answers_nobody_asked_for_are_counted_and_logged_once(
+async def test_answers_without_a_request_are_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Server(echo) as server, await RawConnection.open(server.port) as raw:

@@ -116,12 +116,12 @@ def test_a_lost_connection_fails_all_with_an_error_each() -> None:
     async def test(results: Results) -> None:
         results.expect(1, 3)
         results.expect(2, 3)
-        results.pending.fail_all("closed by the other side")
+        results.pending.fail_all("closed by the peer")
         first, second = results.seen[1], results.seen[2]
         assert isinstance(first, ConnectionLost)
         assert "10.0.0.5:10911" in str(first)
         assert "PULL_MESSAGE (request 1)" in str(first)
-        assert "closed by the other side" in str(first)
+        assert "closed by the peer" in str(first)
         assert first is not second
         await asyncio.sleep(10)
         assert len(results.seen) == 2

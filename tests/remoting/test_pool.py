@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import ConnectFailed, InvalidArgument, LifecycleError, RequestTimeout
 from penstock.protocol.commands import Command, reply
 from penstock.remoting import Backoff, Limits, Peer, Pool, Server
-from penstock.remoting.pool import MAX_TROUBLES
+from penstock.remoting.pool import MAX_FAILED_ADDRESSES
 from penstock.testing.eventually import eventually
 from penstock.testing.virtual_time.loop import run_virtual
 
@@ -244,10 +244,10 @@ def test_closing_while_connecting_tells_who_waits() -> None:
 def test_the_memory_of_unreachable_addresses_is_bounded() -> None:
     async def test() -> None:
         async with Pool(echo) as pool:
-            for port in range(1, MAX_TROUBLES + 100):
+            for port in range(1, MAX_FAILED_ADDRESSES + 100):
                 with pytest.raises(ConnectFailed):
                     await pool.peer(f"127.0.0.1:{port}")
-            assert len(pool._troubles) == MAX_TROUBLES
+            assert len(pool._failures) == MAX_FAILED_ADDRESSES
 
     virtually(test)
 

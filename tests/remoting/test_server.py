@@ -16,7 +16,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import RESPONSE, Command, encode_command, reply
 from penstock.protocol.frames import FrameDecoder
 from penstock.remoting import Limits, Peer, Promise, Server, go_away
-from penstock.remoting.peer import shortcut_key
+from penstock.remoting.peer import fast_path_key
 from penstock.testing.eventually import eventually
 
 
@@ -60,7 +60,7 @@ async def test_several_ports_share_a_handler() -> None:
 async def test_a_shortcut_sees_a_request_first_and_may_leave_it() -> None:
     seen: list[bytes] = []
 
-    def shortcut(_peer: Peer, header: bytes, body: bytes) -> bytes | None:
+    def fast_path(_peer: Peer, header: bytes, body: bytes) -> bytes | None:
         seen.append(body)
         if body == b"broken":
             raise ValueError("no way")
@@ -68,7 +68,7 @@ async def test_a_shortcut_sees_a_request_first_and_may_leave_it() -> None:
         return encode_command(answer) if body == b"usual" else None
 
     async with (
-        Server(echo, shortcuts={shortcut_key(310): shortcut}) as server,
+        Server(echo, fast_paths={fast_path_key(310): fast_path}) as server,
         await RawConnection.open(server.port) as raw,
     ):
         assert (await raw.ask(Command(310, 1, body=b"usual"))).body == b"short"
@@ -86,7 +86,7 @@ async def test_a_shortcut_sees_a_request_first_and_may_leave_it() -> None:
 @pytest.mark.parametrize("code", [11, 34, 310])
 def test_the_key_of_a_shortcut_is_how_headers_begin(code: int) -> None:
     [frame] = FrameDecoder().feed(encode_command(Command(code, 1, ext={"a": "b"})))
-    assert frame.header.startswith(shortcut_key(code))
+    assert frame.header.startswith(fast_path_key(code))
 
 
 async def test_a_port_in_use_is_named_with_a_way_out() -> None:
@@ -157,7 +157,7 @@ async def test_more_connections_than_allowed_are_refused_with_one_line(
             raw = await RawConnection.open(server.port)
             assert await raw.wait_closed() == b""
             await raw.close()
-        lines = [r for r in caplog.records if "there are too many" in r.message]
+        lines = [r for r in caplog.records if "too many are open" in r.message]
         assert len(lines) == 1
         assert lines[0].levelno == logging.WARNING
         assert "open=2 max_connections=2" in lines[0].message

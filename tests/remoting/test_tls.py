@@ -173,7 +173,7 @@ async def test_only_so_many_may_wait_on_a_tls_port(
     async with Server(echo, tls=tls, limits=Limits(max_connections=2)) as server:
         waiting = [await RawConnection.open(server.port) for _ in range(3)]
         assert await waiting[2].wait_closed() == b""
-        assert "too many have not said anything yet" in caplog.text
+        assert "too many have not sent anything yet" in caplog.text
         for raw in waiting:
             await raw.close()
 

@@ -33,7 +33,7 @@ class RawConnection:
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
     ) -> Self:
-        """Connect; what the other side sends is not read before the test asks for it."""
+        """Connect; what the peer sends is not read before the test asks for it."""
         reader, writer = await asyncio.open_connection(
             host, port, ssl=tls, server_hostname=server_hostname
         )
@@ -41,7 +41,7 @@ class RawConnection:
 
     @property
     def address(self) -> str:
-        """Our own address, which the other side knows us by."""
+        """Our own address, which the peer knows us by."""
         host, port = self._writer.get_extra_info("sockname")[:2]
         return f"{host}:{port}"
 
@@ -55,12 +55,12 @@ class RawConnection:
         await self.send(encode_command(command))
 
     async def receive(self) -> Command:
-        """The next command of the other side; `ConnectionError` if it closed instead."""
+        """The next command of the peer; `ConnectionError` if it closed instead."""
         async with asyncio.timeout(RECEIVE_SECONDS):
             while not self._received:
                 data = await self._reader.read(_READ_BYTES)
                 if not data:
-                    raise ConnectionResetError("the other side closed the connection")
+                    raise ConnectionResetError("the peer closed the connection")
                 self._received += map(decode_command, self._decoder.feed(data))
         return self._received.pop(0)
 
@@ -70,7 +70,7 @@ class RawConnection:
         return await self.receive()
 
     async def wait_closed(self) -> bytes:
-        """Read until the other side closes or resets; return what came before."""
+        """Read until the peer closes or resets; return what came before."""
         received = b""
         async with asyncio.timeout(RECEIVE_SECONDS):
             # A reset ends the connection as well.

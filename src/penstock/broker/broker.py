@@ -349,7 +349,7 @@ class Broker(Service):
             tls=self._tls,
             on_disconnect=self._peer_gone,
             before_write=storage.write,
-            shortcuts=self._dispatcher.shortcuts,
+            fast_paths=self._dispatcher.fast_paths,
         )
 
     def _peer_gone(self, peer: Peer) -> None:

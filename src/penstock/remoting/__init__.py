@@ -1,4 +1,8 @@
-"""Connections that speak RocketMQ's remoting protocol, in both directions."""
+"""Connections that speak RocketMQ's remoting protocol, in both directions.
+
+`Server` and `Pool` make `Peer`s, which share one `write_batch` per loop turn; `dispatch` finds the
+handler of a request; `blocking_connection` serves threads without an event loop.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Clients do not listen.
+    # Clients need no server: load it on demand.
     if name in ("Server", "go_away"):
         return getattr(importlib.import_module("penstock.remoting.server"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

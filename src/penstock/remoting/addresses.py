@@ -18,7 +18,7 @@ def parse_address(address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        host = ""  # An IPv6 host without brackets: which colon ends it is anybody's guess.
+        host = ""  # An IPv6 host without brackets is ambiguous.
     port = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 5 else 0
     if not host or not colon or not 0 < port <= _MAX_PORT:
         raise InvalidArgument(
@@ -29,9 +29,9 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def format_address(name: object) -> str:
-    """What a socket calls its own or its peer's address, as text.
+    """The name that a socket reports for itself or its peer, as text.
 
-    A dual-stack socket reports IPv4 peers as ``::ffff:1.2.3.4``; they keep their IPv4 name.
+    A dual-stack socket reports IPv4 peers as ``::ffff:1.2.3.4``; they are shown as IPv4.
     """
     if not isinstance(name, tuple) or len(name) < 2:
         return str(name) if name else "unknown"
@@ -42,7 +42,7 @@ def format_address(name: object) -> str:
 
 
 async def resolve_host(host: str) -> str:
-    """The IP address of a host name; an IP address stays what it is.
+    """The IP address of a host name; an IP address is returned as it is.
 
     IPv4 is preferred, since that is what older RocketMQ clients can read in a message id.
     """

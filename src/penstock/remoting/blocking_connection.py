@@ -1,7 +1,8 @@
 """A blocking connection for one request at a time, used by the thread that asks.
 
-A request over an event loop in another thread costs two wake-ups more: one to hand it over, one to
-bring the answer back. Where somebody waits for each answer, those are most of its time.
+A request over an event loop in another thread costs two more wake-ups: one to hand it over, one to
+bring the answer back. Where the caller waits for each answer, they take most of the time. Spark's
+workers use `spark.connection` instead, made for TLS, many requests in flight and large bodies.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SPAN: Final = Struct("ll")
 
 
 class BlockingConnection:
-    """One plain connection. After an error it is closed: an answer may still be under way."""
+    """One plain connection. It is closed after an error, since an answer may still be under way."""
 
     __slots__ = ("_frames", "_poll", "_request_id", "_seconds", "_socket", "address")
 
@@ -39,19 +40,19 @@ class BlockingConnection:
         except OSError as error:
             raise ConnectFailed(f"no connection to {address}: {error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Python's own timeouts take a poll() before every call; the kernel keeps time as well.
+        # Python's timeouts add a poll() to every call; those of the kernel do not.
         self._socket.settimeout(None)
-        # Not select(), which knows no file descriptor above 1023.
+        # Not select(), which takes no file descriptor above 1023.
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
     @property
     def is_stale(self) -> bool:
-        """Whether the other side has closed, or said something that nobody waits for."""
+        """Whether the peer has closed the connection, or sent something unexpected."""
         return bool(self._poll.poll(0))
 
     def exchange(self, command: Command, seconds: float) -> Command:
-        """Send a request, numbered here, and wait for its answer."""
+        """Send a request under a new number and wait for its answer."""
         deadline = time.monotonic() + seconds
         self._request_id += 1
         command.request_id = self._request_id
@@ -64,7 +65,7 @@ class BlockingConnection:
                     raise ConnectionLost(f"{self.address} closed the connection")
                 for frame in self._frames.cut(chunk):
                     answer = decode_command(frame)
-                    # Requests of a broker's own concern the session, which has a connection too.
+                    # Requests of the broker are served by the session, over its own connection.
                     if answer.is_response and answer.request_id == self._request_id:
                         return answer
                 self._wait_at_most(deadline - time.monotonic())
@@ -82,10 +83,10 @@ class BlockingConnection:
             raise
 
     def _wait_at_most(self, seconds: float) -> None:
-        """How long each further call may take; told to the kernel only when it changes much."""
+        """Bound each further call; set in the kernel only if the time changes much."""
         if seconds <= 0:
             raise TimeoutError
-        # Most requests of a line are given the same time, less what was spent before.
+        # Most requests have the same timeout, less the time already spent.
         if not seconds <= self._seconds <= seconds * 1.01:
             self._seconds = seconds
             span = _SPAN.pack(int(seconds), int(seconds % 1 * 1_000_000) or 1)
@@ -93,7 +94,7 @@ class BlockingConnection:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
     def interrupt(self) -> None:
-        """Make the thread that waits here, if any, give up; from another thread."""
+        """End the wait of the thread that uses the connection; called from another thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -1,11 +1,11 @@
-"""The life of one connection: made, watched, closed; what is said over it is `peer`'s business.
+"""The life cycle of one connection: opened, watched, closed; `peer` handles its content.
 
     made ─▶ open ─┬─ close(): this turn's output leaves, then the socket closes ─▶ lost
                   ├─ abort(): at once, unsent output is dropped ────────────────▶ lost
-                  └─ the other side ends it ─────────────────────────────────────▶ lost
+                  └─ the peer ends it ───────────────────────────────────────────▶ lost
 
-One timer watches the silence. It is not touched by traffic: when it fires, it looks at when
-something last moved, and either closes the connection or is set to the time that is left.
+One timer watches for silence. Traffic does not touch it: when it fires, it looks at the time of the
+last traffic, and either closes the connection or is set to the remaining time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEEPALIVE_OPTIONS: Final = (
 
 
 class Connection(asyncio.Protocol):
-    """A transport with its bounds, its end and its name; subclasses give the bytes a meaning."""
+    """A transport with its limits and addresses; subclasses give the bytes a meaning."""
 
     __slots__ = (
         "__weakref__",
@@ -87,13 +87,13 @@ class Connection(asyncio.Protocol):
         self.local: str = "unknown"
         """Our end as ``ip:port``."""
         self.data: dict[str, object] = {}
-        """What the owner of the connection wants to remember about it."""
+        """Notes of the owner of the connection."""
         self.close_reason: str = "not connected yet"
-        """Why it is closed, for people."""
+        """Why it is closed, for logs and errors."""
         self.is_closed: bool = True
-        """Nothing can be said any more, or not yet."""
+        """Whether nothing can be sent any more, or not yet."""
         self.has_spoken: bool = False
-        """Whether a whole frame has come in."""
+        """Whether a whole frame was received."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.remote}{' closed' if self.is_closed else ''}>"
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
     # --------------------------------------------------------------------- for the owner
 
     def on_close(self, callback: Callable[[Self], None]) -> None:
-        """Call ``callback(peer)`` when the connection is gone; soon, if it already is."""
+        """Call ``callback(peer)`` when the connection is lost; soon, if it already is."""
         call = functools.partial(callback, self)
         if self._is_lost:
             self._loop.call_soon(call)
@@ -109,14 +109,14 @@ class Connection(asyncio.Protocol):
             self._close_callbacks.append(call)
 
     def close(self, reason: str = "closed on our side") -> None:
-        """Let this turn's output leave, then close; a peer that does not take it is cut."""
+        """Send the output of this turn, then close; a peer that does not take it is cut."""
         if not self.is_closed:
             self._end(reason)
-            # What a handler answers after calling this still belongs to this turn.
+            # An answer that a handler gives after calling this still belongs to this turn.
             self._loop.call_soon(self._close_now)
 
     def abort(self, reason: str = "aborted on our side") -> None:
-        """Close at once; what was not sent yet is dropped."""
+        """Close at once; unsent output is dropped."""
         if self._is_lost:
             return
         if not self.is_closed:
@@ -125,14 +125,14 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def give_up(self, reason: str) -> None:
-        """Cut it for the frame that it gathers."""
+        """Cut the connection because of the frame that it buffers."""
         self._cut(reason)
         self._decoder.drop()
 
     # --------------------------------------------------------------- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do all an asyncio.Transport does without being one by inheritance.
+        # uvloop's transports have the methods of asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         self.remote = format_address(transport.get_extra_info("peername"))
         self.local = format_address(transport.get_extra_info("sockname"))
@@ -145,18 +145,18 @@ class Connection(asyncio.Protocol):
         log.debug("connected remote=%s local=%s", self.remote, self.local)
 
     def eof_received(self) -> None:
-        """The other side will say no more. RocketMQ's peers never half-close: it has left.
+        """The peer will send no more. RocketMQ's peers never half-close: it has left.
 
-        What was answered so far is sent; the transport closes by itself after this.
+        The answers so far are sent; the transport then closes by itself.
         """
         self._write_batch.end()
-        self._leave("closed by the other side")
+        self._leave("closed by the peer")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._leave(f"{type(error).__name__}: {error}" if error else "closed by the other side")
+        self._leave(f"{type(error).__name__}: {error}" if error else "closed by the peer")
         self._stop_timer()
         self._outgoing.drop()
-        # Whoever still knows the connection must not keep megabytes of it.
+        # A remaining reference to the connection must not keep megabytes alive.
         self._decoder.drop()
         if self._is_gathering:
             self._note_unfinished()
@@ -186,14 +186,14 @@ class Connection(asyncio.Protocol):
     # -------------------------------------------------------------------- for subclasses
 
     def _lost(self) -> None:
-        """The connection is gone; whatever waited for it must be told."""
+        """The connection is lost; what waits for it has to fail."""
 
     def _wants_input(self) -> bool:
         """Whether more may be read, as far as the subclass is concerned."""
         return True
 
     def _update_reading(self) -> None:
-        """Read if and only if there is room for the answers."""
+        """Read only while there is room for the answers."""
         transport = self._transport
         if transport.is_closing():
             return
@@ -203,14 +203,14 @@ class Connection(asyncio.Protocol):
             transport.resume_reading()
 
     def _note_unfinished(self) -> None:
-        """Have the server know how much of a frame that came in pieces is there."""
+        """Report to the server how much of a partly received frame is buffered."""
         size = self._decoder.buffered
         self._is_gathering = size > 0
         if self._partial_frames is not None:
             self._partial_frames.note(self, size)
 
     def _end(self, reason: str) -> None:
-        """Note why it ended, first reason wins, and see to it that the end comes in time."""
+        """Record why it ends (the first reason wins) and bound the time until it is closed."""
         self.is_closed = True
         self.close_reason = reason
         self._stop_timer()
@@ -220,11 +220,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_lost(self) -> bool:
-        """Gone for good: closed, and nothing is left to watch over."""
+        """Whether it is closed and its last bytes are sent or dropped."""
         return self.is_closed and self._timer is None
 
     def _leave(self, reason: str) -> None:
-        """The other side ended it, unless we did before."""
+        """The peer ended it, unless we did before."""
         if self.is_closed:
             return
         if self._decoder.buffered:
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _cut(self, reason: str) -> None:
-        """The other side takes no bytes: end it, and tell the operator why."""
+        """End the connection at once and log the reason for the operator."""
         log.warning("connection cut remote=%s reason=%s", self.remote, reason)
         self.abort(reason)
 
@@ -280,8 +280,7 @@ class Connection(asyncio.Protocol):
 
 
 def _tune(sock: socket.socket | None) -> None:
-    """Small answers leave at once; a host that vanished is noticed (an in-memory network has no
-    socket to tune)."""
+    """Send small answers at once and detect vanished hosts; an in-memory network has no socket."""
     if sock is None:
         return
     with contextlib.suppress(OSError):

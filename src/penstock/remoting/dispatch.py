@@ -25,7 +25,7 @@ from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import Body, Command
 from penstock.protocol.headers.codec import decode_header, encode_header
-from penstock.remoting.peer import Handler, Peer, Shortcut, shortcut_key
+from penstock.remoting.peer import FastPath, Handler, Peer, fast_path_key
 from penstock.remoting.promise import Promise
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Dispatcher:
     """Finds the handler of a request; refuses requests without one."""
 
     def __init__(self) -> None:
-        self.shortcuts: dict[bytes, Shortcut] = {}
+        self.fast_paths: dict[bytes, FastPath] = {}
         """Fast paths for the most frequent requests, for the server of this dispatcher."""
         self._handlers: dict[int, Handler] = {}
         self._unknown: set[int] = set()
@@ -125,9 +125,9 @@ class Dispatcher:
         """Serve a code with a function of the bare command."""
         self._handlers[code] = handler
 
-    def add_shortcut(self, code: int, shortcut: Shortcut) -> None:
+    def add_fast_path(self, code: int, fast_path: FastPath) -> None:
         """Offer requests of a code to a function before the handler of the code."""
-        self.shortcuts[shortcut_key(code)] = shortcut
+        self.fast_paths[fast_path_key(code)] = fast_path
 
     def add_module(self, module: ModuleType, state: object) -> None:
         """Serve the codes that the functions of a module are marked with."""

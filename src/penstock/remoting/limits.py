@@ -1,4 +1,4 @@
-"""What one connection may cost, each bound with a name."""
+"""The bounds of a connection, each with a name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _MIB = 1024 * 1024
 class Limits:
     """Bounds of a connection, and of a server's number of them.
 
-    Output is bounded in two steps. Above ``write_high`` bytes that the other side has not taken,
-    nothing more is read from it, so it cannot ask for more; reading goes on below ``write_low``.
-    Output that nobody asked for over this connection (answers to held requests, our own requests)
-    still adds up meanwhile: above ``write_cut``, or when not a byte was taken for
-    ``stuck_seconds``, the connection is cut.
+    Output is bounded in two steps. Above ``write_high`` unsent bytes, nothing more is read from the
+    peer, so it cannot request more; reading resumes below ``write_low``. Other output (answers to
+    held requests, our own requests) still adds up meanwhile: above ``write_cut``, or when the peer
+    took no byte for ``stuck_seconds``, the connection is cut.
     """
 
     max_frame_bytes: int = 16 * _MIB
@@ -26,21 +25,21 @@ class Limits:
     max_in_flight: int = 65_535
     """Requests of ours without an answer; one more raises `TooManyRequests`."""
     max_promises: int = 16_384
-    """Requests of the other side that wait for a promise; one more is answered SYSTEM_BUSY."""
+    """Requests of the peer that wait for a promise; one more is answered SYSTEM_BUSY."""
     max_connections: int = 10_000
     """Connections of a server; one more is closed at once."""
     max_unfinished_bytes: int = 256 * _MIB
-    """Of frames that have begun, on all connections of a server; see `unfinished`."""
+    """Of partly received frames, on all connections of a server; see `partial_frames`."""
     write_high: int = 1 * _MIB
     write_low: int = 256 * _KIB
     write_cut: int = 64 * _MIB
     stuck_seconds: float = 30.0
     idle_seconds: float = 120.0
-    """Without a byte either way for so long, a connection is closed, as RocketMQ's peers do."""
+    """A connection without traffic for this long is closed, as RocketMQ's peers do."""
     first_frame_seconds: float = 60.0
     """How long a server waits for the first whole frame of a connection."""
     close_seconds: float = 5.0
-    """How long a closing connection may take to hand over its last bytes."""
+    """How long a closing connection may take to send its last bytes."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

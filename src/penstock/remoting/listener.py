@@ -1,8 +1,8 @@
-"""Listening ports: one that takes plain connections, one that looks at their first byte.
+"""Listening ports: one for plain connections, one that tells plain and TLS connections apart.
 
-The plain one is the loop's own server. The other accepts by itself, since a loop's server reads
-from a connection before anybody could look: it peeks at the first byte while it still lies in the
-socket, and only then makes a plain or a TLS transport of it.
+The plain one is a server of the loop. The other accepts connections itself, since a server of the
+loop would read from them at once: it peeks at the first byte while it is still in the socket, and
+only then makes a plain or a TLS transport.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Listener(Protocol):
-    """A port that is listened on."""
+    """A listening port."""
 
     port: int
 
     def close(self) -> None:
-        """Accept no more; connections that were made stay."""
+        """Accept no more; open connections stay."""
 
     async def wait_closed(self) -> None:
         """Return when no connection is being accepted any more."""
 
 
 class PlainListener:
-    """A port whose every byte is a frame's."""
+    """A port for plain connections only."""
 
     def __init__(self, server: asyncio.AbstractServer, port: int) -> None:
         self._server = server
@@ -69,8 +69,8 @@ class PlainListener:
 class SniffingListener:
     """A port that takes plain and TLS connections, as far as its mode allows.
 
-    A connection that says nothing is dropped after ``patience`` seconds; at most ``max_waiting``
-    connections are looked at or shaking hands at a time.
+    A connection that sends nothing is dropped after ``patience`` seconds; at most ``max_waiting``
+    connections wait for their first byte or their TLS handshake at a time.
     """
 
     def __init__(
@@ -148,19 +148,19 @@ class SniffingListener:
                 return
             if len(self._silent) + len(self._upgrades) >= self._max_waiting:
                 log.warning(
-                    "connection refused, too many have not said anything yet port=%d waiting=%d",
+                    "connection refused, too many have not sent anything yet port=%d waiting=%d",
                     self.port,
                     self._max_waiting,
                 )
                 sock.close()
                 continue
             sock.setblocking(False)
-            self._silent[sock] = self._loop.call_later(self._patience, self._say_silent, sock)
+            self._silent[sock] = self._loop.call_later(self._patience, self._drop_silent, sock)
             self._loop.add_reader(sock, self._peek, sock)
 
     def _pause_accepting(self, error: OSError) -> None:
         log.error(
-            "accepting paused, the system has no room for another connection port=%d error=%s "
+            "accepting paused, the system cannot open another connection port=%d error=%s "
             "(raise the limit of open files, ulimit -n)",
             self.port,
             error,
@@ -217,7 +217,7 @@ class SniffingListener:
             sock.close()
             raise
 
-    def _say_silent(self, sock: socket.socket) -> None:
+    def _drop_silent(self, sock: socket.socket) -> None:
         log.info(
             "connection closed, no request came in time remote=%s seconds=%g bytes=0",
             _remote(sock),
@@ -255,7 +255,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def listen_failed(host: str, port: int, error: OSError) -> ListenFailed:
-    """The error that says which port, why, and what to do."""
+    """The error with the port, the reason and a hint."""
     hint = None
     if error.errno == errno.EADDRINUSE:
         hint = "stop the other process that listens there, or choose another port (0: any free one)"
@@ -263,7 +263,7 @@ def listen_failed(host: str, port: int, error: OSError) -> ListenFailed:
         hint = "ports below 1024 need privileges; choose a higher one"
     elif error.errno in (errno.EADDRNOTAVAIL, None) or isinstance(error, socket.gaierror):
         hint = "listen on 0.0.0.0 or on an address of this machine"
-    # asyncio tells the address once more.
+    # asyncio repeats the address.
     reason = _ADDRESS_AGAIN.sub("", error.strerror or str(error))
     return ListenFailed(f"cannot listen on {host}:{port}: {reason}", hint=hint)
 

@@ -1,4 +1,4 @@
-"""Which event loop the process runs on: uvloop where there is one, else asyncio's."""
+"""The event loop of the process: uvloop where the platform has it, else asyncio's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes out on one connection: gathered for one loop turn, then sent with one write."""
+"""The output of one connection: gathered for one loop turn, then sent with one write."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from penstock.remoting.write_batch import WriteBatch
 log = logging.getLogger(__name__)
 
 LARGE: Final = 16 * 1024
-"""From this size on a buffer is handed to the transport as it is; smaller ones are joined, since
-copying them costs less than one more entry in the list of buffers."""
+"""Buffers of this size and above are passed to the transport as they are; smaller ones are joined,
+since copying them costs less than one more entry in the list of buffers."""
 
 
 class Outgoing:
-    """Encodes, gathers and writes the output of one connection, and watches that it leaves.
+    """Encodes, gathers and writes the output of one connection, and watches that it is taken.
 
-    Its owner says when the transport is over its high mark (`block`) and under its low mark again
-    (`unblock`), and cuts the connection when told to.
+    Its owner reports when the transport is over its high mark (`block`) and under its low mark
+    again (`unblock`); ``cut`` ends the connection.
     """
 
     __slots__ = (
@@ -68,12 +68,12 @@ class Outgoing:
         self.size = 0
         """Bytes gathered in this turn."""
         self.is_blocked = False
-        """Whether the other side takes its bytes too slowly to be given more."""
+        """Whether the peer takes its bytes too slowly to be sent more."""
         self.flushed_at = loop.time()
         self.flushed: Callable[[], None] | None = None
         """Called once, after the next flush."""
-        # From Python 3.12 on asyncio's own writelines does not say when its buffer is over the
-        # mark, and a peer that reads nothing would be answered for ever. Before, it joined them.
+        # From Python 3.12 on, writelines of asyncio does not report that its buffer is over the
+        # high mark, so a peer that reads nothing would be answered for ever. Before, it joined.
         self._takes_lists = not type(transport).__module__.startswith("asyncio.")
         transport.set_write_buffer_limits(high=limits.write_high, low=limits.write_low)
 
@@ -126,7 +126,7 @@ class Outgoing:
         self._has_large = True
 
     def flush(self) -> None:
-        """Hand everything gathered to the transport, in one write."""
+        """Pass everything gathered to the transport, in one write."""
         self._is_in_turn = False
         parts = self._parts
         if not parts:
@@ -157,12 +157,12 @@ class Outgoing:
             flushed()
 
     def withhold(self, reason: str) -> None:
-        """Drop what was gathered and cut the connection, for its answers will be missing."""
+        """Drop the gathered output and cut the connection, whose answers are now incomplete."""
         self.drop()
         self._cut(reason)
 
     def drop(self) -> None:
-        """Forget what was gathered and stop watching: the connection is gone."""
+        """Drop the gathered output and stop watching: the connection is lost."""
         self._parts.clear()
         self.size = 0
         self._is_in_turn = False
@@ -170,7 +170,7 @@ class Outgoing:
         self.unblock()
 
     def block(self) -> None:
-        """The transport is over its high mark: start to watch whether anything moves."""
+        """The transport is over its high mark: watch whether the peer takes anything."""
         self.is_blocked = True
         self._taken_before = self._taken()
         self._watch()
@@ -198,12 +198,12 @@ class Outgoing:
         self._watch()
 
     def _taken(self) -> int:
-        """How many bytes the system has accepted since the connection was made."""
+        """The bytes that the system has accepted since the connection was made."""
         return self._written_total - self._transport.get_write_buffer_size()
 
 
 def join_small(parts: list[Buffer]) -> list[Buffer]:
-    """``parts`` with runs of small buffers copied into one, and large ones left alone."""
+    """``parts`` with adjacent small buffers joined, and large ones as they are."""
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

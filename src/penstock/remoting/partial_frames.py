@@ -1,8 +1,8 @@
-"""Frames that have begun and not ended, over all connections of one server.
+"""Frames that are only partly received, over all connections of one server.
 
-One connection may gather one frame, which is a bound for it and none for ten thousand of them. So
-there is one for all: when it is reached, the connection whose frame takes longest is cut. Whoever
-really sends a large frame is done in a moment; whoever holds one back was there first.
+Each connection buffers at most one frame, but ten thousand connections would still fill the memory.
+So their total is bounded: when it exceeds the limit, the connection whose frame began first is cut.
+A peer that really sends a large frame completes it quickly; one that holds it back is the oldest.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Protocol
 
 
 class Gathering(Protocol):
-    """A connection that gathers a frame; compared by identity."""
+    """A connection that buffers part of a frame; compared by identity."""
 
     def give_up(self, reason: str) -> None:
-        """Let go of the frame, which ends the connection."""
+        """Drop the frame, which ends the connection."""
 
 
 class PartialFrames:
-    """Who gathers how much; the frame that began first stands first."""
+    """Buffered bytes by connection, in the order in which the frames began."""
 
     __slots__ = ("_limit", "_sizes", "total")
 
@@ -26,15 +26,15 @@ class PartialFrames:
         self._limit = limit
         self._sizes: dict[Gathering, int] = {}
         self.total = 0
-        """Bytes of all of them."""
+        """Buffered bytes of all connections."""
 
     def note(self, connection: Gathering, size: int) -> None:
-        """Say how much of its frame a connection has; 0 when it has the whole, or is gone."""
+        """Record the buffered bytes of a connection; 0 once its frame is complete or it is lost."""
         self.total += size - self._sizes.get(connection, 0)
         if not size:
             self._sizes.pop(connection, None)
             return
-        # A key that is there keeps its place, so the order is that of their beginnings.
+        # An existing key keeps its place, so the order is that in which the frames began.
         self._sizes[connection] = size
         while self.total > self._limit:
             oldest = next(iter(self._sizes))

@@ -1,20 +1,21 @@
-"""One connection, both directions: matches answers to our requests, serves the other side's.
+"""One connection, both directions: matches answers to our requests, serves those of the peer.
 
     bytes ─▶ FrameDecoder ─▶ Command ─┬─ response ─▶ PendingRequests ─▶ done(answer)
                                       └─ request ──▶ handler ─┬─ Command ─▶ Outgoing ─▶ one write
                                                               ├─ Promise ─▶ later, the same way
                                                               ├─ bytes: a frame, ready to go
-                                                              └─ None: nothing to say
+                                                              └─ None: no answer
 
-A request whose header begins like one that has a shortcut is first shown to that, undecoded.
+A request whose header begins like one with a fast path is first offered to it, undecoded.
 
 Everything happens inside ``data_received``: no task, no future and no timer per request. A handler
-is a plain function; what it returns is encoded at once and leaves when the loop turn ends (`turn`).
+is a plain function; its return value is encoded at once and sent when the loop turn ends
+(`write_batch`).
 
-Two things stop the reading. The transport is over its high mark: the other side does not take what
-it asked for, so it may not ask for more. And one chunk of requests may have answers of any size:
-when a turn has gathered ``write_high`` bytes, the rest of the chunk waits in the backlog until
-they are written.
+Two conditions stop the reading. The transport is over its high mark: the peer does not take its
+answers, so it may not request more. And one chunk of requests may have answers of any size: when a
+turn has gathered ``write_high`` bytes, the rest of the chunk waits in the backlog until they are
+written.
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ log = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[["Peer", Command], Command | Promise | bytes | None]
 """Serves a request. Called inside ``data_received``, so it must not block; see `Peer`."""
 
-Shortcut: TypeAlias = Callable[["Peer", bytes, bytes], bytes | None]
+FastPath: TypeAlias = Callable[["Peer", bytes, bytes], bytes | None]
 """Serves a request of the usual kind from its JSON header and body, and returns the whole answer;
-None leaves it to the handler, as if nothing had happened."""
+None leaves it to the handler, which is the plain path."""
 
 PeerHook: TypeAlias = Callable[["Peer"], None]
 
 _MAX_REQUEST_ID: Final = 0x7FFF_FFFF
 _KEY_BYTES: Final = 12
-_NO_SHORTCUTS: Final[Mapping[bytes, Shortcut]] = {}
+_NO_FAST_PATHS: Final[Mapping[bytes, FastPath]] = {}
 
 
-def shortcut_key(code: int) -> bytes:
-    """How the header of a request begins that its code's shortcut is asked about.
+def fast_path_key(code: int) -> bytes:
+    """The first bytes of a header that is offered to the fast path of its code.
 
-    RocketMQ's own clients write the keys of a header in alphabetical order; whoever does not is
-    served by the handler. Codes of two or three digits fit.
+    RocketMQ's own clients write the keys of a header in alphabetical order; requests of other
+    clients are served by the handler. Codes of two or three digits fit.
     """
     return b'{"code":%d,"' % code if code < 100 else b'{"code":%d,' % code
 
@@ -76,19 +77,19 @@ class Peer(Connection):
 
     The handler's return value decides: a `Command` is the answer (its request id, serialisation
     and response bit are filled in here), a `Promise` is answered later, ``None`` is not answered.
-    On the hottest paths a handler may encode the answer itself: ``bytes`` are a whole frame.
+    On hot paths a handler may encode the answer itself: ``bytes`` are a whole frame.
     A `PenstockError` it raises is answered with its code and text, anything else with SYSTEM_ERROR
-    and a traceback in the log. A one-way request is never answered, whatever the handler does.
+    and a traceback in the log. A one-way request is never answered.
     """
 
     __slots__ = (
         "_backlog",
+        "_fast_paths",
         "_handler",
         "_last_request_id",
         "_opened",
         "_pending",
         "_said_busy",
-        "_shortcuts",
         "late_answers",
         "open_promises",
         "unasked_answers",
@@ -105,7 +106,7 @@ class Peer(Connection):
         loop: asyncio.AbstractEventLoop,
         accepted: bool,
         opened: PeerHook | None = None,
-        shortcuts: Mapping[bytes, Shortcut] = _NO_SHORTCUTS,
+        fast_paths: Mapping[bytes, FastPath] = _NO_FAST_PATHS,
         partial_frames: PartialFrames | None = None,
     ) -> None:
         super().__init__(
@@ -117,19 +118,19 @@ class Peer(Connection):
         )
         self._handler = handler
         self._opened = opened
-        self._shortcuts = shortcuts
+        self._fast_paths = fast_paths
         self._backlog: deque[BareFrame] = deque()
         self._last_request_id = 0
         self._said_busy = False
         self.open_promises: int = 0
-        """Requests of the other side that wait for their promise."""
+        """Requests of the peer that wait for their promise."""
         self.unasked_answers: int = 0
         self.late_answers: int = 0
 
     # ------------------------------------------------------------------------- asking
 
     async def request(self, command: Command, timeout: float) -> Command:  # noqa: ASYNC109
-        """Send a request and return its answer, whatever its code.
+        """Send a request and return its answer, with any code.
 
         Raises `RequestTimeout`, `ConnectionLost` or `TooManyRequests`.
         """
@@ -172,7 +173,7 @@ class Peer(Connection):
         self._pending.forget(request_id)
 
     def oneway(self, command: Command) -> None:
-        """Send a request that nobody answers; raises `ConnectionLost` if the peer is gone."""
+        """Send a request without an answer; raises `ConnectionLost` if the connection is lost."""
         if self.is_closed:
             raise ConnectionLost(f"connection to {self.remote} is closed: {self.close_reason}")
         self._last_request_id = self._last_request_id % _MAX_REQUEST_ID + 1
@@ -208,30 +209,30 @@ class Peer(Connection):
         if not frames or self._is_gathering:
             self._note_unfinished()
         if self._backlog:
-            # Reading is paused, yet a TLS transport may still hand over what it had decrypted.
+            # Reading is paused, yet a TLS transport may still deliver bytes it had decrypted.
             self._backlog.extend(frames)
         elif frames:
             self.has_spoken = True
             self._serve(frames)
 
     def _serve(self, frames: Sequence[BareFrame]) -> None:
-        """Handle frames in order, until the answers of this turn are as many as may wait."""
+        """Handle frames in order, until the answers of this turn reach ``write_high`` bytes."""
         outgoing = self._outgoing
         write_high = self._limits.write_high
         max_promises = self._limits.max_promises
         handler = self._handler
-        shortcuts = self._shortcuts
+        fast_paths = self._fast_paths
         remaining = iter(frames)
         for frame in remaining:
             if outgoing.size > write_high:
                 self._set_aside([frame, *remaining])
                 return
             serializer, header, body = frame
-            if shortcuts and serializer == JSON and self.open_promises < max_promises:
-                shortcut = shortcuts.get(header[:_KEY_BYTES])
-                if shortcut is not None:
+            if fast_paths and serializer == JSON and self.open_promises < max_promises:
+                fast_path = fast_paths.get(header[:_KEY_BYTES])
+                if fast_path is not None:
                     try:
-                        short = shortcut(self, header, body)
+                        short = fast_path(self, header, body)
                     except Exception as error:
                         self._answer_failure(decode_command(frame), error)
                         continue
@@ -281,7 +282,7 @@ class Peer(Connection):
         return early
 
     def _set_aside(self, frames: Sequence[BareFrame]) -> None:
-        """Serve the rest of a chunk when what was gathered so far is written."""
+        """Serve the rest of a chunk after the gathered answers are written."""
         self._backlog.extend(frames)
         self._outgoing.flushed = self._serve_backlog
         self._update_reading()
@@ -303,7 +304,7 @@ class Peer(Connection):
         if not self._said_busy:
             self._said_busy = True
             log.warning(
-                "peer waits for too many answers, its requests are refused "
+                "too many requests of a peer wait for answers, further ones are refused "
                 "remote=%s waiting=%d max_promises=%d",
                 self.remote,
                 self.open_promises,
@@ -314,7 +315,7 @@ class Peer(Connection):
         )
 
     def fulfil(self, answer: Command, request_id: int, serializer: int) -> bool:
-        """Send the answer of a promise; ``False`` when the peer is gone."""
+        """Send the answer of a promise; ``False`` if the connection is lost."""
         self.open_promises -= 1
         if self._said_busy and self.open_promises < self._limits.max_promises // 2:
             self._said_busy = False
@@ -329,7 +330,7 @@ class Peer(Connection):
     def use_handler(self, handler: Handler) -> None:
         """Serve all further requests with ``handler``."""
         self._handler = handler
-        self._shortcuts = _NO_SHORTCUTS
+        self._fast_paths = _NO_FAST_PATHS
 
     def _take_answer(self, answer: Command) -> None:
         done = self._pending.take(answer.request_id)
@@ -344,7 +345,7 @@ class Peer(Connection):
         if self.unasked_answers == 1:
             # One line per connection: a confused peer may send millions.
             log.warning(
-                "answer nobody asked for dropped, further ones are only counted "
+                "answer without a request dropped, further ones are only counted "
                 "remote=%s request_id=%d code=%s",
                 self.remote,
                 answer.request_id,
@@ -374,7 +375,7 @@ class Peer(Connection):
 
     def _refuse_bytes(self, data: bytes, error: ProtocolError) -> None:
         log.warning(
-            "connection closed, its bytes are no RocketMQ frames "
+            "connection closed, its bytes are not RocketMQ frames "
             "remote=%s error=%s bytes=%r from=%s",
             self.remote,
             error,
@@ -382,7 +383,7 @@ class Peer(Connection):
             "a RocketMQ peer out of step" if self.has_spoken else guess_protocol(data),
         )
         self._backlog.clear()
-        self.close(f"bytes that are no RocketMQ frames: {error.what}")
+        self.close(f"bytes that are not RocketMQ frames: {error.what}")
 
     # --------------------------------------------------------------- called by the transport
 

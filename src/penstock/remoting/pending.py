@@ -1,10 +1,10 @@
-"""Requests that wait for their answers, and the one timer that watches their deadlines.
+"""Requests that wait for their answers, and the one timer for their deadlines.
 
 A timer handle per request would cost more than the request. Instead one loop timer is set to the
-earliest deadline seen. When it fires, the table is walked once: what is overdue fails, and the
-timer is set to the earliest deadline left, but at least `TICK_SECONDS` later, so however many
-requests time out, the walks stay rare. Nearly every request is answered long before, which costs
-one dictionary lookup and leaves the timer alone.
+earliest deadline. When it fires, the table is walked once: overdue requests fail, and the timer is
+set to the earliest remaining deadline, at least `TICK_SECONDS` later, so walks stay rare however
+many requests time out. Nearly every request is answered long before, which costs one dictionary
+lookup and does not touch the timer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TICK_SECONDS = 0.05
 """How late a timeout may be noticed, at most."""
 
 MAX_ABANDONED = 1024
-"""Requests given up whose late answers are still recognised as such."""
+"""Abandoned requests whose late answers are still recognised as such."""
 
 
 class _Waiting(NamedTuple):
@@ -61,12 +61,12 @@ class PendingRequests:
             self._sweep_no_later_than(deadline)
 
     def take(self, request_id: int) -> Done | None:
-        """Who waits for this answer; from now on nobody does."""
+        """Remove a request and return its callback; None for an unknown one."""
         waiting = self._waiting.pop(request_id, None)
         return None if waiting is None else waiting.done
 
     def forget(self, request_id: int) -> None:
-        """Nobody waits any more; the answer will be dropped."""
+        """Abandon a request; its answer will be dropped."""
         if self._waiting.pop(request_id, None) is not None:
             self._abandon(request_id)
 
@@ -85,7 +85,7 @@ class PendingRequests:
             self._sweep_at = math.inf
         waiting, self._waiting = self._waiting, {}
         for request_id, (_, done, code, _) in waiting.items():
-            # One error each: a shared one would gather the tracebacks of everyone it is raised in.
+            # One error each: a shared one would collect the tracebacks of all callers.
             what = f"{request_name(code)} (request {request_id})"
             finish(
                 done,
@@ -106,7 +106,7 @@ class PendingRequests:
         now = self._loop.time()
         overdue = [(key, entry) for key, entry in self._waiting.items() if entry.deadline <= now]
         for request_id, (_, done, code, timeout) in overdue:
-            # An earlier callback of this walk may have dealt with it, by closing the connection.
+            # An earlier callback of this walk may have closed the connection.
             if self._waiting.pop(request_id, None) is None:
                 continue
             self._abandon(request_id)
@@ -128,7 +128,7 @@ class PendingRequests:
 
 
 def finish(done: Done, answer: Command | RemotingError) -> None:
-    """Hand ``answer`` over; what the receiver does wrong stays with the receiver."""
+    """Call ``done``; an exception that it raises is only logged."""
     try:
         done(answer)
     except Exception:

@@ -1,4 +1,4 @@
-"""Connections by address: one each, made on demand, not too eagerly."""
+"""Connections by address: one each, made on demand, with a backoff after failures."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from penstock.protocol.commands import Command
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.limits import Limits
 from penstock.remoting.peer import Handler, Peer, PeerHook
-from penstock.remoting.tls import GOODBYE_SECONDS, Tls
+from penstock.remoting.tls import CLOSE_NOTIFY_SECONDS, Tls
 from penstock.remoting.write_batch import WriteBatch
 
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 3.0
-MAX_TROUBLES: Final = 1024
-"""Unreachable addresses remembered; routes may bring new ones for ever."""
-TLS_QUESTION: Final = "does that port speak TLS?"
-_USUAL_QUESTION: Final = "is the server up, and the address right?"
+MAX_FAILED_ADDRESSES: Final = 1024
+"""Bounds the remembered failures: routes may bring new addresses for ever."""
+TLS_HINT: Final = "does that port speak TLS?"
+_USUAL_HINT: Final = "is the server up, and the address right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How long an address is left alone after ``failures`` attempts in a row that came to nothing.
+    """The delay before the next attempt, after failed attempts in a row.
 
-    The delay doubles from ``first`` up to ``cap`` seconds. Half of it is left to chance, so that
-    the clients of a broker that comes back do not all come back in the same instant.
+    The delay doubles from ``first`` up to ``cap`` seconds. Half of it is random, so that the
+    clients of a restarted broker do not all reconnect at the same moment.
     """
 
     first: float = 0.2
@@ -41,29 +41,29 @@ class Backoff:
 
     def delay(self, failures: int, chance: float) -> float:
         """Seconds to wait; ``chance`` is between 0 and 1."""
-        # The exponent is bounded: nobody tells how often an unreachable address was tried.
+        # Bound the exponent: there is no limit to the number of attempts.
         full = min(self.cap, self.first * 2.0 ** min(failures - 1, 32))
         return full * (0.5 + chance / 2)
 
 
-class _Trouble:
-    """What went wrong with an address, and from when on it may be tried again."""
+class _Failures:
+    """The failed attempts at an address, and when it may be tried again."""
 
-    __slots__ = ("failures", "hint", "reason", "retry_at")
+    __slots__ = ("count", "hint", "reason", "retry_at")
 
     def __init__(self) -> None:
-        self.failures = 0
+        self.count = 0
         self.reason = ""
-        self.hint = _USUAL_QUESTION
+        self.hint = _USUAL_HINT
         self.retry_at = 0.0
 
 
 class Pool:
     """The connections a client has opened, by address.
 
-    However many ask for an address at once, it is connected to once. An attempt that fails, or a
-    connection that ends before the other side said anything, makes the pool leave the address
-    alone for a while; who asks meanwhile is told so at once.
+    Concurrent requests for an address share one attempt. After a failed attempt, or a connection
+    that ended before the peer sent anything, the address is not tried again for a while; meanwhile
+    `peer` raises `ConnectFailed` at once.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Pool:
         self._write_batch: WriteBatch | None = None
         self._peers: dict[str, Peer] = {}
         self._connecting: dict[str, asyncio.Task[Peer]] = {}
-        self._troubles: dict[str, _Trouble] = {}
+        self._failures: dict[str, _Failures] = {}
         self._is_closed = False
         self._all_gone = asyncio.Event()
 
@@ -117,7 +117,7 @@ class Pool:
             task = loop.create_task(self._connect(address), name=f"connect {address}")
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._connected(address, done))
-        # Not awaited directly: a caller that gives up must not take the others down with it.
+        # Not awaited directly: a cancelled caller must not cancel the attempt for the others.
         await asyncio.wait((task,))
         if task.cancelled():
             raise LifecycleError(f"cannot connect to {address}, the pool is closed")
@@ -143,7 +143,7 @@ class Pool:
         return await peer.request(command, timeout)
 
     async def close(self) -> None:
-        """Close all connections, after what was said on them has left; idempotent."""
+        """Send pending output and close all connections; idempotent."""
         self._is_closed = True
         connecting = list(self._connecting.values())
         for task in connecting:
@@ -189,23 +189,23 @@ class Pool:
                     ssl=self._tls_context,
                     server_hostname=host if self._tls_context is not None else None,
                     ssl_shutdown_timeout=(
-                        GOODBYE_SECONDS if self._tls_context is not None else None
+                        CLOSE_NOTIFY_SECONDS if self._tls_context is not None else None
                     ),
                 )
         except (OSError, ssl.SSLError, TimeoutError) as error:
-            # asyncio has no words for a handshake that the other side cut short.
+            # asyncio gives no text for a handshake that the peer cut short.
             reason = (
                 f"no connection within {self._connect_timeout:g} s"
                 if isinstance(error, TimeoutError)
                 else str(error) or type(error).__name__
             )
             is_about_tls = self._tls_context is not None and _is_handshake_failure(error)
-            hint = TLS_QUESTION if is_about_tls else _USUAL_QUESTION
+            hint = TLS_HINT if is_about_tls else _USUAL_HINT
             raise self._failed(address, reason, hint) from error
         return peer
 
     def _connected(self, address: str, task: asyncio.Task[Peer]) -> None:
-        """The attempt has ended, one way or the other; runs before anybody who waits for it."""
+        """The attempt has ended; runs before the callers that wait for it."""
         del self._connecting[address]
         if task.cancelled() or task.exception() is not None:
             return
@@ -221,9 +221,9 @@ class Pool:
         if self._is_closed and not self._peers:
             self._all_gone.set()
         if peer.has_spoken:
-            self._troubles.pop(address, None)
+            self._failures.pop(address, None)
         elif not self._is_closed:
-            # Accepted and dropped without a word: a full server, or one that wants TLS.
+            # Accepted and dropped without an answer: a full server, or one that requires TLS.
             self._failed(address, f"connection ended without an answer: {peer.close_reason}")
         if self._on_disconnect is not None:
             self._on_disconnect(peer)
@@ -231,30 +231,30 @@ class Pool:
     # ------------------------------------------------------------------------ backoff
 
     def _respect_backoff(self, address: str) -> None:
-        trouble = self._troubles.get(address)
-        if trouble is None:
+        failed = self._failures.get(address)
+        if failed is None:
             return
-        wait = trouble.retry_at - asyncio.get_running_loop().time()
+        wait = failed.retry_at - asyncio.get_running_loop().time()
         if wait > 0:
             raise ConnectFailed(
-                f"{address} cannot be reached ({trouble.reason}); "
-                f"next attempt in {wait:.1f} s, after {trouble.failures} that failed",
-                hint=trouble.hint,
+                f"{address} cannot be reached ({failed.reason}); "
+                f"next attempt in {wait:.1f} s, after {failed.count} that failed",
+                hint=failed.hint,
             )
 
-    def _failed(self, address: str, reason: str, hint: str = _USUAL_QUESTION) -> ConnectFailed:
-        trouble = self._troubles.setdefault(address, _Trouble())
-        if len(self._troubles) > MAX_TROUBLES:
-            del self._troubles[next(iter(self._troubles))]
-        trouble.failures += 1
-        trouble.reason = reason
-        trouble.hint = hint
-        delay = self._backoff.delay(trouble.failures, self._chance())
-        trouble.retry_at = asyncio.get_running_loop().time() + delay
+    def _failed(self, address: str, reason: str, hint: str = _USUAL_HINT) -> ConnectFailed:
+        failed = self._failures.setdefault(address, _Failures())
+        if len(self._failures) > MAX_FAILED_ADDRESSES:
+            del self._failures[next(iter(self._failures))]
+        failed.count += 1
+        failed.reason = reason
+        failed.hint = hint
+        delay = self._backoff.delay(failed.count, self._chance())
+        failed.retry_at = asyncio.get_running_loop().time() + delay
         log.warning(
             "cannot connect address=%s failures=%d retry_in=%.1f reason=%s",
             address,
-            trouble.failures,
+            failed.count,
             delay,
             reason,
         )
@@ -262,7 +262,7 @@ class Pool:
 
 
 def _is_handshake_failure(error: Exception) -> bool:
-    """Whether something listens there that does not shake hands; a bad certificate is another."""
+    """Whether the server does not speak TLS; a bad certificate is another error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return False
     return isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)

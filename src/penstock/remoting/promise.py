@@ -15,10 +15,10 @@ MAX_REMARK_CHARACTERS = 1000
 
 
 class Promise:
-    """What a handler returns when it cannot answer yet; resolving it sends the answer.
+    """Returned by a handler that cannot answer yet; resolving it sends the answer.
 
-    It may be resolved before the handler returns it, and once only: whoever comes second (an
-    arrival and a deadline race for a held pull) is told so by ``False`` and nothing else happens.
+    It may be resolved before the handler returns it. The first call to resolve it wins (an arrival
+    and a deadline compete for a held pull); later ones return ``False`` and have no effect.
     It keeps the number of the request, not the request, whose body may be large.
     """
 
@@ -33,7 +33,7 @@ class Promise:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the asker's connection is gone, so that no answer can reach it."""
+        """Whether the connection of the request is lost, so that no answer can be sent."""
         return self._peer is not None and self._peer.is_closed
 
     def resolve(self, answer: Command) -> bool:
@@ -67,9 +67,9 @@ class Promise:
 
 
 def error_answer(error: Exception, ext: dict[str, str] | None = None) -> Command:
-    """What the asker is told about an error; the connection puts the request's number on it.
+    """The answer for an error; the connection adds the number of the request.
 
-    Where a success has fields, Java's clients look for them in a refusal, too: it needs an ``ext``.
+    Where a success has fields, Java's clients read ``ext`` of a refusal, too; it must not be null.
     """
     if isinstance(error, PenstockError):
         code, text = error.code, str(error)

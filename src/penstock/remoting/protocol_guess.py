@@ -1,4 +1,4 @@
-"""Who is it that does not speak RocketMQ? Guesses from the first bytes, for the log."""
+"""Guesses from its first bytes what a peer speaks that does not speak RocketMQ; for the log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SHOWN_BYTES = 16
 
 
 def guess_protocol(data: bytes) -> str:
-    """Who most probably sent ``data`` to a remoting port."""
-    for greeting, who in _GREETINGS:
+    """The kind of client that most probably sent ``data`` to a remoting port."""
+    for greeting, client in _GREETINGS:
         if data.startswith(greeting):
-            return who
+            return client
     if data.startswith(_HTTP_METHODS):
         return "an HTTP client"
     return "no known protocol, or a RocketMQ peer out of step"

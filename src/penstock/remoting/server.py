@@ -1,4 +1,4 @@
-"""Accepts connections, keeps count of them, and lets them finish before it goes."""
+"""Accepts connections up to a limit, and drains them when it stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.protocol.commands import Command, reply
 from penstock.remoting.limits import Limits
 from penstock.remoting.listener import Listener, PlainListener, SniffingListener
 from penstock.remoting.partial_frames import PartialFrames
-from penstock.remoting.peer import Handler, Peer, PeerHook, Shortcut
+from penstock.remoting.peer import FastPath, Handler, Peer, PeerHook
 from penstock.remoting.promise import Promise
 from penstock.remoting.tls import ServerTls
 from penstock.remoting.write_batch import WriteBatch
@@ -33,8 +33,8 @@ class Server:
     """Serves one handler on one or more ports.
 
     ``before_write`` is called at the end of every loop turn that has something to send, before it
-    is sent; see `turn`. ``on_connect`` and ``on_disconnect`` get each peer that was taken in.
-    ``shortcuts`` (see `peer.shortcut_key`) may be filled while it runs.
+    is sent; see `write_batch`. ``on_connect`` and ``on_disconnect`` get each accepted peer.
+    ``fast_paths`` (see `peer.fast_path_key`) may be filled while it runs.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Server:
         on_connect: PeerHook | None = None,
         on_disconnect: PeerHook | None = None,
         before_write: Callable[[], None] | None = None,
-        shortcuts: Mapping[bytes, Shortcut] | None = None,
+        fast_paths: Mapping[bytes, FastPath] | None = None,
     ) -> None:
         self._handler = handler
-        self._shortcuts = {} if shortcuts is None else shortcuts
+        self._fast_paths = {} if fast_paths is None else fast_paths
         self._host = host
         self._first_port = port
         self._limits = limits or Limits()
         self._partial_frames = PartialFrames(self._limits.max_unfinished_bytes)
         self._tls = tls
-        # Reading certificates now makes a wrong path an error of the configuration.
+        # Read certificates now: a wrong path is an error of the configuration.
         self._tls_context = tls.context() if tls is not None else None
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
@@ -68,8 +68,8 @@ class Server:
         self._all_gone = asyncio.Event()
         self._refused = 0
         self._refusal_log_at = 0.0
-        # A dict for its order: a set of objects iterates differently in every run, and a
-        # simulation must be repeatable.
+        # A dict keeps its order. A set iterates differently in every run, and a simulation must
+        # be repeatable.
         self._peers: dict[Peer, None] = {}
 
     @property
@@ -129,10 +129,10 @@ class Server:
     async def stop(
         self, drain_seconds: float = DRAIN_SECONDS, *, handler: Handler | None = None
     ) -> None:
-        """Accept no more, let what is under way finish for ``drain_seconds``, close.
+        """Accept no more, wait up to ``drain_seconds`` for work under way, close.
 
-        ``handler`` serves the requests that come in meanwhile; `go_away` makes one that sends
-        newer clients elsewhere.
+        ``handler`` serves the requests that arrive meanwhile; `go_away` makes one that redirects
+        newer clients.
         """
         if self._write_batch is None or self._is_stopping:
             return
@@ -191,12 +191,12 @@ class Server:
             write_batch=self._write_batch,
             loop=asyncio.get_running_loop(),
             accepted=True,
-            opened=self._take_in,
-            shortcuts=self._shortcuts,
+            opened=self._accept,
+            fast_paths=self._fast_paths,
             partial_frames=self._partial_frames,
         )
 
-    def _take_in(self, peer: Peer) -> None:
+    def _accept(self, peer: Peer) -> None:
         if self._is_stopping:
             peer.abort("the server stops")
             return
@@ -204,11 +204,11 @@ class Server:
             self._refuse(peer)
             return
         self._peers[peer] = None
-        peer.on_close(self._let_go)
+        peer.on_close(self._forget)
         if self._on_connect is not None:
             self._on_connect(peer)
 
-    def _let_go(self, peer: Peer) -> None:
+    def _forget(self, peer: Peer) -> None:
         self._peers.pop(peer, None)
         if self._is_stopping and not self._peers:
             self._all_gone.set()
@@ -216,14 +216,14 @@ class Server:
             self._on_disconnect(peer)
 
     def _refuse(self, peer: Peer) -> None:
-        peer.abort("the server has as many connections as it may have")
+        peer.abort("the server has reached max_connections")
         self._refused += 1
         now = asyncio.get_running_loop().time()
         if now >= self._refusal_log_at:
-            # Whoever is refused comes back at once; one line a while is enough to act on.
+            # A refused client reconnects at once; one line now and then is enough.
             self._refusal_log_at = now + _REFUSAL_LOG_SECONDS
             log.warning(
-                "connection refused, there are too many remote=%s open=%d max_connections=%d "
+                "connection refused, too many are open remote=%s open=%d max_connections=%d "
                 "refused_so_far=%d",
                 peer.remote,
                 len(self._peers),
@@ -233,7 +233,7 @@ class Server:
 
 
 def go_away(handler: Handler) -> Handler:
-    """A handler for the time of draining: newer clients are told to go elsewhere.
+    """A handler for the time of draining: newer clients are asked to connect elsewhere.
 
     Clients that do not know the answer GO_AWAY, and one-way requests, are served by ``handler``.
     """

@@ -1,8 +1,8 @@
 """Certificates and TLS modes.
 
 Plain and TLS connections share a port: a TLS connection starts with byte 0x16, a plain one with
-the first byte of a frame's length, which is 0x00 for any frame below 16 MiB. A server looks at
-that byte without taking it (`listener`), then decides by its mode.
+the first byte of a frame's length, which is 0x00 for any frame below 16 MiB. A server peeks
+at that byte (`listener`), then decides by its mode.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from penstock.errors import ConfigError
 
 HANDSHAKE_BYTE: Final = 0x16
 HANDSHAKE_SECONDS: Final = 10.0
-# How long a client that closes waits for the other side's goodbye. Apache's servers never say it
-# over TLS 1.3 (Java leaves the half-closed connection open), and nothing depends on it.
-GOODBYE_SECONDS: Final = 0.3
+# How long a closing client waits for the close_notify of the server. Apache's servers never send
+# it over TLS 1.3 (Java leaves the half-closed connection open), and nothing depends on it.
+CLOSE_NOTIFY_SECONDS: Final = 0.3
 
 
 class TlsMode(StrEnum):
-    """Which connections a server takes (RocketMQ's ``tls.server.mode``)."""
+    """The connections that a server accepts (RocketMQ's ``tls.server.mode``)."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
     ENFORCING = "enforcing"
 
     def refusal(self, first_byte: int) -> str | None:
-        """Why a connection that starts with ``first_byte`` is not taken, or ``None``."""
+        """Why a connection that starts with ``first_byte`` is refused, or ``None``."""
         is_tls = first_byte == HANDSHAKE_BYTE
         if is_tls and self is TlsMode.DISABLED:
             return "a TLS client, but the server's TLS mode is disabled"
@@ -41,7 +41,7 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """How a server does TLS: its mode, its certificate, and whom it asks for one."""
+    """TLS settings of a server: mode, certificate, and whether clients need one."""
 
     mode: TlsMode = TlsMode.PERMISSIVE
     certificate_file: Path | None = None
@@ -50,7 +50,7 @@ class ServerTls:
     """Private key in PEM form (``tls.server.keyPath``)."""
     key_password: str | None = field(default=None, repr=False)
     client_ca_file: Path | None = None
-    """Clients must show a certificate signed by one of these (``tls.server.trustCertPath``)."""
+    """Clients need a certificate signed by one of these (``tls.server.trustCertPath``)."""
 
     def __post_init__(self) -> None:
         if self.mode is not TlsMode.DISABLED and self.certificate_file is None:
@@ -61,7 +61,7 @@ class ServerTls:
             )
 
     def context(self) -> ssl.SSLContext | None:
-        """What handshakes are made with; ``None`` when TLS is disabled."""
+        """The context for handshakes; ``None`` when TLS is disabled."""
         if self.mode is TlsMode.DISABLED or self.certificate_file is None:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -74,7 +74,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How a client does TLS. The server's certificate is checked unless ``verify`` is off.
+    """TLS settings of a client. The certificate of the server is checked unless ``verify`` is off.
 
     RocketMQ's own clients accept any certificate by default (``tls.client.authServer=false``).
     """
@@ -83,13 +83,13 @@ class Tls:
     check_hostname: bool = True
     """Brokers are often addressed by IP while certificates carry names; then turn this off."""
     ca_file: Path | None = None
-    """Whom to trust instead of the system's authorities (``tls.client.trustCertPath``)."""
+    """Trusted authorities instead of those of the system (``tls.client.trustCertPath``)."""
     certificate_file: Path | None = None
     key_file: Path | None = None
     key_password: str | None = field(default=None, repr=False)
 
     def context(self) -> ssl.SSLContext:
-        """What handshakes are made with."""
+        """The context for handshakes."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
         if self.ca_file is not None:
             _load_authorities(context, self.ca_file)

@@ -1,10 +1,10 @@
-"""The end of a loop turn: first what must precede any answer, then one write per connection.
+"""The write batch at the end of a loop turn: one log write, then one write per connection.
 
-Whatever is said on a connection during a loop turn is gathered, not sent. The first one to say
-something schedules the end of the turn; that calls ``before_write`` (a broker's store writes there
-everything the turn appended, in one ``writev``) and then lets every connection send what it
-gathered. So an answer never leaves before what it acknowledges is in the page cache, and both the
-log and each socket see one system call a turn, however many requests the turn served.
+Output of a connection is gathered during a loop turn, not sent. The first output schedules the end
+of the turn, which calls ``before_write`` (where the store of a broker writes all records of the
+turn with one ``writev``) and then lets every connection send its output. So an answer never leaves
+before the record it acknowledges is in the page cache, and the log and each socket get one system
+call per turn, for any number of requests.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 class Gathered(Protocol):
-    """Output that waits for the end of the turn."""
+    """Output of one connection that waits for the end of the turn."""
 
     def flush(self) -> None:
         """Send it, in one write."""
 
     def withhold(self, reason: str) -> None:
-        """Never send it; the connection cannot go on without it."""
+        """Drop it and end the connection, whose answers are now incomplete."""
 
 
 class WriteBatch:
-    """Ends the loop turns of all connections of one server or pool."""
+    """The output of all connections of one server or pool in the current loop turn."""
 
     __slots__ = ("_before_write", "_gathered", "_loop")
 
@@ -42,25 +42,25 @@ class WriteBatch:
         self._gathered: list[Gathered] = []
 
     def add(self, gathered: Gathered) -> None:
-        """Let ``gathered`` go out when this turn ends; to be called once per flush."""
+        """Flush ``gathered`` when this turn ends; called once per flush."""
         if not self._gathered:
             self._loop.call_soon(self.end)
         self._gathered.append(gathered)
 
     def end(self) -> None:
-        """Send what was gathered so far; harmless when nothing was."""
+        """Send what was gathered so far, if anything."""
         if not self._gathered:
             return
         if self._before_write is not None:
             try:
                 self._before_write()
             except Exception as error:
-                # The answers may acknowledge what is not there. Whoever does not get one asks
-                # again; whoever gets a wrong one loses a message.
+                # The answers may acknowledge records that were not written. A client without an
+                # answer sends again; a client with a wrong answer loses a message.
                 gathered, self._gathered = self._gathered, []
-                # What has a name, as a disk that is full has, needs no traceback.
+                # An expected error, such as a full disk, needs no traceback.
                 log.error(
-                    "answers withheld, what must precede them failed peers=%d error=%s",
+                    "answers withheld, the write before them failed peers=%d error=%s",
                     len(gathered),
                     error,
                     exc_info=not isinstance(error, PenstockError),
@@ -68,13 +68,12 @@ class WriteBatch:
                 for output in gathered:
                     output.withhold("the server could not complete what it was about to answer")
                 return
-        # What was said because of what was just completed (a message arrived, and somebody waited
-        # for it) leaves as well.
+        # Includes output that ``before_write`` caused: a message arrived for a held pull.
         gathered, self._gathered = self._gathered, []
         for output in gathered:
             try:
                 output.flush()
             except Exception:
-                # One connection's trouble must not keep the others from their answers.
+                # A failure of one connection must not affect the answers of the others.
                 log.exception("output cannot be written")
                 output.withhold("its output could not be written")

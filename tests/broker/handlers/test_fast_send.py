@@ -27,7 +27,7 @@ from penstock.protocol.frames import FrameDecoder
 from penstock.protocol.headers.send import SendMessage, encode_send_v2
 from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.protocol.records.codec import Record
-from penstock.remoting.peer import shortcut_key
+from penstock.remoting.peer import fast_path_key
 
 UNIQUE_ID = "7F0000013A2218B4AAC2000000000001"
 PROPERTIES = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01created\x02"
@@ -115,7 +115,7 @@ async def enable_fast_path(broker: Broker, wire: Wire) -> None:
     answer = await ask(broker, on_plain_path(header()), b"first")
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
-    assert orjson.dumps(header()).startswith(shortcut_key(RequestCode.SEND_MESSAGE_V2))
+    assert orjson.dumps(header()).startswith(fast_path_key(RequestCode.SEND_MESSAGE_V2))
 
 
 @pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
@@ -127,7 +127,7 @@ def test_java_producers_write_headers_that_may_take_the_fast_path(release: str) 
     assert frames
     for sent in frames:
         [decoded] = FrameDecoder().feed(sent)
-        assert decoded.header.startswith(shortcut_key(RequestCode.SEND_MESSAGE_V2))
+        assert decoded.header.startswith(fast_path_key(RequestCode.SEND_MESSAGE_V2))
         assert set("abcdefghijm") <= set(decode_command(decoded).ext or {})
 
 

@@ -320,7 +320,7 @@ async def test_a_batch_asks_for_nothing_but_to_be_stored(
 ) -> None:
     items = [BatchItem(b"a", b"", 0), BatchItem(b"b", b"", 0)]
     if not is_first:
-        # The queue has taken one, so the next takes the shortcut.
+        # The queue has taken one, so the next takes the fast path.
         assert (await send_batch(wire, "T", items)).code == ResponseCode.SUCCESS
     before = await max_offset(wire, "T")
     answer = await wire.send(
