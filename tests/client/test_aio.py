@@ -267,7 +267,7 @@ async def test_what_a_cancelled_poll_found_comes_with_the_next(cluster: Threaded
         assert len(await reader.poll()) == 10
         polling = asyncio.ensure_future(reader.poll())
         await asyncio.sleep(0)
-        # Found on the session's loop, while this one is too busy to be told.
+        # Found on the session's loop, while this loop is busy.
         deadline = time.monotonic() + 10
         while not reader._core._polled or reader._core._polled[0][1].first_offset != 10:
             assert time.monotonic() < deadline

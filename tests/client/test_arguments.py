@@ -41,7 +41,7 @@ def test_what_means_nothing_to_a_pull_consumer_is_refused(keyword: str, value: o
         aio.PullConsumer("readers", **options)
 
 
-def test_how_far_a_pull_consumer_reads_ahead_can_be_told() -> None:
+def test_how_far_a_pull_consumer_reads_ahead_can_be_set() -> None:
     reader = PullConsumer(
         "readers", max_span=500, queue_limit=50, queue_limit_mib=8, pull_interval="10ms"
     )
@@ -80,7 +80,7 @@ def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_keyword(
         client("g", **options)
 
 
-def test_no_duration_and_no_text_are_told_by_keyword_and_no_secret_is_shown() -> None:
+def test_errors_name_the_keyword_and_show_no_secret() -> None:
     with pytest.raises(ConfigError, match=r"^send_timeout: None is not a duration; expected sec"):
         Producer("shop", send_timeout=None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^route_interval: 'soon' is not a duration"):
@@ -152,11 +152,11 @@ def test_each_option_has_a_meaning_a_java_setting_and_a_legal_default() -> None:
 
 
 @pytest.mark.parametrize("kind", [Producer, PushConsumer])
-def test_each_named_keyword_is_told_with_the_setting_of_java(kind: type) -> None:
+def test_each_named_keyword_is_documented_with_the_setting_of_java(kind: type) -> None:
     text = " ".join((kind.__doc__ or "").split())
     parameters = inspect.signature(kind).parameters.values()
     named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
     assert named[:2] == ["group", "namesrv"]
     # The setting stands in brackets after the keyword.
-    told = {name for name in named if re.search(rf"``{name}``[^`]*?\(\w*[a-z][A-Z]", text)}
-    assert told == set(named)
+    shown = {name for name in named if re.search(rf"``{name}``[^`]*?\(\w*[a-z][A-Z]", text)}
+    assert shown == set(named)

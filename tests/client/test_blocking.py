@@ -198,11 +198,11 @@ def test_a_client_that_would_share_a_session_of_other_settings_is_refused(
         access_key="key",
         secret_key="s3cret",
     ) as producer:
-        stranger = Producer(group="stall", namesrv=cluster.namesrv, instance="one", **options)
+        other = Producer(group="stall", namesrv=cluster.namesrv, instance="one", **options)
         with pytest.raises(
             ConfigError, match=f"{keyword} differs from that of other clients"
         ) as refused:
-            stranger.start()
+            other.start()
         assert "instance=" in str(refused.value)
         assert "s3cret" not in str(refused.value)
         # It leaves no trace: the first one goes on, and so does one of its own instance.
@@ -307,7 +307,7 @@ def test_a_handler_that_blocks_everything_does_not_stop_heartbeats(
 
 
 class Undecided:
-    """Machine rooms that somebody has to be asked for, who takes his time."""
+    """A resolver of machine rooms that is slow."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()

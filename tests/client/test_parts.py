@@ -52,7 +52,7 @@ async def test_tasks_end_with_their_owner() -> None:
     assert tasks.spawn(work(), "too late") is None
 
 
-async def test_a_failed_task_is_logged_and_takes_nobody_down(
+async def test_a_failed_task_is_logged_and_affects_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tasks = Tasks("owner")

@@ -51,7 +51,7 @@ def test_no_committed_offset_is_a_result_only_where_it_is_expected() -> None:
         requests.max_offset(QUEUE).result(missing, "b:1")
 
 
-def test_a_new_group_may_be_told_apart_from_one_at_zero() -> None:
+def test_a_new_group_can_be_distinguished_from_one_at_zero() -> None:
     ext = requests.committed("g", QUEUE, or_zero=False).command().ext
     assert ext is not None
     assert ext["setZeroIfNotFound"] == "false"

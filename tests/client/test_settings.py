@@ -1,4 +1,4 @@
-"""What clients can be told, and what is refused before anything starts."""
+"""Settings of clients, and values that are refused before anything starts."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_where_to_start_has_a_name_on_the_wire() -> None:
 
 @pytest.mark.parametrize("module", [penstock, penstock.aio], ids=["blocking", "awaiting"])
 @pytest.mark.parametrize("name", ["Producer", "PushConsumer", "PullConsumer"])
-def test_wrong_arguments_are_told_by_the_name_of_the_class(module: Any, name: str) -> None:
+def test_errors_of_arguments_name_the_class(module: Any, name: str) -> None:
     client = getattr(module, name)
     with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 .* argument: 'group'$"):
         client()

@@ -55,12 +55,12 @@ async def test_each_waiting_send_of_a_batch_gets_its_own_result(kind: str) -> No
     first = AsyncSendFutures(loop)
     second = first if kind == "one loop" else AsyncSendFutures(loop)
     answers = [first.expect(), second.expect(), first.expect()]
-    told: list[Receipt | PenstockError] = []
+    called: list[Receipt | PenstockError] = []
     results = [RECEIPT._replace(msg_id=str(number)) for number in range(4)]
     dones: list[SendDone] = [*answers]  # type: ignore[list-item]  # mypy calls no tuple
     if kind.endswith("function"):
-        dones.append(told.append)
+        dones.append(called.append)
     settle_all(dones, results[: len(dones)])
     assert [(await answer.future).msg_id for answer in answers] == ["0", "1", "2"]
-    assert told == results[3 : len(dones)]
+    assert called == results[3 : len(dones)]
     assert (first.unanswered, second.unanswered) == (0, 0)

@@ -162,7 +162,7 @@ def test_a_silent_broker_is_not_waited_for_longer_than_asked(
     with pytest.raises(RequestTimeout, match="not confirmed in one attempt: no answer"):
         producer.send(Message("T", b"x"), queue=QUEUE, timeout=0.2)
     del cluster.broker.script[SEND]
-    # The late answer would come over a connection that nobody reads any more.
+    # The late answer would come over a connection that is not read any more.
     assert producer.send(Message("T", b"x"), queue=QUEUE).queue == QUEUE
     assert len(silence) == 1
 

@@ -103,7 +103,7 @@ def test_delayed_messages_and_those_with_extra_properties_do_not_batch() -> None
     assert not make_outgoing(Message("T", b"x"), "ID", SETTINGS, {"TTL": "1"}).may_batch
 
 
-def test_a_namespace_is_told() -> None:
+def test_a_namespace_is_a_property_of_the_message() -> None:
     settings = ProducerSettings(group="p", namespace="eu")
     sent = parse_properties(make_outgoing(Message("eu%T", b"x"), "ID", settings).properties)
     assert sent["INSTANCE_ID"] == "eu"
@@ -144,7 +144,7 @@ def answer(**ext: str) -> Command:
     )
 
 
-def test_a_receipt_tells_the_queue_the_broker_used() -> None:
+def test_a_receipt_has_the_queue_the_broker_used() -> None:
     assert receipt(answer(), "ID", QUEUE) == Receipt(SendStatus.OK, "ID", "AA", QUEUE, 42)
     moved = receipt(answer(queueId="3", transactionId="tx"), "ID", QUEUE)
     assert moved is not None

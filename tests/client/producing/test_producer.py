@@ -218,7 +218,7 @@ async def test_the_timeout_covers_finding_the_route_and_the_connection(
 
 
 @on_bench()
-async def test_silence_of_all_attempts_is_told_with_their_number(bench: Bench) -> None:
+async def test_an_error_after_unanswered_attempts_names_their_number(bench: Bench) -> None:
     def hang_up(peer: Peer, request: Command) -> None:
         peer.abort("for a test")
 
@@ -325,7 +325,7 @@ async def test_a_new_topic_gets_queues_on_the_brokers_of_the_template(bench: Ben
 
 
 @on_bench(topics={})
-async def test_a_topic_nobody_knows_is_an_error_with_a_way_out(bench: Bench) -> None:
+async def test_an_unknown_topic_is_an_error_with_a_hint(bench: Bench) -> None:
     with pytest.raises(TopicNotFound, match=r"no route for topic 'NEW'.*penstock topic create NEW"):
         await bench.producer().deliver(Message("NEW", b"x"))
 
@@ -509,10 +509,10 @@ async def test_lingering_messages_of_all_kinds_share_a_lane_in_their_order(bench
     ],
     ids=str,
 )
-async def test_what_is_wrong_with_a_lingering_message_is_told_as_without(
+async def test_a_lingering_message_is_refused_with_the_same_error(
     bench: Bench, message: Message
 ) -> None:
-    told: list[str] = []
+    errors: list[str] = []
     for linger in (0.0, 0.05):
         producer = bench.producer(group=f"shop{linger > 0}", linger=linger)
         results: list[Receipt | PenstockError] = []
@@ -520,9 +520,9 @@ async def test_what_is_wrong_with_a_lingering_message_is_told_as_without(
         await asyncio.sleep(1)
         [result] = results
         assert isinstance(result, PenstockError)
-        told.append(f"{type(result).__name__}: {result}")
+        errors.append(f"{type(result).__name__}: {result}")
         assert producer.in_flight == 0
-    assert told[0] == told[1]
+    assert errors[0] == errors[1]
 
 
 @on_bench()
@@ -564,7 +564,7 @@ async def test_lingering_messages_never_make_a_batch_above_the_maximum(
 
 
 @on_bench()
-async def test_a_lingering_message_that_changed_meanwhile_leaves_nobody_waiting(
+async def test_a_lingering_message_that_changed_meanwhile_still_gets_a_result(
     bench: Bench,
 ) -> None:
     """What a message holds may be a list, and lists can be changed after they were checked."""

@@ -170,7 +170,7 @@ def test_a_function_chooses_among_the_queues() -> None:
     assert chosen(last, A, Message("orders", b"x")) == A[-1]
 
 
-def test_a_function_that_returns_no_queue_is_told_so() -> None:
+def test_a_selector_that_returns_no_queue_is_refused() -> None:
     def broken(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return 3  # type: ignore[return-value]  # what a user's function may do
 

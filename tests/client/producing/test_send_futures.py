@@ -1,4 +1,4 @@
-"""Futures of sends: light until somebody looks closer, and ordinary ones from then on."""
+"""Futures of sends: light at first, ordinary futures once that is needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_ordinary(future: SendFuture) -> bool:
 
 @pytest.mark.parametrize("look", [Future.running, Future.cancelled, repr])
 @pytest.mark.parametrize("when", ["never", "before", "after"])
-def test_it_is_the_same_whenever_somebody_looked(
+def test_the_result_does_not_depend_on_when_it_was_asked_for(
     look: Callable[[Future[Receipt]], object], when: str
 ) -> None:
     future = Window(10).expect()
@@ -112,7 +112,7 @@ async def test_asyncio_takes_it_for_what_it_is() -> None:
     assert await asyncio.wait_for(wrapped, SECONDS) is RECEIPT
 
 
-def test_who_waits_while_a_result_comes_gets_it() -> None:
+def test_a_waiter_gets_a_result_that_comes_meanwhile() -> None:
     """Many times, since it is a race: results are written while futures become whole."""
     window = Window(100_000)
     results = [RECEIPT._replace(queue_offset=number) for number in range(3000)]
@@ -148,15 +148,15 @@ async def test_a_full_window_waits_for_an_answer() -> None:
     assert third
 
 
-def test_a_batch_of_two_windows_tells_each_its_own() -> None:
+def test_a_batch_of_two_windows_gives_each_its_own_results() -> None:
     windows = [Window(10), Window(10)]
     futures = [windows[0].expect(), windows[1].expect(), windows[0].expect()]
-    told: list[Receipt | PenstockError] = []
+    called: list[Receipt | PenstockError] = []
     results = [RECEIPT._replace(msg_id=str(number)) for number in range(4)]
-    settle_all([*futures, told.append], results)
+    settle_all([*futures, called.append], results)
     settle_all([], [])
     assert [future.result().msg_id for future in futures] == ["0", "1", "2"]
-    assert told == results[3:]
+    assert called == results[3:]
     assert [window.answered for window in windows] == [2, 1]
 
 

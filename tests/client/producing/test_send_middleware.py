@@ -123,7 +123,7 @@ def test_the_future_of_a_submit_has_its_result_after_every_after_send(
     slow = Slow()
     with Producer("shop", namesrv=cluster.namesrv, middleware=[slow]) as producer:
         futures = [producer.submit(Message("T", b"x")) for _ in range(20)]
-        # Whatever it does, the session goes on: another client of it is answered.
+        # Meanwhile the session goes on and answers.
         assert len(producer.queues("T")) == 4
         assert not any(future.done() for future in futures)
         may_end.set()

@@ -1,4 +1,4 @@
-"""What users say of their transactions, and what the broker is told."""
+"""Decisions of users about transactions, and what the broker receives."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def ask(cluster: ThreadedCluster) -> None:
     cluster._host.call_soon(send)
 
 
-def told(cluster: ThreadedCluster) -> list[int]:
-    """What the broker was told, in order."""
+def decisions(cluster: ThreadedCluster) -> list[int]:
+    """The decisions the broker received, in order."""
     return [int(end.ext["commitOrRollback"]) for end in cluster.broker.asked(END)]
 
 
@@ -58,7 +58,7 @@ def test_none_leaves_it_open_and_is_nothing_to_report(caplog: pytest.LogCaptureF
     assert not caplog.records
 
 
-def test_a_coroutine_that_nobody_awaits_is_no_decision(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coroutine_is_no_decision(caplog: pytest.LogCaptureFixture) -> None:
     async def check(message: StoredMessage) -> bool:
         return False
 
@@ -81,7 +81,7 @@ def test_a_blocking_producer_refuses_coroutine_functions(cluster: ThreadedCluste
     with Producer(group="shop", namesrv=cluster.namesrv) as producer:
         with pytest.raises(InvalidArgument, match="execute is a coroutine function"):
             producer.send_in_transaction(Message("T", b"x"), decide)  # type: ignore[arg-type]
-        # Before anything was sent: there is no half message that somebody has to ask about.
+        # Before anything was sent: there is no half message to decide about.
         assert not cluster.broker.sent
 
 
@@ -103,7 +103,7 @@ async def test_a_coroutine_check_is_awaited_on_the_loop_of_start(
         await producer.send(Message("T", b"x"))
         ask(cluster)
         await eventually(lambda: cluster.broker.asked(END))
-    assert told(cluster) == [decision_of(decision, "")]
+    assert decisions(cluster) == [decision_of(decision, "")]
     assert threads == [threading.get_ident()]
 
 
@@ -127,7 +127,7 @@ async def test_a_check_that_does_not_tell_leaves_the_transaction_open(
         await producer.send(Message("T", b"x"))
         ask(cluster)
         await eventually(lambda: cluster.broker.asked(END))
-    assert told(cluster) == [TransactionDecision.UNKNOWN]
+    assert decisions(cluster) == [TransactionDecision.UNKNOWN]
     assert "msg_id=id-1" in caplog.text
 
 
@@ -147,4 +147,4 @@ async def test_a_check_that_is_under_way_when_the_producer_stops_is_given_up(
         await producer.send(Message("T", b"x"))
         ask(cluster)
         await begun.wait()
-    assert not told(cluster)
+    assert not decisions(cluster)

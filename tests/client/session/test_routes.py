@@ -81,7 +81,7 @@ def test_a_replica_is_found_by_its_number_then_by_the_next() -> None:
     assert routes.replica("broker-d", 1) == BrokerAddress("s:2", 2)
     assert routes.replica("broker-d", 5) == BrokerAddress("m:1", 0)
     assert routes.replica("broker-d", 5, only_this=True) is None
-    assert routes.replica("nobody") is None
+    assert routes.replica("missing") is None
 
 
 def test_a_broker_without_a_master_is_still_reachable_for_reading() -> None:

@@ -82,7 +82,7 @@ async def test_an_outage_of_a_name_server_is_one_line_in_the_log(
 
 
 @on_bench()
-async def test_a_topic_without_a_route_is_told_once_and_a_new_one_not_at_all(
+async def test_a_topic_without_a_route_is_logged_once_and_a_new_one_not_at_all(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     consumer = await bench.consumer({"NEW": ignore})
@@ -144,8 +144,8 @@ async def test_a_new_connection_begins_with_a_heartbeat_before_any_pull(bench: B
 @on_bench()
 async def test_an_unknown_broker_is_an_error_that_names_the_queue(bench: Bench) -> None:
     session = bench.session()
-    with pytest.raises(ServiceNotAvailable, match="broker 'nobody' of T@nobody:0"):
-        await session.find_broker(MessageQueue("T", "nobody", 0))
+    with pytest.raises(ServiceNotAvailable, match="broker 'missing' of T@missing:0"):
+        await session.find_broker(MessageQueue("T", "missing", 0))
 
 
 @on_bench()
@@ -189,7 +189,7 @@ async def test_an_unknown_request_is_answered_with_not_supported(bench: Bench) -
 
 @pytest.mark.spec("S78")
 @on_bench(topics={"T": 1})
-async def test_running_info_tells_everything_about_a_consumer(bench: Bench) -> None:
+async def test_running_info_describes_a_consumer(bench: Bench) -> None:
     release = asyncio.Event()
 
     async def handler(message: StoredMessage) -> None:
@@ -217,7 +217,7 @@ async def test_running_info_tells_everything_about_a_consumer(bench: Bench) -> N
     answer = await ask(
         bench,
         RequestCode.GET_CONSUMER_RUNNING_INFO,
-        {"consumerGroup": "stranger", "clientId": "x"},
+        {"consumerGroup": "unknown", "clientId": "x"},
     )
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
@@ -284,7 +284,7 @@ async def test_offsets_are_reset_on_an_operators_word(bench: Bench) -> None:
 
 
 @on_bench(topics={"T": 1})
-async def test_a_client_tells_where_it_stands(bench: Bench) -> None:
+async def test_a_client_answers_with_its_offsets(bench: Bench) -> None:
     bench.broker.put("T", 0, *[b"x"] * 3)
     await bench.consumer(ignore, start_from=FIRST)
     await asyncio.sleep(2)
@@ -296,7 +296,7 @@ async def test_a_client_tells_where_it_stands(bench: Bench) -> None:
 
 
 @on_bench()
-async def test_garbage_from_a_broker_is_refused_and_harms_nobody(bench: Bench) -> None:
+async def test_garbage_from_a_broker_is_refused_without_further_effect(bench: Bench) -> None:
     seen: list[bytes] = []
     await bench.consumer(lambda message: seen.append(message.body))
     await asyncio.sleep(2)
