@@ -88,6 +88,7 @@ class Storage(Service):
         """``put_took`` is told topic, queue and seconds of one message a write: a sample."""
         self.store = store
         self._stage = store.append
+        store.on_failed_write(self._note_loss)
         self._clock = clock
         self._flush_interval = flush_interval
         self._sync_timeout = sync_timeout
@@ -117,22 +118,14 @@ class Storage(Service):
 
     def append(self, draft: Draft) -> Appended:
         """Stage one message; it is written before any answer of this loop turn leaves."""
-        try:
-            appended = self._stage(draft)
-        except StoreError as error:
-            self._note_failed_append(error)
-            raise
+        appended = self._stage(draft)
         if not self._is_write_scheduled:
             self._schedule_write(draft)
         return appended
 
     def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> Sequence[Appended]:
         """Stage all messages of a batch, or none."""
-        try:
-            appended = self.store.append_batch(draft, items)
-        except StoreError as error:
-            self._note_failed_append(error)
-            raise
+        appended = self.store.append_batch(draft, items)
         if not self._is_write_scheduled:
             self._schedule_write(draft)
         return appended
@@ -141,11 +134,7 @@ class Storage(Service):
         self, draft: Draft, body: bytes, unless: Sequence[bytes]
     ) -> AppendedBatch | None:
         """`append_batch` straight from the body of a request; None: that is not possible."""
-        try:
-            appended = self.store.append_batch_body(draft, body, unless)
-        except StoreError as error:
-            self._note_failed_append(error)
-            raise
+        appended = self.store.append_batch_body(draft, body, unless)
         if appended is not None and not self._is_write_scheduled:
             self._schedule_write(draft)
         return appended
@@ -157,7 +146,8 @@ class Storage(Service):
             try:
                 is_left = self.store.write_log()
             except Exception as error:
-                self._note_loss(error)
+                if self._loss is not error:
+                    self._note_loss(error)
             else:
                 if is_left:
                     self._schedule_publish()
@@ -167,11 +157,6 @@ class Storage(Service):
                 self._answer_written()
         if self._loss is not None:
             raise self._loss
-
-    def _note_failed_append(self, error: StoreError) -> None:
-        """An append may have had to write, and to lose, what was staged before it."""
-        if self._is_write_scheduled:
-            self._note_loss(error)
 
     def _note_loss(self, error: Exception) -> None:
         """Messages are lost, and answers that say the opposite may be on their way."""

@@ -147,23 +147,9 @@ class Appender:
         )
         size = len(record)
         if position + size + BLANK_HEAD_BYTES > commit_log.segment_end:
-            position = self._roll(size)
-            record = encode_record(
-                queue.topic_bytes,
-                body,
-                properties,
-                queue_id,
-                queue_offset,
-                position,
-                now,
-                born_timestamp,
-                born_host,
-                store_host,
-                flag,
-                sys_flag,
-                reconsume_times,
-                prepared_transaction_offset,
-            )
+            # Its position is part of a record, so it is encoded anew.
+            self._roll(size)
+            return self.append(draft)
         commit_log.staged.append(record)
         commit_log.position = position + size
         if is_queued:
@@ -196,7 +182,8 @@ class Appender:
         if total > self._config.max_message_size + RECORD_OVERHEAD_BYTES:
             raise self._too_big(total, 0)
         if commit_log.position + total + BLANK_HEAD_BYTES > commit_log.segment_end:
-            records = self._encode_batch(queue, draft, items, self._roll(total), now)
+            self._roll(total)
+            return self.append_batch(draft, items)
         appended: list[Appended] = []
         position, queue_offset = commit_log.position, queue.next_offset
         for item, record in zip(items, records, strict=True):
@@ -243,10 +230,8 @@ class Appender:
         if total > self._config.max_message_size + RECORD_OVERHEAD_BYTES:
             return None
         if position + total + BLANK_HEAD_BYTES > commit_log.segment_end:
-            position = self._roll(total)
-            made = encode_batch_records(body, shared, queue_offset, position, now)
-            assert made is not None, "it was possible before"
-            records, batch = made
+            self._roll(total)
+            return self.append_batch_body(draft, body, unless)
         positions = batch.positions
         count = len(positions)
         commit_log.staged.append(records)
@@ -322,15 +307,15 @@ class Appender:
             f"and {MAX_PROPERTIES_BYTES}",
         )
 
-    def _roll(self, size: int) -> int:
-        """Go on in the next segment, if what needs ``size`` bytes fits into one at all."""
+    def _roll(self, size: int) -> None:
+        """Continue in the next segment, if ``size`` bytes fit into one at all."""
         if size + BLANK_HEAD_BYTES > self._log.segment_size:
             raise IllegalMessage(
                 f"{size} bytes do not fit into a log segment",
                 expected=f"at most {self._log.segment_size - BLANK_HEAD_BYTES}",
                 hint="raise mappedFileSizeCommitLog of a new store",
             )
-        return self._log.roll()
+        self._log.roll()
 
     def write(self) -> None:
         """Put everything staged into the page cache; without sync flush, readers see it now.
@@ -382,13 +367,17 @@ class Appender:
         for queue, _, _, queue_offset, sys_flag, _, _ in reversed(pending):
             if sys_flag & SysFlag.TRANSACTION_MASK not in _NO_QUEUE:
                 queue.next_offset = queue_offset
+        failure: StoreError
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise self._context.refuse_for_lack_of_room(error) from error
-        if isinstance(error, StoreError):
-            # What was written could not be undone: the end of the log is not known any more.
-            self._context.refusal = error
-            raise error
-        raise StoreError(f"write to {self._log.directory} failed: {error}") from error
+            failure = self._context.refuse_for_lack_of_room(error)
+        elif isinstance(error, StoreError):
+            # The failed write could not be undone, so the end of the log is unknown.
+            failure = self._context.refusal = error
+        else:
+            failure = StoreError(f"write to {self._log.directory} failed: {error}")
+        if self._context.on_failed_write is not None:
+            self._context.on_failed_write(failure)
+        raise failure from error
 
     def publish(self) -> None:
         """Make visible what is written; a reader that comes first does the same."""

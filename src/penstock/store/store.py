@@ -303,6 +303,13 @@ class MessageStore:
         """
         self._context.index_builder.listeners.append((listener, waiting))
 
+    def on_failed_write(self, listener: Callable[[StoreError], None]) -> None:
+        """Call ``listener`` when a write failed: every message staged before it is lost.
+
+        Appending may have to write, too, if very much is staged.
+        """
+        self._context.on_failed_write = listener
+
     # Reading
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:

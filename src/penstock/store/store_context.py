@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import DiskFull, PenstockError
+from penstock.errors import DiskFull, PenstockError, StoreError
 from penstock.store.checkpoint import Checkpoint, StoreState
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
@@ -57,6 +57,8 @@ class StoreContext:
     machine that lost new segments would look like one whose old segments were deleted."""
     is_marked_open: bool = False
     """Whether the next start will know that this one was under way."""
+    on_failed_write: Callable[[StoreError], None] | None = None
+    """Called when a write lost all messages that were staged."""
     refusal: PenstockError | None = None
     """Why nothing is appended, if so."""
 
