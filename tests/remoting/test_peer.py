@@ -282,7 +282,7 @@ async def test_a_request_without_an_answer_times_out_and_the_late_answer_is_drop
         await client.request(Command(SEND), 10)
         assert client.late_answers == 1
         assert client.unasked_answers == 0
-    assert "nobody asked for" not in caplog.text
+    assert "answer without a request" not in caplog.text
 
 
 async def test_a_request_without_time_left_is_not_sent() -> None:
@@ -374,7 +374,7 @@ async def test_too_many_waiting_requests_are_answered_with_system_busy(
             assert str(answer.remark).startswith("[OVERLOAD]")
         client.oneway(Command(15))  # It needs no promise, so it is served all the same.
         await eventually(lambda: oneways == [15])
-        lines = [record for record in caplog.records if "too many answers" in record.message]
+        lines = [record for record in caplog.records if "too many requests" in record.message]
         assert len(lines) == 1
         assert "waiting=4 max_promises=4" in lines[0].message
         for promise in held:
@@ -402,7 +402,9 @@ async def test_answers_without_a_request_are_counted_and_logged_once(
             await raw.send_command(Command(0, number, flag=1))
         await raw.ask(Command(34, 1))
         assert next(iter(server.peers)).unasked_answers == 10
-        lines = [record for record in caplog.records if "nobody asked for" in record.message]
+        lines = [
+            record for record in caplog.records if "answer without a request" in record.message
+        ]
         assert len(lines) == 1
         assert f"remote={raw.address} request_id=0 code=SUCCESS" in lines[0].message
         assert lines[0].levelno == logging.WARNING
