@@ -424,8 +424,8 @@ class PushConsumer(_Entered, PushConsumerFacade[Handled]):
     def stop(self, timeout: Duration = 30) -> None:
         """Take no new work, wait for running handlers, commit, leave; idempotent.
 
-        What ends within ``timeout`` is committed and seen by nobody again. Handlers that run on
-        are named in the log and their messages delivered again. Ctrl-C skips the wait. A second
+        What ends within ``timeout`` is committed and not delivered again. Handlers that still run
+        are named in the log and their messages are delivered again. Ctrl-C skips the wait. A second
         call waits for the first. Called by a handler of this consumer it only begins the stop and
         returns at once: the handler is among what is waited for, and its message is committed.
         """
@@ -434,7 +434,7 @@ class PushConsumer(_Entered, PushConsumerFacade[Handled]):
             stop.wait()
 
     def _begin_stop(self, timeout: float) -> ConsumerStop | None:
-        """The stop that is under way, begun if nobody did; None: there is nothing to stop."""
+        """The stop that runs, begun now if there was none; None: there is nothing to stop."""
         if self._lease is None and not self._was_stopped:
             return None
         with self._stopping:
@@ -515,7 +515,7 @@ class PullConsumer(_Entered, PullConsumerFacade):
             self._host.run(self._core.subscribe(topic, tags=tags, sql=sql))
 
     def assign(self, queues: Iterable[MessageQueue] | MessageQueue) -> None:
-        """Read exactly these queues, or this one, whoever else does."""
+        """Read exactly these queues, or this one, without regard to other members."""
         self._queues = self._check_assign(queues)
         if self._lease is not None:
             self._host.run(self._core.assign(self._queues))
@@ -539,7 +539,7 @@ class PullConsumer(_Entered, PullConsumerFacade):
     def __iter__(self) -> Iterator[StoredMessage]:
         """Message after message, until it is stopped; asking for the next one ends the one before.
 
-        Who breaks off and iterates again goes on with the message after.
+        An iteration that was left can be resumed: a new one begins with the next message.
         """
         self._check_started()
         while self._lease is not None:

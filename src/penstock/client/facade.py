@@ -76,7 +76,7 @@ from penstock.runtime.durations import Duration
 log = logging.getLogger(__name__)
 
 QueueListener = Callable[[str, frozenset[MessageQueue]], None]
-"""Told when the queues of a topic change: the topic and what is held of it now."""
+"""Called when the queues of a topic change, with the topic and the queues held now."""
 
 _T = TypeVar("_T")
 _Function = TypeVar("_Function", bound=HandlerFunction)
@@ -373,14 +373,14 @@ class PushConsumerFacade(Facade, Generic[Handled]):
             make_executor,
             middleware=self._middleware,
             filter_hooks=self._filter_hooks,
-            on_change=None if self._on_queues_changed is None else self._tell_queues_changed,
+            on_change=None if self._on_queues_changed is None else self._call_queue_listener,
             tracer=make_tracer(lease, settings, self._trace_topic, "CONSUME"),
         )
         for topic, function, tags, sql in self._handlers:
             core.subscribe(topic, function, tags=tags, sql=sql)
         return core
 
-    def _tell_queues_changed(self, topic: str, queues: frozenset[MessageQueue]) -> None:
+    def _call_queue_listener(self, topic: str, queues: frozenset[MessageQueue]) -> None:
         """The user's listener runs on a thread, not on the session's loop."""
         tell = self._on_queues_changed
         assert tell is not None
@@ -469,7 +469,7 @@ class PullConsumerFacade(Facade):
         return found
 
     def _give_back(self, found: list[StoredMessage]) -> None:
-        """On the session's loop: whoever polled is gone, perhaps after something was found.
+        """On the session's loop: the poll was interrupted, perhaps after it found something.
 
         The next poll would count it as consumed.
         """

@@ -469,7 +469,7 @@ class PullConsumer(_Entered, PullConsumerFacade):
             await self._host.await_(self._core.subscribe(topic, tags=tags, sql=sql))
 
     async def assign(self, queues: Iterable[MessageQueue] | MessageQueue) -> None:
-        """Read exactly these queues, or this one, whoever else does."""
+        """Read exactly these queues, or this one, without regard to other members."""
         self._queues = self._check_assign(queues)
         if self._lease is not None:
             await self._host.await_(self._core.assign(self._queues))
@@ -493,7 +493,7 @@ class PullConsumer(_Entered, PullConsumerFacade):
     async def __aiter__(self) -> AsyncIterator[StoredMessage]:
         """Message after message, until it is stopped; asking for the next one ends the one before.
 
-        Who breaks off and iterates again goes on with the message after.
+        An iteration that was left can be resumed: a new one begins with the next message.
         """
         self._check_started()
         while self._lease is not None:

@@ -1,18 +1,18 @@
-"""Who gets which queue: six strategies of RocketMQ, and room for a user's own.
+"""Which member gets which queue: six strategies of RocketMQ; users can add their own.
 
 Members of a group never talk to each other. Each one sorts the same two lists, runs the same
 strategy and keeps its own share, so a strategy must be a pure function of its arguments: a single
 member that computes something else consumes twice or leaves a queue alone. For the same reason the
 Java names and formulas are kept to the letter; a group may be half Java, half Penstock.
 
-Writing ``n`` for the number of queues, ``c`` for the members and ``i`` for one's own place:
+Writing ``n`` for the number of queues, ``c`` for the members and ``i`` for this member's index:
 
     average             0 0 0 1 1 1 2 2      blocks, the first n mod c members get one more
     circle              0 1 2 0 1 2 0 1      dealt like cards
     consistent hash     a ring of MD5 points, ten for each member; a lost member moves only its own
-    configured          whatever this member was told, members are not even looked at
+    configured          the queues named in its configuration, without regard to other members
     machine room        brokers named room@name, the rooms of the set only
-    machine room nearby queues of one's own room first, queues of deserted rooms shared by all
+    machine room nearby queues of its own room first, queues of rooms without members shared by all
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AssignmentStrategy(Protocol):
 
 
 def place(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> int | None:
-    """One's own place among the members, None for a stranger, who gets nothing.
+    """The index of this member, None if it is no member: then it gets nothing.
 
     The check that all strategies but `Configured` begin with.
     """
@@ -59,7 +59,7 @@ def place(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     if not queues:
         raise InvalidArgument(f"nothing to assign to {client_id!r}: the topic has no queues")
     if not members:
-        raise InvalidArgument(f"nobody to assign to: the group of {client_id!r} has no members")
+        raise InvalidArgument(f"no member to assign queues to: the group of {client_id!r} is empty")
     return members.index(client_id) if client_id in members else None
 
 
@@ -193,7 +193,7 @@ class RoomResolver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """One's own room first; queues of rooms where nobody lives are shared by all."""
+    """Queues of this member's room first; queues of rooms without members are shared by all."""
 
     inner: AssignmentStrategy
     resolver: RoomResolver
@@ -248,8 +248,8 @@ _NAMED: dict[str, type[Average | Circle | ConsistentHash]] = {
 def strategy(allocation: str | AssignmentStrategy) -> AssignmentStrategy:
     """The strategy of that name, or the given one.
 
-    Strategies that need to be told something (`Configured`, `MachineRoom`, `MachineRoomNearby`)
-    have no name; make one and hand it in.
+    Strategies that need arguments (`Configured`, `MachineRoom`, `MachineRoomNearby`)
+    have no name; construct one and pass it.
     """
     if not isinstance(allocation, str):
         if not isinstance(allocation, AssignmentStrategy):

@@ -3,7 +3,7 @@
     pulled ─▶ chunks of batch_size ─▶ executor ─▶ handler ─▶ finished
                                                               │ ok: leaves the process queue
                                                               │ failed: send-back, then leaves
-                                                              ▼ nobody took it: again in 5 s
+                                                              ▼ send-back failed: again in 5 s
               committed offset = lowest offset still in the process queue
 
 Everything here runs on the session's loop but the handler itself.
@@ -30,7 +30,7 @@ EXPIRED_LEVEL = 3
 
 
 class _Done:
-    """What a burst finished of one queue."""
+    """The successful calls of a burst for one queue."""
 
     __slots__ = ("batches", "count", "seconds")
 
@@ -125,7 +125,7 @@ class ConcurrentRunner(HandlerRunner):
         state.statistics.returns[outcome.return_type] += 1
         queue.last_consume_at = now
         if queue.is_dropped:
-            # The next owner gets these messages; whatever became of them here is forgotten.
+            # The next owner gets these messages; the result does not count here.
             state.statistics.consumed(queue.queue.topic, 0, 0, job.elapsed)
             state.statistics.results_ignored += 1
             log.info("result ignored, the queue was given up queue=%s", queue.queue)
@@ -220,10 +220,10 @@ class ConcurrentRunner(HandlerRunner):
                 state.settings.consume_timeout,
             )
             if not state.settings.is_clustering:
-                # Nobody of a broadcasting group reads the retry topic; keep waiting for it.
+                # Broadcasting groups have no retry topic; keep waiting for the handler.
                 continue
             if not await self._failed.send_back(message, EXPIRED_LEVEL, None):
                 continue
             self._count_sent_back(message, EXPIRED_LEVEL)
-            # Whatever the handler still says about it no longer counts.
+            # The result of the handler no longer counts.
             queue.remove(batches_of([message], 1))

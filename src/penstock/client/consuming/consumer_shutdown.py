@@ -1,8 +1,8 @@
-"""The one stop of a blocking push consumer, whoever asks for it and however often.
+"""The stop of a blocking push consumer; it runs once, also when several callers ask for it.
 
-It is carried out on the session's loop. Whoever may wait for it does, and then ends the threads.
-A handler may not: its own end is among what the stop waits for. It goes on, and a thread stands in
-for it, so that the program does not end before everything is committed.
+It is carried out on the session's loop. The callers wait for it, then end the threads. A handler
+must not wait, because the stop waits for that handler to return. A thread waits in its place, so
+that the program does not end before everything is committed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ConsumerStop:
             self._finish()
 
     def go_on_alone(self) -> None:
-        """Nobody waits here; no daemon, so that the interpreter does."""
+        """Wait on another thread; it is no daemon, so the interpreter waits for it."""
         threading.Thread(target=self._follow, name=f"{self._what} stop", daemon=False).start()
 
     def _follow(self) -> None:
@@ -66,7 +66,7 @@ class ConsumerStop:
         self._finish()
 
     def _finish(self) -> None:
-        """End the threads, once; whoever comes second waits for that."""
+        """End the threads, once; a second caller waits for that."""
         with self._finishing:
             if not self._is_finished and self._left.done():
                 self._is_finished = True

@@ -56,7 +56,7 @@ class Listener:
         takes_batch: bool,
         owner: str | None = None,
     ) -> None:
-        # Whose handler it is, said in what it is refused with.
+        # Named in the error when the handler is refused.
         owner = owner or f"topic {topic!r}"
         if not callable(function):
             raise InvalidArgument(f"the handler of {owner} is {function!r}", expected="a function")
@@ -166,7 +166,7 @@ class Job:
 
     @property
     def context(self) -> ConsumeContext:
-        """What the handler may set; most never ask for it, so it is made when somebody does."""
+        """What the handler may set; created on first use, because most handlers do not use it."""
         if self._context is None:
             self._context = ConsumeContext(self.group, self.process_queue.queue)
         return self._context
@@ -211,7 +211,7 @@ class Caller:
         )
 
     def call(self, job: Job) -> None:
-        """Call a plain handler, then those that follow; whatever they do, this returns."""
+        """Call a plain handler, then those that follow; never raises."""
         if job.follower is None:
             self._call_one(job)
             return
@@ -235,7 +235,7 @@ class Caller:
             next_job = self._following(next_job, begin)
 
     def _following(self, job: Job, begin: float) -> Job | None:
-        """The next call, if everything about this one was as it should be and quick."""
+        """The next call, if this one succeeded, was quick, and the queue is still ours."""
         follower, outcome, queue = job.follower, job.outcome, job.process_queue
         if follower is None or outcome is None or outcome.result is not ConsumeResult.SUCCESS:
             return None
@@ -335,7 +335,7 @@ class Caller:
         if how is ReturnType.RETURNNULL:
             detail = f" returned={returned!r:.100}"
         elif error is not None and how is not ReturnType.EXCEPTION:
-            # Chosen by the handler: where it stands in the code says less than what it says.
+            # Raised on purpose by the handler: its text says more than a traceback.
             detail = f" reason={f'{type(error).__name__}: {error}'!r:.100}"
         log.warning(
             "handler failed group=%s queue=%s offset=%d messages=%d msg_id=%s attempt=%d how=%s%s",

@@ -218,9 +218,9 @@ class OrderlyRunner(HandlerRunner):
     def _settle_leaving(self, queue: ProcessQueue, called: Sequence[Job]) -> None:
         """The queue was given up under its handler.
 
-        As long as its lock is still ours, what was handled counts: whoever gives the queue away
+        As long as its lock is still ours, what was handled counts: the rebalance
         waits for this and commits, and the next owner begins behind it. What failed is left to the
-        next owner. Without the lock somebody else may have begun already, and nothing counts.
+        next owner. Without the lock another member may have begun already, and nothing counts.
         """
         statistics = self._state.statistics
         handled: Job | None = None

@@ -1,8 +1,9 @@
-"""What a handler says about its messages, and what that means.
+"""The result of a handler call, and what it means for the messages.
 
-A handler returns and is done, or raises and is retried; `RetryLater` and `DeadLetter` choose what
-happens next. Who needs the whole Java contract takes a second argument, a `ConsumeContext`, and
-returns a `ConsumeResult`; then a missing result is a failure, as it is in Java.
+If a handler returns, its messages are acknowledged; if it raises, they are redelivered, and
+`RetryLater` or `DeadLetter` choose how. For the whole Java contract a handler takes a second
+argument, a `ConsumeContext`, and returns a `ConsumeResult`; then a missing result is a failure, as
+it is in Java.
 
     handler                     concurrent                     orderly
     ------------------------    ---------------------------    -------------------------------
@@ -104,7 +105,7 @@ class ConsumeContext:
 
 
 class Outcome(NamedTuple):
-    """What became of one listener call."""
+    """How one listener call ended."""
 
     result: ConsumeResult
     return_type: ReturnType
@@ -112,7 +113,7 @@ class Outcome(NamedTuple):
 
 
 PLAIN_SUCCESS = Outcome(ConsumeResult.SUCCESS, ReturnType.SUCCESS)
-"""A handler that returned and said nothing: what nearly every call comes to."""
+"""A handler that returned None: the usual case."""
 
 
 def judge(

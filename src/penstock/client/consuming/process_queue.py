@@ -307,11 +307,11 @@ class ProcessQueue:
         return not self._cached
 
     def is_lock_expired(self, now: float) -> bool:
-        """Whether the broker may have given the lock to somebody else."""
+        """Whether the broker may have given the lock to another member."""
         return now - self.last_lock_at > LOCK_LIFE_SECONDS
 
     def is_pull_expired(self, now: float) -> bool:
-        """Whether nobody pulled for so long that the pull loop must have been lost."""
+        """Whether the last pull is so long ago that the pull loop must have been lost."""
         return now - self.last_pull_at > PULL_IDLE_SECONDS
 
     def expired(self, now_ms: int, timeout_ms: int, *, scan_all: bool) -> list[StoredMessage]:

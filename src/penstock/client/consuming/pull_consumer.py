@@ -1,9 +1,9 @@
 """A consumer that is asked for messages instead of calling handlers.
 
 Pulling and sharing queues are those of the push consumer; in place of handlers there is a buffer,
-and `poll` takes from it. Messages count as consumed when the next poll (or a commit) comes: whoever
-asks for more is done with what it got before. Until then they hold the committed offset back, and
-stopping settles nothing: whoever leaves may leave because it failed.
+and `poll` takes from it. Messages count as consumed at the next poll or commit: a program that asks
+for more has finished what it got before. Until then they hold the committed offset back. Stopping
+commits nothing further, because the program may stop on account of a failure.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PullConsumerCore(ConsumerCore):
             state,
             self,
             start_offset=self._rebalancer.start_offset,
-            on_illegal_offset=self._go_on_where_told,
+            on_illegal_offset=self._continue_where_broker_says,
             may_correct=lambda queue: queue.count == 0 and queue not in self._uncommitted,
             suspend_ms=SUSPEND_MS,
         )
@@ -90,7 +90,7 @@ class PullConsumerCore(ConsumerCore):
             self.session.wake_rebalance()
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read these queues, whoever else does."""
+        """Read these queues, without regard to other members."""
         if self._assigned is None and self.state.subscriptions.topics:
             raise self._either_or()
         self._assigned = frozenset(queues)
@@ -126,7 +126,7 @@ class PullConsumerCore(ConsumerCore):
         self._puller.begin(PullCursor(held, offset), 0.0)
         return held
 
-    def _go_on_where_told(self, cursor: PullCursor) -> None:
+    def _continue_where_broker_says(self, cursor: PullCursor) -> None:
         """The broker has nothing at the offset asked for, and has said where to go on.
 
         The group stands there, also if that is further down: the queue was made anew or lost its
@@ -369,7 +369,7 @@ class PullConsumerCore(ConsumerCore):
         for queue, offset in offsets.items():
             if queue.topic == topic and queue in self.state.queues:
                 await self.seek(queue, offset)
-                # An operator's word moves the group, whoever commits otherwise.
+                # A reset moves the group even if the program commits by itself.
                 self.state.offsets.update(queue, offset, increase_only=False)
 
     async def consume_directly(self, message: StoredMessage) -> ConsumeDirectlyResult:

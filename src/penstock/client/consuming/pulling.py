@@ -7,7 +7,7 @@ request under way. What a step of the loop decides is how long to wait before th
     not running, paused  the exception delay, a second
     over a limit         50 ms, less when the handlers have made room before
     orderly, not locked  the exception delay
-    failed               the exception delay; told to slow down: 20 ms
+    failed               the exception delay; 20 ms if the broker limits the rate
     found                the pull interval
     nothing found        at once (the broker has held the request, or moved the offset)
     no progress at once  20 ms, twice as long each time, up to the exception delay
@@ -59,7 +59,7 @@ SUSPEND_MS = 15_000
 PULL_TIMEOUT = 30.0
 HITS_A_LOG_LINE = 1000
 USUAL_PULL = 32
-"""pullBatchSize, where nobody has set it."""
+"""The default of pullBatchSize."""
 LARGEST_PULL = 512
 """Messages our own broker is asked for at once, at most: reading them keeps the loop for well
 under a millisecond."""
@@ -150,7 +150,7 @@ class Puller:
         if error.code == ResponseCode.FLOW_CONTROL:
             return SLOW_DOWN_DELAY
         if isinstance(error, SubscriptionNotFound | SubscriptionNotLatest):
-            # The broker has not heard what we subscribe to; it need not wait half a minute.
+            # The broker does not know our subscription; do not wait for the next heartbeat.
             self._state.session.heartbeat_soon()
         log.warning(
             "pull failed queue=%s offset=%d error=%s", cursor.queue, cursor.next_offset, error
@@ -272,7 +272,7 @@ class Puller:
         """What our own broker may bring at once: as much as the limits leave room for.
 
         The request itself names what RocketMQ's client asks for, and other brokers see no more
-        than that; of more than 32 they mostly bring 32. Who sets the size of a pull gets it.
+        than that; of more than 32 they mostly bring 32. A size that the user set is kept.
         """
         state = self._state
         size = state.settings.pull_batch_size
@@ -446,7 +446,7 @@ class Puller:
         self._state.statistics.flow_stops[stop] += 1
         if cursor.flow_stops % HITS_A_LOG_LINE == 0:
             queue = cursor.process_queue
-            # Whoever catches up fills a queue once; handlers that never get done are a trouble.
+            # Catching up fills a queue once, which is normal; a queue that stays full is not.
             log.log(
                 logging.WARNING if cursor.flow_stops else logging.INFO,
                 "pulling waits for the handlers queue=%s limit=%s count=%d bytes=%d span=%d "
@@ -472,7 +472,7 @@ _PULL_CODES = frozenset(
 
 
 def _warn_if_backwards(cursor: PullCursor, asked: int, first: int) -> None:
-    """A broker that answers with what is behind the question may do so without end."""
+    """A broker that answers with lower offsets than asked for may repeat that for ever."""
     if cursor.next_offset < asked or first < asked:
         log.warning(
             "a pull went backwards queue=%s offset=%d first=%d next=%d",

@@ -1,7 +1,7 @@
 """A push consumer: wires pulling, rebalancing and the runner of handlers together.
 
-It lives on its session's loop. Handlers run where the executors are: on threads, or on the loop of
-whoever started the consumer.
+It lives on its session's loop. Handlers run where the executors are: on threads, or on the loop
+that started the consumer.
 
     start    offsets loaded ─▶ joins the session ─▶ routes ─▶ SQL filters checked
              ─▶ heartbeat ─▶ rebalance at once
@@ -127,7 +127,7 @@ class PushConsumerCore(ConsumerCore):
             self.state.tasks.spawn(self._join_topic(topic), f"subscribe {topic}")
 
     def unsubscribe(self, topic: str) -> None:
-        """Want a topic no more; its queues are given up in order, not just dropped."""
+        """End a subscription; its queues are given up in order, not just dropped."""
         self.state.subscriptions.remove(topic)
         if self._phase == "running":
             self.session.wake_rebalance()
@@ -215,7 +215,7 @@ class PushConsumerCore(ConsumerCore):
         state = self.state
         state.is_stopping = True
         for executor in self._executors.values():
-            # Back to the runner unfinished: whoever waits for them must not wait on.
+            # Returned to the runner unfinished, so that it does not wait for them.
             self.runner.finished(executor.discard())
         unfinished = await self._drain(seconds)
         for job in unfinished:
@@ -243,7 +243,7 @@ class PushConsumerCore(ConsumerCore):
 
     @property
     def is_calling(self) -> bool:
-        """Whether it is one of its handlers that asks; from any thread."""
+        """Whether the caller is one of its handlers; from any thread."""
         return any(executor.is_calling for executor in list(self._executors.values()))
 
     def hurry(self) -> None:
@@ -311,7 +311,7 @@ class PushConsumerCore(ConsumerCore):
         return await consume_once(self, message)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Start over at other offsets, because an operator said so."""
+        """Start over at the offsets an operator has set."""
         state = self.state
         affected = [
             held
@@ -386,10 +386,10 @@ class PushConsumerCore(ConsumerCore):
     # ------------------------------------------------------------------------------- handlers
 
     def listener_for(self, topic: str) -> Listener:
-        """Who handles messages of a topic; somebody who refuses them when nobody does."""
+        """The handler of a topic; without one, a handler that fails every message."""
         listener = self.state.subscriptions.listener(topic)
         if listener is None:
-            # A retried message of a topic that nobody here handles any more.
+            # A retried message of a topic that has no handler here any more.
             return Listener(topic, _no_handler(topic), takes_batch=True)
         return listener
 

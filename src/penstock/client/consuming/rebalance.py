@@ -1,13 +1,13 @@
 """Takes and gives up queues, so that the members of a group share them.
 
-Nobody leads: each member asks a broker who else is there, runs the same strategy and applies its
-own share. For each topic:
+There is no leader: each member asks a broker for the list of members, runs the same strategy and
+applies its own share. For each topic:
 
     share ─▶ give up   held, not in the share any more (or not pulled for two minutes: taken anew)
           ─▶ take      in the share, not held: lock (orderly), find the start offset, pull
 
 A member that the asked broker does not know (its heartbeat was lost, or the broker just restarted)
-would have to give everything up. It says hello first and keeps what it has for one more round.
+would have to give everything up. It sends a heartbeat first and keeps its queues for one round.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Rebalancer:
                     is_balanced &= await self._rebalance(topic)
                 except PenstockError as error:
                     is_balanced = False
-                    # Who leaves is refused the list of members, and needs it no more.
+                    # A stopping member is refused the list of members, and does not need it.
                     if not topic.startswith(RETRY_PREFIX) and not state.is_stopping:
                         log.warning(
                             "rebalance failed group=%s topic=%s error=%s", state.group, topic, error
@@ -106,7 +106,7 @@ class Rebalancer:
         return assigned == {queue for queue in self._state.queues if queue.topic == topic}
 
     async def _assigned(self, topic: str) -> frozenset[MessageQueue] | None:
-        """What this member should hold; None when that cannot be told now."""
+        """What this member should hold; None when that is unknown now."""
         state = self._state
         queues = state.session.routes.subscribe_queues(topic)
         if not queues:
@@ -200,7 +200,7 @@ class Rebalancer:
         state.offsets.remove(queue)
         if state.queues.get(queue) is held:
             del state.queues[queue]
-            # Whoever gets the queue back begins anew, and so does this consumer.
+            # When the queue comes back, it is not paused.
             state.paused_queues.discard(queue)
         log.info("queue given up group=%s queue=%s", state.group, queue)
         return True
@@ -270,7 +270,7 @@ class Rebalancer:
                 )
             offset = NONE_STORED
         if state.is_stopping and held.is_locked:
-            # Nobody else knows of this lock, and it would keep the next owner away for a minute.
+            # Unless it is released here, this lock blocks the next owner for a minute.
             await self._unlock(queue)
         if offset < 0 or state.is_stopping or queue in state.queues:
             return False

@@ -40,7 +40,7 @@ class FailedMessages:
     async def send_back(
         self, message: StoredMessage, delay_level: int, outcome: Outcome | None
     ) -> bool:
-        """Have a message retried or buried; false when nobody took it."""
+        """Have a message retried or made a dead letter; false when no broker accepted it."""
         reason = self._reason(message, outcome)
         try:
             address = self._session.routes.master(message.queue.broker_name)

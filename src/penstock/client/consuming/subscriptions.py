@@ -1,4 +1,4 @@
-"""What a consumer wants: topics with filter expressions, and a handler for each."""
+"""The subscriptions of a consumer: topics with filter expressions, and a handler for each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Subscriptions:
         return wanted
 
     def remove(self, topic: str) -> None:
-        """Want ``topic`` no more."""
+        """End the subscription to ``topic``."""
         self._subscriptions.pop(topic, None)
         self._listeners.pop(topic, None)
 
@@ -86,7 +86,7 @@ class Subscriptions:
             self._subscriptions[topic] = replace(known, version=newer)
 
     def accept(self, topic: str) -> None:
-        """Brokers were told of the newest version; pulls may name it from now on.
+        """Brokers know the newest version; pulls may name it from now on.
 
         A pull that names a version its broker has not heard of yet is refused.
         """
@@ -102,7 +102,7 @@ class Subscriptions:
         return wanted if version == wanted.version else replace(wanted, version=version)
 
     def listener(self, topic: str) -> Listener | None:
-        """Who handles messages of a topic, named as `restore_topic` names it."""
+        """The handler of a topic, which is named as `restore_topic` names it."""
         return self._listeners.get(topic) or self._listeners.get(wrap(self._namespace, topic))
 
     @property
@@ -146,7 +146,7 @@ def takes_all(wanted: Subscription) -> bool:
 def passes(wanted: Subscription, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
     """The messages whose tag is wanted.
 
-    Brokers compare hashes only, so a few others slip through; they are told apart here.
+    Brokers compare hashes only, so messages with an equal hash also arrive; they are dropped here.
     """
     if takes_all(wanted):
         return list(messages)

@@ -1,4 +1,4 @@
-"""What a consumer tells its own program about itself."""
+"""The statistics of a consumer for its own program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer tells about itself, and a single message handled on an operator's word."""
+"""Running info of a consumer for operators, and a single message consumed at their request."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _info(
 
 
 def _settings(settings: ConsumerSettings) -> dict[str, str]:
-    """Settings under the names of Java's, which tells all of them."""
+    """Settings under their names in Java."""
     return {
         "consumerGroup": settings.group,
         "messageModel": settings.model.upper(),
@@ -139,19 +139,19 @@ def _last_failure(state: ConsumerState) -> dict[str, str]:
     failure = state.statistics.last_failure
     if failure is None:
         return {}
-    told = {
+    details = {
         "queue": str(failure.queue),
         "msgId": failure.msg_id,
         "reason": failure.reason,
         "agoMs": max(0, state.clock.time_ms() - failure.at_ms),
     }
-    return {RunningExtension.LAST_FAILURE: _json(told)}
+    return {RunningExtension.LAST_FAILURE: _json(details)}
 
 
 def _handlers(consumer: PushConsumerCore) -> dict[str, str]:
-    """How many handlers run, and what the one is at that has been running longest."""
+    """How many handlers run, and which message the longest-running one has."""
     calls = calls_under_way(consumer)
-    told = {RunningExtension.RUNNING: str(len(calls))}
+    found = {RunningExtension.RUNNING: str(len(calls))}
     now_ms = consumer.session.clock.time_ms()
     longest: tuple[int, Job] | None = None
     for job in calls:
@@ -161,7 +161,7 @@ def _handlers(consumer: PushConsumerCore) -> dict[str, str]:
     if longest is not None:
         started_ms, job = longest
         first = job.messages[0]
-        told[RunningExtension.LONGEST_RUNNING] = _json(
+        found[RunningExtension.LONGEST_RUNNING] = _json(
             {
                 "queue": str(job.process_queue.queue),
                 "offset": first.queue_offset,
@@ -169,7 +169,7 @@ def _handlers(consumer: PushConsumerCore) -> dict[str, str]:
                 "runningMs": max(0, now_ms - started_ms),
             }
         )
-    return told
+    return found
 
 
 def calls_under_way(consumer: PushConsumerCore) -> list[Job]:
@@ -185,7 +185,7 @@ def _current(job: Job | None) -> Job | None:
 
 
 def _or_none(setting: int | None) -> int:
-    """What Java says of a limit that is not set."""
+    """Java's value for a limit that is not set."""
     return -1 if setting is None else setting
 
 
@@ -237,7 +237,7 @@ _DIRECT = {
 
 
 async def consume_once(consumer: PushConsumerCore, message: StoredMessage) -> ConsumeDirectlyResult:
-    """Hand one message to its handler, outside of any queue, and tell what it said."""
+    """Call the handler with one message, outside of any queue, and return its result."""
     clock = consumer.session.clock
     queue = ProcessQueue(message.queue, clock.monotonic())
     job = Job(

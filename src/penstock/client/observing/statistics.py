@@ -75,7 +75,7 @@ class ConsumerStatistics(Statistics):
         self.returns[ReturnType.SUCCESS] += calls
 
     def failed(self, queue: MessageQueue, message: StoredMessage, outcome: Outcome) -> None:
-        """Remember a failure for whoever asks what keeps the group; its error is not kept alive."""
+        """Remember the last failure for running info; its error object is not kept."""
         reason = reason_of(message, outcome, "")
         said = filter(None, (reason.get(Failure.TYPE), reason.get(Failure.MESSAGE)))
         self.last_failure = LastFailure(

@@ -1,7 +1,7 @@
-"""Tells a trace topic what became of each message: RocketMQ's message trace, with ``trace=True``.
+"""Reports each send and handler call to a trace topic: RocketMQ's message trace (``trace=True``).
 
 Entries are gathered for a moment and leave in batches, one message for each topic they are about.
-Nobody waits for them: a trace that cannot be sent is dropped and counted. `put` is called from any
+No call waits for them: a trace that cannot be sent is dropped and counted. `put` is called from any
 thread; everything else runs on the session's loop.
 """
 

@@ -1,7 +1,7 @@
 """Where clients of a cluster on a virtual loop run: on that loop, with everything else.
 
 The loop has a thread of its own and runs for ever; its time stands still by itself. **Time passes
-only while somebody waits**: for a blocking call, an awaited one, a send, or for `advance`. Each of
+only while a caller waits**: for a blocking call, an awaited one, a send, or for `advance`. Each of
 them ends at a moment, and there time stops again. So a test that sends, looks and advances sees the
 same clock in every run, however slow the machine is.
 
@@ -9,7 +9,7 @@ same clock in every run, however slow the machine is.
                   ◀── results, once nothing more happens at that moment ──
 
 Plain handlers run inline on the loop's thread. Coroutine handlers of `penstock.aio` run on the loop
-of whoever started the consumer, as they always do; until they end, time is held.
+that started the consumer, as they always do; until they end, time is held.
 
 A program whose own loop is the virtual one needs no thread: `testing.hosts.local_host`.
 """
@@ -50,7 +50,7 @@ class VirtualHost(LocalHost):
         super().__init__(loop, name)
         self._process = os.getpid()
         # The loop's thread waits on it while time stands still; reentrant, because results are
-        # handed out under it and whoever gets one may call again at once.
+        # handed out under it and their receivers may call again at once.
         self._changed = threading.Condition(threading.RLock())
         self._waiters = 0
         self._waiters_in_handlers = 0
@@ -90,11 +90,11 @@ class VirtualHost(LocalHost):
         in_handler = _in_handler.get()
         self._add(1, in_handler)
 
-        def told(result: _T) -> None:
+        def finish(result: _T) -> None:
             self._add(-1, in_handler)
             done(result)
 
-        return told
+        return finish
 
     async def await_(self, work: Coroutine[Any, Any, _T]) -> _T:
         if asyncio.get_running_loop() is self.loop:
@@ -190,7 +190,7 @@ class VirtualHost(LocalHost):
         if task is not None and not future.done() and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(task.cancel)
 
-    # ---------------------------------------------------------------------------- who waits
+    # ------------------------------------------------------------------------------ waiting
 
     def _count(self, future: concurrent.futures.Future[Any]) -> None:
         """Let time pass until ``future`` is done."""
@@ -255,8 +255,8 @@ class VirtualHost(LocalHost):
                 loop.run_forever()
                 break
             except BaseException as error:
-                # Nothing will ever happen again, or a callback ended the interpreter: whoever
-                # waits learns of it, and the loop is there for what comes next.
+                # Nothing will ever happen again, or a callback ended the interpreter: waiting
+                # callers get the error, and the loop stays usable.
                 self._fail(error)
         try:
             tasks = asyncio.all_tasks(loop)

@@ -53,7 +53,7 @@ class VirtualDeadlock(RuntimeError):
 
 
 class UnhandledInLoop(Exception):
-    """A callback or task failed and nobody looked; a test must not pass over that."""
+    """A callback or task failed and its error was never retrieved; the test must fail."""
 
 
 class _Runnable(Protocol):
@@ -165,7 +165,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _next_instant(self) -> None:
-        """Nothing is ready: tell who waits for that, or go to the next moment."""
+        """Nothing is ready: call `before_time_passes`, or jump to the next timer."""
         if self.before_time_passes is not None and self.before_time_passes():
             return
         timers = self._timers
@@ -247,7 +247,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         try:
             future = asyncio.ensure_future(awaitable, loop=self)
             while not future.done():
-                # Whoever stops the loop meanwhile means the outer run; this call ends first.
+                # A stop of the loop is meant for the outer run; this call ends first.
                 self._stopping = False
                 self._run_once()
                 is_stopped = is_stopped or self._stopping
@@ -402,7 +402,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Do what the process would do on a real signal."""
         found = self._signal_handlers_by_number.get(int(sig))
         if found is None:
-            raise LifecycleError(f"nobody handles {signal.Signals(sig).name}")
+            raise LifecycleError(f"no handler for {signal.Signals(sig).name}")
         callback, args = found
         self.call_soon(callback, *args)
 

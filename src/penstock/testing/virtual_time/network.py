@@ -58,7 +58,7 @@ class Conditions:
     split: float = 0.0
     """Probability that a read gets a random part of what has arrived."""
     refuse: float = 0.0
-    """Probability that a connect is refused though somebody listens."""
+    """Probability that a connect is refused although a server listens."""
     lose: float = 0.0
     """Probability, for each read, that the connection is lost instead (both ends see it)."""
 

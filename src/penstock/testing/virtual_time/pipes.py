@@ -1,6 +1,6 @@
 """One direction of an in-memory connection.
 
-A pipe keeps its bytes in order, whatever the latency of each write; order between pipes is up to
+A pipe keeps its bytes in order, also if latencies of writes differ; order between pipes is up to
 the network. What the reader has not taken yet counts against the writer: the first
 `SOCKET_BUFFER` bytes lie "in the kernel", the rest in the transport, where the protocol's
 `pause_writing` sees them.
@@ -57,7 +57,7 @@ class Pipe:
         self.sender: Endpoint
         self.receiver: Endpoint
         self.unread: int = 0
-        # True: the connection is dead in this direction and nobody was told.
+        # True: the connection is dead in this direction, and neither end knows.
         self.vanished: bool = False
         self._items: deque[tuple[float, bytes]] = deque()
         self._last_arrival = 0.0
@@ -132,7 +132,7 @@ class Pipe:
             self.sender.lose(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
 
     def stop_watching(self) -> None:
-        """The writer is gone; nobody waits for an acknowledgement any more."""
+        """The writer is gone: stop waiting for an acknowledgement."""
         if self._give_up is not None:
             self._give_up.cancel()
             self._give_up = None
@@ -198,7 +198,7 @@ class Pipe:
     def _hand_over(self, chunk: bytes) -> None:
         receiver, connection = self.receiver, self._connection
         if receiver.is_closed:
-            # Nobody will ever read this: the kernel answers with a reset.
+            # The reader is gone: the kernel answers with a reset.
             if chunk:
                 receiver.outgoing.push_reset()
             return

@@ -86,7 +86,7 @@ class VirtualServer(asyncio.AbstractServer):
         )
 
     def accepts(self, host: str, port: int, *, over_loopback: bool) -> bool:
-        """Whether somebody who asks for this address gets through to this server."""
+        """Whether a connect to this address reaches this server."""
         return self._is_serving and any(
             bound_host == host and bound_port == port and (over_loopback or not loopback)
             for bound_host, bound_port, loopback in self._addresses

@@ -6,8 +6,8 @@ A connection is two `Pipe`s, one a direction, and an `Endpoint` at either end:
     client          ◀───────── Pipe ◀──write── server Endpoint
 
 How an end is lost follows TCP. `close` flushes, then sends an end-of-stream; bytes that reach an
-end which is already closed are answered by a reset; `abort` resets at once; bytes nobody
-acknowledges for `Network.give_up_seconds` end in ``ETIMEDOUT``.
+end which is already closed are answered by a reset; `abort` resets at once; bytes that are not
+acknowledged for `Network.give_up_seconds` end in ``ETIMEDOUT``.
 """
 
 from __future__ import annotations
