@@ -1,7 +1,7 @@
-"""Directories made of links and small scripts, to stand in for a Java or a Spark home.
+"""Directories of links and small scripts that replace a Java or a Spark home.
 
-They are kept in the user's cache under a name that follows from their content, so they are made
-once, and a changed installation gets another one.
+They are kept in the user's cache under a name computed from their content, so each is made once,
+and a changed installation gets a new one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def cached_home_dir(kind: str, links: Mapping[str, Path], scripts: Mapping[str, 
     home = parent / f"{kind}-{digest}"
     if home.is_dir():
         return home
-    # Others may make it at the same moment: each fills one of its own, the first rename stays.
+    # Several processes may make it at once: each fills its own, and the first rename wins.
     fresh = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=parent))
     for name, path in links.items():
         (fresh / name).symlink_to(path)
@@ -51,7 +51,7 @@ def _cache() -> Path:
             return directory
     except OSError:
         pass
-    # Without a home, as in some containers, they live as long as this process.
+    # Without a home directory, as in some containers, they last as long as this process.
     temporary = Path(tempfile.mkdtemp(prefix="penstock-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     return temporary

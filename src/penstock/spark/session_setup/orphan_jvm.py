@@ -1,7 +1,7 @@
-"""A JVM whose start was broken off.
+"""A JVM whose start was interrupted.
 
-PySpark starts Spark's JVM and waits for the port it listens on. Interrupted while it waits, it
-forgets the process. That finds nobody to tell its port to, and lives on for ever.
+PySpark starts Spark's JVM and waits for its port. If it is interrupted while it waits, it forgets
+the process: the orphaned JVM cannot report its port and never exits.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.spark.jvm import is_connected
 
 _PROCESSES: Final = Path("/proc")
 _LAUNCHED: Final = b"pyspark-shell"
-"""What PySpark calls the application of every JVM it starts, in the launching scripts, too."""
+"""The application name of every JVM that PySpark starts; the launching scripts have it, too."""
 _LOOK_SECONDS: Final = 0.05
 
 
 @contextlib.contextmanager
 def kill_orphan_on_failure() -> Iterator[None]:
-    """End the JVM that was started within, if nobody got hold of it."""
+    """If the block fails before PySpark is connected to its JVM, kill the JVM it started."""
     before = set(launched_jvms())
     try:
         yield
@@ -36,9 +36,9 @@ def kill_orphan_on_failure() -> Iterator[None]:
 
 
 def abort_start(starting: Future[Any]) -> None:
-    """Have a start that runs in another thread fail: nobody wants its session any more.
+    """Make a start in another thread fail, because its session is no longer needed.
 
-    To wait for the session only to stop it takes as long as Spark takes to start.
+    Waiting for the session only to stop it would take as long as Spark takes to start.
     """
     while not starting.cancel() and not starting.done():
         _kill(launched_jvms())
@@ -52,13 +52,13 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 def launched_jvms(parent: int | None = None) -> list[int]:
-    """The JVMs of PySpark that a process, this one unless told, has started and that still run."""
+    """The running JVMs that PySpark started in ``parent``, by default in this process."""
     wanted = os.getpid() if parent is None else parent
     found = []
     for process in _PROCESSES.glob("[0-9]*"):
-        # Processes come and go; where there is no such directory, none is found.
+        # Processes may end meanwhile, and some systems have no such directory.
         with contextlib.suppress(OSError):
-            # The name in brackets may hold anything, what follows does not.
+            # The name in brackets may contain anything, so look behind it.
             state, its_parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
             is_ours = int(its_parent) == wanted and state != "Z"
             if is_ours and _LAUNCHED in (process / "cmdline").read_bytes().split(b"\0"):

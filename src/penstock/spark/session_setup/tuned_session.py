@@ -1,8 +1,8 @@
-"""``session()``: a Spark session that is quick on one machine and plain on a cluster.
+"""``session()``: a Spark session that is tuned for one machine, and has defaults on a cluster.
 
-The local profile holds what was measured to pay: Unix sockets to the Python workers (40 ms less a
-task), two checkpoint files fewer a micro-batch, no shuffle into 200 parts, no web server. On other
-masters only what a job needs anywhere is set, so that the same program runs there.
+The local profile has settings with a measured benefit: Unix sockets to the Python workers (40 ms
+less a task), two checkpoint files fewer a micro-batch, no shuffle into 200 parts, no web server. On
+other masters only what every job needs is set, so that the same program runs there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LOCAL: Final[Mapping[str, str]] = {
 }
 
 
-# Spark's own says at every start that it is used, and that Hadoop's native code is not there.
+# Spark's own logs two lines at every start: that it is used, and that Hadoop has no native code.
 _LOGGING: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -72,11 +72,11 @@ def session(
 ) -> SparkSession:
     """A Spark session with ``format("penstock")`` registered; the running one if there is one.
 
-    A thread that writes and did not make the session calls this first: Spark looks for the formats
-    of writes in the thread's own session.
+    If a thread other than the one that created the session writes, it must call this first: Spark
+    looks up the formats of writes in the session of the calling thread.
 
-    ``master`` is the argument, else spark-submit's, else this machine with all its cores. What
-    ``config`` says wins over the profile. Java is the machine's (``JAVA_HOME``, ``PATH``) if it is
+    ``master`` is the argument, else spark-submit's, else this machine with all its cores.
+    ``config`` overrides the profile. Java is the machine's (``JAVA_HOME``, ``PATH``) if it is
     17, 21 or 25, else that of ``pip install 'penstock[java]'``.
     """
     running = running_context()
@@ -111,9 +111,9 @@ def is_local(master: str) -> bool:
 
 
 def submitted_settings() -> dict[str, str]:
-    """What spark-submit, or ``PYSPARK_SUBMIT_ARGS`` in its place, was told."""
+    """The settings that were given to spark-submit, or in ``PYSPARK_SUBMIT_ARGS``."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # spark-submit started the JVM already: its settings are the JVM's properties.
+        # spark-submit has started the JVM: its settings are the JVM's properties.
         return dict(SparkConf().getAll())
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     settings: dict[str, str] = {}
@@ -129,17 +129,17 @@ def submitted_settings() -> dict[str, str]:
 def launch_environment(
     master: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables to start Spark with; empty for what the user has set well already."""
+    """The environment variables to set while Spark starts; those the user has set are kept."""
     changed: dict[str, str] = {}
     if "PYSPARK_PYTHON" not in environment and "spark.pyspark.python" not in settings:
-        # Otherwise workers run the first python3 on PATH, which knows neither us nor pyarrow.
+        # Otherwise workers run the first python3 on PATH, which may have no penstock or pyarrow.
         changed["PYSPARK_PYTHON"] = sys.executable
     if "PYSPARK_GATEWAY_PORT" in environment:
         return changed
     changed["JAVA_HOME"] = str(java_home(environment))
     if is_local(master):
         if "SPARK_LOCAL_IP" not in environment:
-            # Otherwise it looks for another address first, and warns that it did.
+            # Otherwise Spark looks for another address first, and logs a warning.
             changed["SPARK_LOCAL_IP"] = LOCAL["spark.driver.host"]
         if "SPARK_HOME" not in environment:
             changed |= _lean_spark_home()
@@ -149,13 +149,13 @@ def launch_environment(
 def _lean_spark_home() -> dict[str, str]:
     """A ``SPARK_HOME`` whose workers import pyspark as installed, and that logs only warnings.
 
-    Spark's own home makes them import it from a zip without bytecode, which costs every kind of
-    worker half a second at its first start. Who has a ``SPARK_CONF_DIR`` keeps its logging.
+    With Spark's own home they import it from a zip without bytecode, which costs every kind of
+    worker half a second at its first start. A ``SPARK_CONF_DIR`` keeps its own logging.
     """
     installed = Path(pyspark.__file__).parent
     links = {name: installed / name for name in ("bin", "jars", "sbin")}
     if not all(path.is_dir() for path in links.values()):
-        return {}  # not pip's package: a Spark that was installed otherwise knows its own home
+        return {}  # not pip's package: another installation has its own home
     return {
         "SPARK_HOME": str(cached_home_dir("spark", links, {"conf/log4j2.properties": _LOGGING}))
     }
@@ -163,7 +163,7 @@ def _lean_spark_home() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(changed: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while Spark starts: the JVM inherits them, this process need not keep them."""
+    """Set variables while Spark starts: the JVM inherits them, this process restores its own."""
     before = {key: os.environ.get(key) for key in changed}
     os.environ.update(changed)
     try:

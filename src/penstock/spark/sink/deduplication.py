@@ -1,9 +1,9 @@
-"""Messages that the sink sent twice, once.
+"""Drops the copies of messages that the sink sent twice.
 
-A task that Spark runs again, or a micro-batch after a crash, sends rows that are stored already.
-Every message of the sink says which row it is, so the copies are known: same topic, query, batch,
-partition and row. That is exact when the plan before the sink is deterministic, so that a row has
-the same number each time.
+A task that Spark runs again, or a micro-batch after a crash, sends rows that are already stored.
+Every message of the sink names its row, so copies are recognised: same topic, query, batch,
+partition and row. That is exact if the plan before the sink is deterministic, so that a row has the
+same number each time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PLACE = ("topic", "broker", "queue_id", "offset")
 
 
 def deduplicate(df: DataFrame, *, within: str | None = None) -> DataFrame:
-    """The messages of ``df``, each row that `format("penstock")` wrote only once.
+    """The messages of ``df``, with each row that `format("penstock")` wrote only once.
 
     Messages of other producers are kept as they are. ``df`` needs the columns topic, broker,
-    queue_id, offset and properties. On a stream Spark remembers all rows it has seen, unless
-    ``within`` (such as ``"1 hour"``) says how far apart copies may be; that goes by the column
+    queue_id, offset and properties. On a stream Spark keeps all rows it has seen as state,
+    unless ``within`` (such as ``"1 hour"``) limits how far apart copies may be, by the column
     store_timestamp.
 
     Example:
@@ -44,9 +44,9 @@ def deduplicate(df: DataFrame, *, within: str | None = None) -> DataFrame:
 
 
 def _row_key() -> Column:
-    """What is the same for all copies of a row, and for nothing else."""
+    """A key that all copies of a row have, and nothing else."""
     # Null where there is no such property.
     of_sink = F.concat("topic", F.lit("/"), F.try_element_at("properties", F.lit(ROW_PROPERTY)))
-    # Nobody else may have such a key: no topic has an @ in its name.
+    # It cannot be equal to one of the sink: no topic has an @ in its name.
     of_others = F.concat_ws("@", *(F.col(name).cast("string") for name in _PLACE))
     return F.coalesce(of_sink, of_others)

@@ -1,8 +1,8 @@
-"""Which queue each row goes to; pure.
+"""Chooses the queue of each row. Pure.
 
-keepQueue        the queue that columns broker and queue_id name
-sharding_key     the queue that every producer picks for that key
-neither          any queue: whole runs of rows take turns
+keepQueue        the queue in the columns broker and queue_id
+sharding_key     the queue that every producer chooses for that key
+neither          any queue: whole batches of rows are distributed round robin
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Placement(NamedTuple):
     topic: str
     queue: MessageQueue | None
     rows: Numbers | None
-    """Which rows, ascending; None: every one of them."""
+    """The rows, ascending; None: all."""
 
 
 def place(
     rows: pa.RecordBatch, columns: MessageColumns, topic: str | None, queues_of: QueuesOf
 ) -> Iterator[Placement]:
-    """Where the rows go; together the parts have each row once."""
+    """The placement of the rows; each row is in one part."""
     for name, of_topic in _by_topic(rows, columns, topic):
         part = rows if of_topic is None else rows.take(pa.array(of_topic))
         for queue, chosen in _by_queue(part, columns, name, queues_of):
@@ -51,7 +51,7 @@ def _by_topic(
     if topic is not None:
         yield topic, None
         return
-    assert columns.topic is not None, "a columns without a topic needs the option"
+    assert columns.topic is not None, "without a column topic there is the option"
     column = rows.column(columns.topic)
     if column.null_count:
         raise IllegalMessage(
@@ -75,7 +75,7 @@ def _by_queue(
     queues = queues_of(topic)
     places = {queue: place for place, queue in enumerate(queues)}
     encoded = keys.dictionary_encode()
-    # Like the property, an empty key is none; rows without one go anywhere.
+    # Like the property, an empty key is none; rows without one may use any queue.
     of_key = [places[by_hash(queues, key)] if key else -1 for key in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(of_key)).to_numpy()
     targets = np.array([*of_key, -1])[indices]

@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame the sink uses, and whether their types will do; pure."""
+"""Finds the columns of a DataFrame that the sink uses, and checks their types. Pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def message_columns(schema: StructType, *, topic: str | None, keep_queue: bool) 
     for place, field in enumerate(schema.fields):
         name = field.name.lower()
         if name not in _ACCEPTED:
-            continue  # Other columns of the source, such as offset, say nothing to a sink.
+            continue  # Other columns of the source, such as offset, have no meaning here.
         if name in places:
             raise InvalidArgument(f"two columns {name!r}", expected="one", hint="drop or rename it")
         is_accepted, expected = _ACCEPTED[name]
@@ -94,7 +94,7 @@ def message_columns(schema: StructType, *, topic: str | None, keep_queue: bool) 
         places.pop("topic", None)
     elif "topic" not in places:
         raise InvalidArgument(
-            "rows that say no topic", expected='option("topic", ...) or a column topic'
+            "rows without a topic", expected='option("topic", ...) or a column topic'
         )
     if not keep_queue:
         places.pop("broker", None)

@@ -1,8 +1,8 @@
 """The sink of ``format("penstock")``: Arrow batches in, messages in topics.
 
-A task encodes each Arrow batch as a whole, puts the rows in queues and sends them in batches. It
-ends when every message is confirmed, so a micro-batch that Spark commits is stored. One that runs
-again sends the same rows again, each under the name it had before.
+A task encodes each Arrow batch as a whole, assigns the rows to queues and sends them in batches. It
+ends when every message is confirmed, so a micro-batch that Spark commits is stored. If it runs
+again, it sends the same rows with the same row properties.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The columns of ``format("penstock")``: their types in Spark, and which ones a query reads.
 
-Spark tells a Python source nothing about the columns a query needs. So a reader builds what the
-user's ``.schema(...)`` or the option ``columns`` names, and nothing else; without either, all.
+Spark does not say which columns a query needs. So a reader builds the columns that the user's
+``.schema(...)`` or the option ``columns`` names; without either, all.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _checked(field: StructField) -> str:
             hint=f"read it as {expected} and cast it after load()",
         )
     if not field.nullable or field.dataType != expected_type:
-        # Spark would refuse our batches, task by task and in other words.
+        # Otherwise Spark would refuse our batches in every task, with a less clear error.
         raise InvalidArgument(
             f"column {field.name!r} is never null by the schema",
             expected=f"{expected} that may be null, as everything from a Python source",

@@ -1,12 +1,12 @@
-"""Fetching the messages of ranges from brokers: the executors' half of the source.
+"""Fetches the messages of ranges from brokers, on executors.
 
-Pulls follow one another on one connection. As soon as an answer is there, the next pull is sent;
-while the answer is decoded here, the broker reads and the kernel takes in the next one. Penstock's
-broker is asked for megabytes at a time (a private ext field), others give what they give.
+Pulls follow one another on one connection. As soon as an answer has come, the next pull is sent;
+while the answer is decoded here, the broker reads and the kernel receives the next one. A broker of
+Penstock is asked for megabytes at a time (a private ext field), others limit the size themselves.
 
-A connection that breaks, or a broker that restarts, is waited for: the pull goes on where it
-stopped. What was planned and is no more is data loss, which fails the task or, if so wished, is
-logged and skipped.
+After a broken connection or a restart of the broker, the pull continues where it stopped. Planned
+messages that are gone are data loss, which fails the task or, with failOnDataLoss=false, is logged
+and skipped.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ log = logging.getLogger(__name__)
 
 PULL_SECONDS: Final = 30.0
 PATIENCE_SECONDS: Final = 20.0
-"""How long a broker may be away before the task fails; Spark then tries it again."""
+"""How long a broker may be away before the task fails; Spark then retries the task."""
 SHORT_PATIENCE: Final = 5.0
-"""How long a queue may be shorter than it was planned."""
+"""How long a queue may be shorter than planned."""
 ROUTE_SECONDS: Final = 30.0
 RETRY_DELAY: Final = 0.2
 MAX_PULL_COUNT: Final = 65_536
 USUAL_PULL_COUNT: Final = 1024
-"""What other brokers are asked for; they have limits of their own, 32 as a rule."""
+"""The count for other brokers, which have their own limit, usually 32."""
 SMALL_PULLS: Final = 16
-"""Pulls under way at once, where each brings little."""
+"""Pulls in flight at once, if their answers are small."""
 SMALL_CHUNK: Final = 256 * 1024
 """Answers smaller than this are decoded together: a batch of 32 rows costs like one of 500."""
 
@@ -73,11 +73,11 @@ _CODES = frozenset(
 _QUEUE_OFFSET = Struct(">q")
 _QUEUE_OFFSET_AT: Final = 20  # behind size, magic, checksum, queue and flag
 _REMOVED = "MESSAGE_WAS_REMOVING"
-"""What a broker says whose log no longer has what its queue points to."""
+"""The remark of a broker whose commit log no longer has what its consume queue points to."""
 
 
 class DataLost(PenstockError):
-    """Messages that were to be read are no longer there."""
+    """Messages that were to be read are gone."""
 
 
 def lost(what: str) -> DataLost:
@@ -86,7 +86,7 @@ def lost(what: str) -> DataLost:
         what,
         expected="every message between the checkpoint and the latest offset",
         hint="keep messages longer (fileReservedTime), or set option failOnDataLoss to false "
-        "to go on with what is left",
+        "to continue with the rest",
     )
 
 
@@ -96,7 +96,7 @@ class _Cursor:
     offset: int
     failing_since: float | None = None
     short_since: float | None = None
-    """Since when the queue has been answering that it ends before the range does."""
+    """Since when the queue has ended before the range."""
 
     @property
     def is_done(self) -> bool:
@@ -105,10 +105,7 @@ class _Cursor:
 
 @functools.lru_cache(maxsize=16)
 def _cluster(pid: int, access: ClusterAccess, group: str) -> Cluster:
-    """What this process knows of a cluster; it outlives tasks, but not a fork.
-
-    Tasks need routes to find brokers, and ask again when one cannot be found there.
-    """
+    """The cluster of this process, with its cached routes; it outlives tasks, but not a fork."""
     return Cluster(access, group, ROUTE_SECONDS)
 
 
@@ -125,7 +122,7 @@ class Fetcher:
         wanted = Wanted(columns, options.exact_tags, options.keys, options.include_properties)
         for part in task.ranges:
             short = part.queue.topic
-            # Records carry the brokers' name of the topic; with a namespace it is not the user's.
+            # Records have the brokers' name of the topic; with a namespace it is not the user's.
             is_renamed = "topic" in columns and options.access.long_name(short) != short
             for chunk in _gathered(self.chunks(part)):
                 for batch in to_batches(
@@ -134,7 +131,7 @@ class Fetcher:
                     yield _renamed(batch, short) if is_renamed else batch
 
     def chunks(self, part: Range) -> Iterator[memoryview]:
-        """The stored records of a range, many at a time; some before and after it may come too."""
+        """The stored records of a range, many at a time; some may be before or after it."""
         cursor = _Cursor(part, part.low)
         while not cursor.is_done:
             try:
@@ -146,7 +143,7 @@ class Fetcher:
                     return
 
     def _pulled(self, cursor: _Cursor) -> Iterator[memoryview]:
-        """Pull until the end of the range, or until something goes wrong."""
+        """Pull until the end of the range, or until an error."""
         address = self._cluster.address(cursor.part.queue)
         with self._cluster.pool.connection(address) as connection:
             ahead = _Ahead(connection)
@@ -165,7 +162,7 @@ class Fetcher:
                     self._ask(ahead, cursor)
                 except PenstockError as error:
                     failure = error
-                # Whatever became of the next pull: the cursor has passed these.
+                # Also if the next pull failed: the cursor has passed these records.
                 if body is not None:
                     yield body
                 if failure is not None:
@@ -176,7 +173,7 @@ class Fetcher:
         return self._options.exact_tags is None
 
     def _ask(self, ahead: _Ahead, cursor: _Cursor) -> None:
-        """Have as many pulls under way as make sense."""
+        """Keep as many pulls in flight as are useful."""
         if cursor.is_done:
             return
         while (offset := ahead.wanted(cursor)) is not None:
@@ -198,7 +195,7 @@ class Fetcher:
         )
 
     def _take(self, cursor: _Cursor, answer: Command, address: str) -> memoryview | None:
-        """Move on by what an answer says; the records it brought, if any."""
+        """Advance the cursor by an answer; return its records, if any."""
         queue, offset = cursor.part.queue, cursor.offset
         if answer.code == ResponseCode.GO_AWAY:
             raise ConnectionLost(f"{address} is going away")
@@ -221,7 +218,7 @@ class Fetcher:
             cursor.offset = following
             return body
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > offset:
-            # Either no message up to there has the tags, or the log has lost them.
+            # Either no message up to there has the tags, or the commit log has lost them.
             if answer.remark == _REMOVED:
                 self._skip(cursor, following, result)
             else:
@@ -230,15 +227,15 @@ class Fetcher:
         if answer.code == ResponseCode.PULL_OFFSET_MOVED and offset < result.min_offset:
             self._skip(cursor, result.min_offset, result)
             return None
-        # The end of the queue comes before the end of the plan: a replica that lags, a broker that
-        # is still recovering, or messages that are gone for good. Time will tell.
+        # The queue ends before the range: a slave that lags, a broker that is still recovering, or
+        # messages that are gone for good. Only waiting shows which.
         raise _EndsEarly(
             f"{queue} ends at {result.max_offset} on {address}, and {offset} to "
             f"{cursor.part.high - 1} were to be read"
         )
 
     def _check_first(self, cursor: _Cursor, body: memoryview, result: PullMessageResult) -> None:
-        """A broker that deletes while it reads brings what is left; the rest is gone."""
+        """A broker that deletes while it reads returns what is left; the rest is lost."""
         if self._is_unfiltered:
             (first,) = _QUEUE_OFFSET.unpack_from(body, _QUEUE_OFFSET_AT)
         else:
@@ -247,7 +244,7 @@ class Fetcher:
             self._skip(cursor, first, result)
 
     def _skip(self, cursor: _Cursor, following: int, result: PullMessageResult) -> None:
-        """Messages up to ``following`` are gone."""
+        """Messages before ``following`` are gone."""
         following = min(following, cursor.part.high)
         what = (
             f"messages {cursor.offset} to {following - 1} of {cursor.part.queue} are gone; "
@@ -259,13 +256,13 @@ class Fetcher:
         cursor.offset = following
 
     def _wait(self, cursor: _Cursor, error: PenstockError) -> bool:
-        """Wait a moment before the next try; False when the rest of the range is given up."""
+        """Wait before the next attempt; False when the rest of the range is skipped."""
         now = time.monotonic()
         is_short = isinstance(error, _EndsEarly)
         if is_short:
             since = cursor.short_since = cursor.short_since or now
         else:
-            # Back from an outage, a broker may be recovering: its end is given time of its own.
+            # After an outage the broker may be recovering: its end gets a new time limit.
             cursor.short_since = None
             since = cursor.failing_since = cursor.failing_since or now
         if since == now:
@@ -283,62 +280,62 @@ class Fetcher:
 
 
 class _Ahead:
-    """The pulls that are under way on one connection, in the order of their offsets.
+    """The pulls in flight on one connection, in the order of their offsets.
 
-    One is, as long as answers are large. A broker that gives 32 messages at a time is asked for
-    several portions at once, each where the one before should end. When one ends elsewhere, the
-    answers to those behind it are thrown away.
+    There is one, as long as answers are large. A broker that returns 32 messages at a time gets
+    several pulls at once, each where the one before should end. If one ends elsewhere, the answers
+    to those after it are dropped.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._under_way: deque[tuple[int, int]] = deque()
+        self._in_flight: deque[tuple[int, int]] = deque()
         self._early: dict[int, Command] = {}
         self.stride = 0
-        """How many messages an answer brings, where that is few."""
+        """The number of messages in an answer, if it is small; else 0."""
 
     def wanted(self, cursor: _Cursor) -> int | None:
-        """Where the next pull should begin, if there should be one more."""
-        if not self._under_way:
+        """The offset of the next pull, if there should be one more."""
+        if not self._in_flight:
             return cursor.offset
-        if not self.stride or len(self._under_way) >= SMALL_PULLS:
+        if not self.stride or len(self._in_flight) >= SMALL_PULLS:
             return None
-        following = self._under_way[-1][1] + self.stride
+        following = self._in_flight[-1][1] + self.stride
         return following if following < cursor.part.high else None
 
     def send(self, offset: int, command: Command) -> None:
-        self._under_way.append((self._connection.send(command), offset))
+        self._in_flight.append((self._connection.send(command), offset))
 
     def next_answer(self) -> Command:
         """The answer to the pull with the lowest offset."""
-        number, _ = self._under_way.popleft()
+        number, _ = self._in_flight.popleft()
         while number not in self._early:
             answer = self._connection.receive(time.monotonic() + PULL_SECONDS)
             self._early[answer.request_id] = answer
         return self._early.pop(number)
 
     def turn(self, offset: int, stride: int) -> None:
-        """Go on at ``offset``; answers bring so many messages, or many (0)."""
-        if self._under_way and self._under_way[0][1] != offset:
-            while self._under_way:
+        """Continue at ``offset``; answers have ``stride`` messages, or many (0)."""
+        if self._in_flight and self._in_flight[0][1] != offset:
+            while self._in_flight:
                 self.next_answer()
-        if not self._under_way:
+        if not self._in_flight:
             self.stride = stride
 
 
 class _EndsEarly(PenstockError):
-    """A queue that is shorter than it was."""
+    """A queue ends before the planned range."""
 
     retriable = True
 
 
 def _may_pass(error: PenstockError) -> bool:
-    # A broker or name server that has just started does not know its topics yet.
+    # A broker or name server that has just started may not know its topics yet.
     return isinstance(error, RemotingError | TopicNotFound) or error.retriable
 
 
 def _gathered(chunks: Iterator[memoryview]) -> Iterator[memoryview]:
-    """Small chunks put together, others as they are."""
+    """Small chunks joined, others unchanged."""
     small: list[memoryview] = []
     size = 0
     for chunk in chunks:

@@ -1,15 +1,14 @@
-"""Showing a stream's progress as that of a consumer group, so that every lag tool sees the job.
+"""Commits a stream's progress to a consumer group, so that every lag tool sees the job.
 
-The truth is in Spark's checkpoint; the group is a mirror of it and never read back, unless a query
-without a checkpoint is told to start at the group's place. Two parts look into it:
+Spark's checkpoint decides where a stream continues; the group's offsets only follow it, and are
+read only by a query without a checkpoint that starts at the group's offsets. Two parts commit:
 
-- the stream's own process, whenever Spark asks it for the next batch, so once the one before is
-  finished;
-- a listener in the driver program, at the end of every batch. It is the one that shows the last
-  batch of a query that stops there, and of one whose next trigger is an hour away.
+- the stream's own process, when Spark asks for the next batch, so after the one before;
+- a listener in the driver program, at the end of every batch: for the last batch of a query, or
+  one whose next trigger is an hour away.
 
-The listener knows what stands in the offsets, and that holds no secrets: with credentials it takes
-part when they are in the environment.
+The listener has only what is in the offsets, which hold no secrets: with credentials it commits if
+they are in the environment.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
-"""How long a queue in which the group could not be moved is left alone."""
+"""The pause after a failed commit, per queue."""
 
 NEW_GROUP_SECONDS: Final = 0.2
 
 
 class GroupProgress:
-    """One group's place, as last shown."""
+    """The offsets of one group, as last committed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -53,9 +52,9 @@ class GroupProgress:
         self._again_at: dict[MessageQueue, float] = {}
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Move the group; a broker that is away or refuses stops neither the stream nor the rest.
+        """Commit; a broker that is away or refuses stops neither the stream nor other commits.
 
-        Its queues are left alone for a while.
+        Its queues are skipped for a while.
         """
         now = time.monotonic()
         news = {
@@ -77,13 +76,13 @@ class GroupProgress:
             self._again_at.update(dict.fromkeys(news.keys() - set(moved), again_at))
 
     def _pause(self, failures: Sequence[PenstockError]) -> float:
-        # Apache's broker makes a group with its first pull, which has not come yet.
+        # Apache's broker creates a group with its first pull, which may still be missing.
         if all(isinstance(error, GroupNotFound) for error in failures):
             return NEW_GROUP_SECONDS
         self._cluster.forget_routes()
         group = self._cluster.group
         for error in dict.fromkeys(map(str, failures)):
-            log.warning("progress is not mirrored group=%s error=%s", group, error)
+            log.warning("progress is not committed group=%s error=%s", group, error)
         return RETRY_SECONDS
 
 
@@ -93,7 +92,7 @@ def offset_json(
     """An offset as Spark keeps it; a group in it tells the listener what to commit."""
     offset: dict[str, object] = {"offsets": nested_offsets(offsets)}
     namesrv = access.addresses
-    # What the listener cannot do, it must not try: it has the environment, not the options.
+    # Only if the listener can reach the cluster: it has the environment, not the options.
     if group is not None and ClusterAccess.of(namesrv, namespace=access.namespace) == access:
         offset["group"] = group
         offset["namesrv"] = namesrv
@@ -103,7 +102,7 @@ def offset_json(
 
 
 class ProgressListener(StreamingQueryListener):
-    """Mirrors every finished batch of the streams of a session."""
+    """Commits the progress of every finished batch of a session's streams."""
 
     def __init__(self) -> None:
         self._progress: dict[tuple[str, str, str | None], GroupProgress] = {}
@@ -122,12 +121,12 @@ class ProgressListener(StreamingQueryListener):
             try:
                 self._show(json.loads(source.endOffset))
             except Exception:
-                # The listener's bus belongs to Spark: nothing may leave from here.
-                log.exception("progress is not mirrored source=%s", source.description)
+                # The listener bus belongs to Spark: no exception may leave this method.
+                log.exception("progress is not committed source=%s", source.description)
 
     def _show(self, offset: Any) -> None:
         if not isinstance(offset, dict) or not isinstance(offset.get("offsets"), dict):
-            return  # another format's
+            return  # of another format
         group, namesrv = offset.get("group"), offset.get("namesrv")
         namespace = offset.get("namespace")
         if not isinstance(group, str) or not isinstance(namesrv, str):

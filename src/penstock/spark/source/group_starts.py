@@ -1,4 +1,4 @@
-"""Where a group begins that has no checkpoint yet: a push consumer's rules."""
+"""Where a group without a checkpoint begins: the rules of a push consumer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ def starts(
 ) -> dict[MessageQueue, int]:
     """The first offset of each queue.
 
-    That is where the group stands; else where the user says, else at the end. Only offsets that
-    the user gives by queue are stronger than the group's place; beside them, queues that are not
-    named begin at their first message. Failed messages are never passed over: so does the retry
-    topic.
+    That is the group's committed offset, else the position that the user gave, else the end. Only
+    offsets given by queue override the committed ones; beside them, queues that are not named begin
+    at their first message. So does the retry topic: failed messages are never skipped.
     """
     cluster = positions.offsets_source
     if wished is not None and wished.where is Where.OFFSETS:
-        told = dict(wished.offsets)
-        named = [queue for queue in queues if queue in told]
-        others = [queue for queue in queues if queue not in told]
+        given = dict(wished.offsets)
+        named = [queue for queue in queues if queue in given]
+        others = [queue for queue in queues if queue not in given]
         return {
             **cluster.earliest(others),
             **cluster.committed(others),
@@ -36,6 +35,6 @@ def starts(
     return {
         **positions.offsets(own, wished or LATEST, "startingOffsets"),
         **cluster.earliest(retries),
-        # A wish for the group's first time is not to be overruled by a guess of the broker's.
+        # A broker's guess (0 for a new group) must not override the position that the user gave.
         **cluster.committed(queues, guessed=wished is None),
     }

@@ -1,8 +1,8 @@
-"""Waiting for messages: one held pull for each queue at the end of it.
+"""Waits for messages with one held pull at the end of each queue.
 
-A broker answers a held pull when a message arrives, so a stream with nothing to do costs a request
-per queue and half a minute, and hears of a message as soon as a consumer would. What the pull
-brings is not used: it is one message, and the tasks fetch it again with the rest.
+A broker answers a held pull when a message arrives, so an idle stream costs a request a queue every
+15 seconds, and sees a message as soon as a consumer would. The message in the answer is not used:
+the tasks fetch it again with the rest.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 HOLD_MS: Final = 15_000
 REFUSED_SECONDS: Final = 5.0
-"""How long a queue that may not be watched is left alone; the stream looks at its end anyway."""
+"""The pause after a refused pull; the stream finds the end of the queue anyway."""
 ANSWER_SECONDS: Final = 5.0
-"""How long the rest of an answer may take once its beginning is there."""
+"""How long the rest of an answer may take after its first bytes."""
 
 
 class LongPoll:
-    """The held pulls of one stream; they stay under way between two waits."""
+    """The held pulls of one stream; they stay in flight between two waits."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -37,12 +37,12 @@ class LongPoll:
         self._refused: dict[MessageQueue, float] = {}
 
     def close(self) -> None:
-        """Leave the brokers; they drop what they held for us."""
+        """Close the connections; the brokers drop the held pulls."""
         for address in list(self._connections):
             self._drop(address)
 
     def wait(self, ends: Mapping[MessageQueue, int], seconds: float) -> bool:
-        """Wait until one of the queues goes on past its end; False when time is up."""
+        """Wait until a message arrives in one of the queues; False after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
             self._watch(ends)
@@ -51,7 +51,7 @@ class LongPoll:
                 return False
             connections = list(self._connections.values())
             if not connections:
-                # Nobody to wait for: then for the clock alone, but not long.
+                # No broker can be reached: wait a little, and let the caller look again.
                 time.sleep(min(left, 0.1))
                 return False
             ready = [connection for connection in connections if connection.has_unread]
@@ -62,7 +62,7 @@ class LongPoll:
                 return True
 
     def _watch(self, ends: Mapping[MessageQueue, int]) -> None:
-        """See to it that every queue has a pull under way."""
+        """Keep a pull in flight for every queue."""
         watched = {queue for queue, _ in self._held.values()}
         now = time.monotonic()
         for queue, end in ends.items():
@@ -83,7 +83,7 @@ class LongPoll:
                 self._drop(address)
 
     def _answered(self, connection: Connection, ends: Mapping[MessageQueue, int]) -> bool:
-        """Take one answer; whether it tells of something new."""
+        """Read one answer; whether it shows a new message."""
         address = connection.address
         try:
             answer = connection.receive(time.monotonic() + ANSWER_SECONDS)
@@ -97,10 +97,10 @@ class LongPoll:
         if queue is None or answer.code == ResponseCode.PULL_NOT_FOUND:
             return False
         if answer.code != ResponseCode.SUCCESS:
-            # A queue that became shorter, or may not be read: no pull is held there.
+            # A queue that became shorter, or may not be read: the broker holds no pull.
             self._refused[queue] = time.monotonic() + REFUSED_SECONDS
             return False
-        # A pull from before the last batch tells what is known by now.
+        # A pull from before the last batch shows nothing new.
         return queue not in ends or offset >= ends[queue]
 
     def _drop(self, address: str) -> None:

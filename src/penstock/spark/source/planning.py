@@ -2,11 +2,11 @@
 
 A task gets a list of ranges, each of one queue. By default a local session gets as many tasks as it
 has cores: long ranges are cut so that a queue with all the lag keeps every core busy, short ones
-are put together so that a handful of messages does not pay for eight tasks. On a cluster, where the
-cores are not known here, a queue is a task. ``minPartitions`` asks for at least that many, as
-Kafka's connector takes it. With ``ordered`` a queue is never cut.
+are joined so that a few messages do not cost eight tasks. On a cluster, where the cores are not
+known here, a queue is a task. ``minPartitions`` sets a minimum, as in Kafka's connector. With
+``ordered`` a queue is never cut.
 
-The queues of a store share one log. Who reads it from files cuts every long queue alike
+The queues of a store share one commit log. A read from files cuts every long queue in the same way
 (``striped``), so that a task touches its share of the log and not all of it.
 """
 
@@ -22,16 +22,16 @@ from pyspark.sql.datasource import InputPartition
 from penstock.model import MessageQueue
 
 MIN_TASK_MESSAGES = 1_000
-"""What is not worth a second task, where the number of tasks is ours to choose."""
+"""Fewer messages get no second task, if the number of tasks is not given."""
 MAX_TASK_MESSAGES = 8_000_000
-"""What one task reads at most, where a queue may be cut: a retried task starts over."""
+"""The maximum of one task, if queues may be cut: a retried task starts again."""
 MIN_STRIPE_MESSAGES = 8_192
-"""Queues with fewer for each task are not cut alike: a batch of rows has one queue's messages."""
+"""Queues with fewer for each task are not striped: a record batch has messages of one queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The messages ``low`` to ``high`` (left out) of a queue."""
+    """The messages of a queue from ``low`` up to, and without, ``high``."""
 
     queue: MessageQueue
     low: int

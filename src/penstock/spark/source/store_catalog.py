@@ -1,8 +1,8 @@
-"""What is in store directories, asked for in the same words as a cluster is: the driver's half.
+"""The queues in store directories, with the same methods as `Cluster`; used on the driver.
 
-A store is opened for reading only, as the store tools do it: a running broker's, a copy of one, or
-one that Apache RocketMQ wrote. Opening finds where the log ends and makes up for queue entries that
-are not in files yet; those are sent along with the tasks, so that executors only look things up.
+A store is opened for reading only, as by the store tools: that of a running broker, a copy, or one
+that Apache RocketMQ wrote. Opening finds the end of the commit log and builds the queue entries
+that are in no file yet; these are sent with the tasks, so that executors only read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TOPICS_FILE: Final = "config/topics.json"
 
 
 class StoreFiles(NamedTuple):
-    """Where a store is and how its files are cut, all that reading known entries needs."""
+    """The root of a store and the sizes of its files."""
 
     root: str
     log_bytes: int
@@ -61,7 +61,7 @@ class Tail(NamedTuple):
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether a topic is RocketMQ's own; retries and dead letters are somebody's messages."""
+    """Whether a topic is RocketMQ's own; retry and dead-letter topics hold users' messages."""
     return topic in _SYSTEM_TOPICS or (
         topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(_REPLY_SUFFIX)
     )
@@ -82,7 +82,7 @@ class StoreCatalog:
                 expected="the path of one store beside it",
                 hint=f"option path {found[0].root!r}",
             )
-        # The index finds messages by key; a scan does not need it, and need not wait for it.
+        # A scan does not need the key index, and need not wait for it.
         config = StoreConfig(message_index_enable=False)
         try:
             for store in found:
@@ -93,7 +93,7 @@ class StoreCatalog:
             raise
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for store in self._stores.values():
             store.close()
 
@@ -109,12 +109,12 @@ class StoreCatalog:
         self.close()
 
     def refresh(self) -> int:
-        """See what was written meanwhile; return how many messages that are."""
+        """Find what was written meanwhile; return the number of messages."""
         return sum(store.refresh() for store in self._stores.values())
 
     @property
     def tail_bytes(self) -> int:
-        """How much memory the entries take that files may have meanwhile."""
+        """The memory used by entries that may be in files by now."""
         return sum(
             len(queue.tail)
             for store in self._stores.values()
@@ -124,7 +124,7 @@ class StoreCatalog:
     # Queues
 
     def queues(self, options: ReadOptions) -> list[MessageQueue]:
-        """The queues that are to be read."""
+        """The queues to read."""
         there = sorted(self._all())
         if options.assignment:
             for queue in options.assignment:
@@ -152,7 +152,7 @@ class StoreCatalog:
                     yield MessageQueue(short, broker, queue_id)
 
     def _made(self) -> set[str]:
-        """Topics that brokers noted when they were made; no queue tells of one without messages."""
+        """Topics in the brokers' tables: one without messages has no queue files."""
         access = self._options.access
         noted = itertools.chain.from_iterable(_topics(s.root) for s in self._stores.values())
         shown = {topic: access.short_name(topic) for topic in noted if not is_system_topic(topic)}
@@ -199,7 +199,7 @@ class StoreCatalog:
         return found
 
     def files(self) -> dict[str, StoreFiles]:
-        """How executors find the files of each broker."""
+        """The files of each broker, for executors."""
         return {
             broker: StoreFiles(
                 str(Path(store.root).absolute()),
@@ -210,9 +210,9 @@ class StoreCatalog:
         }
 
     def cut(self, part: Range) -> Range:
-        """A range without what lies behind the queue's end: a checkpoint may know more than a copy.
+        """A range up to the queue's end: a checkpoint may be newer than a copy of the store.
 
-        That is data loss, and an error unless it is to be passed over.
+        That is data loss, and an error with failOnDataLoss.
         """
         (end,) = self.latest([part.queue]).values()
         if part.high <= end:
@@ -224,7 +224,7 @@ class StoreCatalog:
         return Range(part.queue, min(part.low, end), end)
 
     def tail(self, part: Range) -> Tail:
-        """The entries of a range that are in no file."""
+        """The entries of a range that are in no file yet."""
         queue = self._store(part.queue).queue_table.get(*self._stored(part.queue))
         if queue is None or queue.tail_start >= part.high:
             return Tail(part.high, b"")
@@ -238,7 +238,7 @@ class StoreCatalog:
             return self._stores[queue.broker_name]
         except KeyError:
             raise InvalidArgument(
-                f"{queue} is of a broker that {self._options.path} has no store of",
+                f"{self._options.path} has no store of the broker of {queue}",
                 expected=f"one of {', '.join(self._stores)}",
             ) from None
 
@@ -247,7 +247,7 @@ class StoreCatalog:
 
 
 def local_path(text: str) -> str:
-    """A directory as Spark users write it, ``file:`` in front of it or not."""
+    """A directory as Spark users write it, with or without ``file:``."""
     scheme = re.match(r"([a-zA-Z][\w+.-]+):", text)
     if scheme is None:
         return text
@@ -262,14 +262,14 @@ def local_path(text: str) -> str:
 def _matching(pattern: str, topics: Iterable[str]) -> Iterator[str]:
     wanted = re.compile(pattern)
     for topic in topics:
-        # As from a cluster: what RocketMQ keeps for itself only where the pattern says so.
+        # As with a cluster: retry and dead-letter topics only if the pattern has a %.
         is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and "%" not in pattern
         if not is_own and not is_system_topic(topic) and wanted.fullmatch(topic):
             yield topic
 
 
 def _topics(root: str) -> list[str]:
-    """The topics in a broker's notes, which a copy may lack."""
+    """The topics in a broker's table, which a copy may lack."""
     try:
         return list(json.loads((Path(root) / _TOPICS_FILE).read_bytes())["topicConfigTable"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -284,7 +284,7 @@ def _committed(root: str) -> Mapping[str, Mapping[str, int]]:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotFound(
-            f"{path} does not tell where groups stand: {error}",
+            f"{path} has no readable offsets of groups: {error}",
             hint="startingOffsets earliest, latest or offsets by queue",
         ) from error
     return {

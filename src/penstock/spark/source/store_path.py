@@ -1,8 +1,8 @@
 """``option("path", DIR)``: messages straight from the files of a store, without a broker.
 
-A queue's entries say where its messages are in the log. They are read as numbers, many at a time:
-filtered by the hash of the tag before a message is touched, then handed to the decoder together
-with the mapped segment they point into. Nothing is copied but what ends up in a batch.
+The entries of a consume queue have the log positions of its messages. They are read as numbers,
+many at a time: filtered by the hash of the tag before a message is read, then passed to the decoder
+with the mapped segment they point into. Only what ends up in a batch is copied.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LAST_EXTENDED_ADDRESS: Final = -(1 << 31) - 1
 
 
 class PathRange(NamedTuple):
-    """A range, and what of its entries is not in files."""
+    """A range, and those of its entries that are in no file."""
 
     part: Range
     tail: Tail
@@ -86,7 +86,7 @@ def read_path(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a task as Arrow batches."""
     wanted = Wanted(columns, options.exact_tags, options.keys, options.include_properties)
-    # The queues of a store share the log, so they share its maps: each costs page faults once.
+    # The queues of a store share the log, so they share its maps: page faults are paid once.
     maps = SegmentMaps(OS_FILES, _OPEN_FILES)
     for part, tail in task.ranges:
         files = task.files[part.queue.broker_name]
@@ -108,7 +108,7 @@ class _QueueReader:
         self._log_directory = f"{store.root}/{layout.COMMIT_LOG}"
         self._maps = maps
         codes = parse_tags(options.tags).codes
-        # There the code is the time of delivery.
+        # In the schedule topic the code is the time of delivery.
         self._codes = None if topic == SCHEDULE_TOPIC or not codes else np.array(sorted(codes))
 
     def read(self, tail: Tail, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -116,7 +116,7 @@ class _QueueReader:
             positions = entries["position"].astype(np.int64)
             sizes = entries["size"].astype(np.int64)
             offsets = np.arange(first, first + len(entries))
-            # Where another program lost a part of a queue, it wrote entries about nothing.
+            # Where a part of a queue was lost, another program wrote filler entries.
             is_kept = sizes != _FILLER_SIZE
             if self._codes is not None:
                 codes = entries["code"].astype(np.int64)
@@ -153,7 +153,7 @@ class _QueueReader:
             return
         size = self._store.log_bytes
         edges = [0, len(positions)]
-        # Mostly all are in one segment, which two divisions tell.
+        # Usually all are in one segment; two divisions show that.
         if positions.min() // size != positions.max() // size:
             edges[1:1] = (np.flatnonzero(np.diff(positions // size)) + 1).tolist()
         for first, last in itertools.pairwise(edges):

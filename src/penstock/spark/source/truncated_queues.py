@@ -1,11 +1,11 @@
-"""Queues that end before the place a stream has reached.
+"""Queues that end before the position of a stream.
 
-A replica that lags, or a broker that is still recovering, says so for a while: the stream stays
-where it is. Where it stays like that, messages are lost, by a power cut or because the topic was
-deleted and made again. A stream that must not lose any ends there, before Spark has written down
-an end that would fail for ever. One that may go on moves its place back with a micro-batch that
-reads nothing: to the end of the queue, so that nothing is read twice, or to its beginning where it
-is certain that nothing in it was ever read.
+A slave that lags, or a broker that is still recovering, answers so for a while: the stream waits.
+If the queue stays short, messages are lost: by a power cut, or because the topic was deleted and
+created again. A stream with failOnDataLoss fails then, before Spark has written an end to the
+checkpoint that would fail for ever. Another one moves its position back, with a micro-batch that
+reads nothing: to the end of the queue, so that nothing is read twice, or to its beginning if it is
+certain that none of its messages was read.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ log = logging.getLogger(__name__)
 
 
 class Cause(Enum):
-    """Why a queue ends before the stream's place."""
+    """Why a queue ends before the stream's position."""
 
     BEHIND = auto()
-    """A replica says so: it takes no new messages, and nothing is missed by waiting."""
+    """A slave answers: it takes no new messages, so nothing is missed by waiting."""
     ANEW = auto()
-    """Every message of the queue came after those that were read."""
+    """Every message of the queue was stored after those that were read."""
     UNKNOWN = auto()
 
 
 class TruncatedQueues:
-    """The queues of one stream that ended too early when last looked at."""
+    """The truncated queues of one stream."""
 
     def __init__(self, fail: bool, cause: Callable[[MessageQueue], Cause]) -> None:
         self._fail = fail
         self._cause = cause
         self._held: dict[MessageQueue, tuple[Cause, float]] = {}
-        """Why queues are waited for, and since when."""
+        """The cause of each wait, and when it began."""
         self.waiting: list[MessageQueue] = []
-        """The queues that may yet turn out to be as long as they were."""
+        """The queues that may still grow back to their length."""
 
     def resolve(
         self, begun: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """The ends; those before the stream's place only where the place has to move back."""
+        """The ends to read up to; an end before the stream's position means: move back."""
         self.waiting = []
-        # After an outage, or behind another broker, a queue is given time anew.
+        # After an outage, or at another broker, a queue gets a new time limit.
         self._held = {queue: held for queue, held in self._held.items() if queue in ends}
         settled = dict(ends)
         for queue, end in ends.items():
@@ -77,5 +77,5 @@ class TruncatedQueues:
         if self._fail:
             raise lost(f"{what}: was the topic deleted")
         following = 0 if cause is Cause.ANEW else end
-        log.warning("%s; going on at %d", what, following)
+        log.warning("%s; continuing at %d", what, following)
         return following
