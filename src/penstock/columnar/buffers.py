@@ -1,6 +1,6 @@
-"""Binary Arrow arrays as numpy sees them: their offsets, lengths and bytes; pure.
+"""Binary Arrow arrays as numpy arrays: their offsets, lengths and bytes. Pure.
 
-Everything here looks at the buffers of an array, none of it at a value.
+Everything here reads the buffers of an array, never a single value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def fixed(data: bytes, count: int, width: int) -> pa.Array:
 
 
 def offsets_of(values: pa.Array) -> Numbers:
-    """Where the values of a binary array begin, and where the last one ends."""
+    """The starts of the values of a binary array, and the end of the last one."""
     if not len(values):
         return np.zeros(1, np.int32)
     return np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
@@ -42,7 +42,7 @@ def lengths_of(values: pa.Array) -> Numbers:
 
 
 def has_controls(values: pa.Array) -> bool:
-    """Whether any byte of the values separates properties; looks at all of them at once."""
+    """Whether any byte of the values is a control character."""
     data = values.buffers()[2]
     if data is None or not len(values):
         return False
@@ -52,7 +52,7 @@ def has_controls(values: pa.Array) -> bool:
 
 
 def controls_in(values: pa.Array) -> Numbers:
-    """Which values have such a byte."""
+    """A mask of the values that have a control character."""
     found = [
         pc.match_substring(values, bytes([control])).fill_null(False).to_numpy(zero_copy_only=False)
         for control in range(CONTROLS)

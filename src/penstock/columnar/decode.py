@@ -35,9 +35,9 @@ _ENDLESS: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader asks of the records: which columns, and of which messages.
+    """The columns to build, and a filter of messages.
 
-    ``tags`` and ``keys`` let a message through that has one of them; None lets all through.
+    A message passes if it has one of the ``tags`` and one of the ``keys``; None passes all.
     Without ``include_properties`` the column ``properties`` is null.
     """
 
@@ -62,9 +62,9 @@ def to_batches(
 
     ``records`` are stored records back to back (a pull answer), or any buffer with the starts of
     those to take in ``positions`` (a part of a log); with ``offsets`` these must have those queue
-    offsets. Messages with a queue offset outside ``lo <= offset < hi`` are left out. With ``topic``
-    all are shown as its messages, whatever name the records carry. Bodies are decompressed; one
-    that cannot be is null. Bytes that are no record are a ``ProtocolError``.
+    offsets. Messages with a queue offset outside ``lo <= offset < hi`` are left out. ``topic``
+    replaces the topic of the records. Bodies are decompressed; one that cannot be is null. Bytes
+    that are not a record raise ``ProtocolError``.
     """
     buffer = memoryview(records)
     starts = walk(buffer) if positions is None else np.asarray(positions, np.int64)
@@ -97,7 +97,7 @@ def _check_offsets(fields: RecordFields, expected: Numbers) -> None:
 
 
 def _near(starts: Numbers, sizes: Numbers) -> tuple[int, int, int]:
-    """How many of the first records are near enough to each other for one batch, and where."""
+    """The range of the first records that are close enough for one batch, and their count."""
     count = len(starts)
     while True:
         first = int(starts[:count].min())
@@ -108,7 +108,7 @@ def _near(starts: Numbers, sizes: Numbers) -> tuple[int, int, int]:
 
 
 class _BatchMaker:
-    """Makes batches of records that are few enough for one."""
+    """Makes batches from records that fit into one."""
 
     def __init__(self, broker: str, topic: str | None, wanted: Wanted, lo: int, hi: int) -> None:
         self._broker = broker
@@ -122,7 +122,7 @@ class _BatchMaker:
             yield from self._plain(buffer, fields)
             return
         is_wrapped = (fields.sys_flag & _UNWRAP) == _UNWRAP
-        # Inner batches hold several messages a record; few brokers store them.
+        # An inner batch has several messages in one record; few brokers store them.
         starts, done = fields.starts, 0
         for index in np.flatnonzero(is_wrapped).tolist():
             if index > done:
@@ -162,7 +162,7 @@ class _BatchMaker:
             fields = RecordFields(buffer, rest)
 
     def _bodies(self, buffer: memoryview, fields: RecordFields) -> tuple[pa.Array | None, int]:
-        """The bodies, inflated, and how many: inflated they may be too much for one batch."""
+        """The decompressed bodies, and their count: they may be too large for one batch."""
         if "body" not in self._wanted.columns:
             return None, len(fields)
         count = len(fields)
@@ -189,7 +189,7 @@ class _BatchMaker:
         return both.take(pa.array(where)), count
 
     def _unwrapped(self, record: bytes, sys_flag: int) -> Iterator[pa.RecordBatch]:
-        """The messages of an inner batch, the slow way."""
+        """The messages of an inner batch, one by one."""
         found = messages_from_pull(record, self._broker, keep_unreadable=True)
         messages = [
             message
@@ -204,7 +204,7 @@ class _BatchMaker:
 
 
 def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
-    """Which messages have one of the tags, and one of the keys."""
+    """A mask of the messages with one of the tags, and one of the keys."""
     passing: npt.NDArray[np.bool_] | None = None
     if wanted.tags is not None:
         tags = table.values(Property.TAGS)
@@ -225,7 +225,7 @@ def _inflated(body: bytes, sys_flag: int) -> bytes | None:
     try:
         return decompress(body, sys_flag)
     except ProtocolError as error:
-        # A body its producer broke is lost anyway; one that only lacks a library here is not.
+        # A damaged body is lost; one that only needs a missing library is not.
         if isinstance(error.__cause__, ImportError):
             raise
         return None

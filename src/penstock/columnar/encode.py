@@ -1,4 +1,4 @@
-"""Rows to what a batch send carries, a column at a time; pure.
+"""Encodes rows as the messages of batch sends, a column at a time. Pure.
 
 `model.record_layout` draws the item of one message, which `protocol.records.batches` makes one by
 one. Here the same bytes are made for all rows of an Arrow batch at once: heads by numpy, the
@@ -44,11 +44,11 @@ assert HEAD.itemsize == ITEM_HEAD.size
 
 
 ROW_PROPERTY: Final = "PENSTOCK_ROW"
-"""Key of the property by which a row that was sent twice is known: query/batch/partition/row.
+"""Key of the property that identifies a row: query/batch/partition/row.
 
-All in one: every byte of it is sent, stored and searched once a row.
+One property, to keep it short: it is sent and stored with every row.
 """
-# What the columns, the broker or this module sets; a map read from a topic is full of these.
+# Set by the columns, the broker or this module; a map that was read from a topic has many.
 _DROPPED: Final = sorted({*RESERVED_PROPERTIES, ROW_PROPERTY})
 _TIMERS: Final = (
     Property.TIMER_DELAY_SECONDS,
@@ -75,7 +75,7 @@ class MessageColumns:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose rows these are: a query or a write, its micro-batch, the task's partition."""
+    """The origin of rows: a query or a write, its micro-batch, the task's partition."""
 
     query: str
     batch: int
@@ -83,7 +83,7 @@ class Origin:
 
     @property
     def common(self) -> bytes:
-        """What all messages of a task say of themselves, before the number of the row."""
+        """The row property of all messages of a task, up to the row number."""
         return f"{ROW_PROPERTY}\x01{self.query}/{self.batch}/{self.partition}/".encode()
 
 
@@ -91,7 +91,7 @@ class RowIds:
     """Unique message ids of one task: a constant part, then a counter of 32 bits.
 
     RocketMQ's scheme (`protocol.records.message_ids`) has 48 bits there, milliseconds and a
-    counter; the first of these are the time the task began, so that tools still read a time.
+    counter; here the milliseconds begin at the start of the task, so that tools still read a time.
     """
 
     def __init__(self, prefix: str, elapsed_ms: int) -> None:
@@ -124,16 +124,16 @@ class EncodedRows:
     items: pa.Array
     """Body and properties of each row as one message of a batch."""
     delayed: Numbers | None
-    """Which rows may not be part of a batch, because they ask for a delay; None: no row does."""
+    """A mask of the rows with a delay, which cannot be in a batch; None: no row has one."""
     _all_bodies: pa.Array
     _parts: Sequence[Any]
-    """What the property texts of all rows encoded together are joined of."""
+    """The parts that the property texts of all encoded rows are joined from."""
     _rows: Numbers | None = None
-    """Which of those rows these are; None: all."""
+    """The indices of these rows among them; None: all."""
 
     @functools.cached_property
     def bodies(self) -> pa.Array:
-        """The bodies alone, for those that are sent one by one."""
+        """The bodies alone, for messages that are sent singly."""
         return self._chosen(self._all_bodies)
 
     @functools.cached_property
@@ -162,10 +162,10 @@ def encode_rows(
     first_row: int,
     ids: RowIds | None,
 ) -> EncodedRows:
-    """The rows as messages; one that cannot be a message is an `IllegalMessage` naming its row.
+    """The rows as messages; `IllegalMessage` names a row that cannot be one.
 
-    Without ``ids`` messages have no unique id but their broker's, which saves that broker two
-    fifths of its work: it enters every unique id into an index.
+    Without ``ids`` messages have only the broker's id, which saves the broker two fifths of its
+    work: it indexes every unique id.
     """
     count = rows.num_rows
     where = _Where(origin, first_row)
@@ -181,12 +181,12 @@ def encode_rows(
         *delays,
         origin.common,
         pa.array(np.arange(first_row, first_row + count)).cast(pa.string()).cast(pa.binary()),
-        # No WAIT, which clients always add: without it a broker waits as well.
+        # No WAIT property, which clients always add: the default is the same.
         b"\x02",
     ]
     if ids is not None:
         parts += (f"{Property.UNIQUE_KEY}\x01".encode(), ids.columns(count), b"\x02")
-    # Joined once, with the bodies: the texts alone are seldom needed.
+    # Joined once, with the bodies: the texts alone are rarely needed.
     text_lengths = np.zeros(count, np.int64)
     for part in parts:
         text_lengths += len(part) if isinstance(part, bytes) else lengths_of(part)
@@ -207,7 +207,7 @@ def encode_rows(
 
 
 def halves(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in portions that Arrow can join; mostly there is one."""
+    """The rows in parts that Arrow can join; usually one."""
     if rows.nbytes <= MAX_ROWS_BYTES or rows.num_rows < 2:
         yield rows
         return
@@ -217,7 +217,7 @@ def halves(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def cut(items: pa.Array, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
-    """Runs of rows of at most ``max_bytes`` each, one row at least: first, end, request body."""
+    """Ranges of rows of at most ``max_bytes``, or one row: first, end, request body."""
     offsets = offsets_of(items)
     data = memoryview(items.buffers()[2] or b"")
     start, total = 0, len(items)
@@ -274,7 +274,7 @@ def _check_properties(lengths: Numbers, where: _Where) -> None:
 
 
 def _named(rows: pa.RecordBatch, column: int | None, key: str, where: _Where) -> list[Any]:
-    """The property that a text column, or a column of lists of texts, stands for."""
+    """The property of a text column, or of a column of lists of texts."""
     if column is None:
         return []
     values = rows.column(column)
@@ -285,7 +285,7 @@ def _named(rows: pa.RecordBatch, column: int | None, key: str, where: _Where) ->
             raise IllegalMessage(
                 f"a null in column {rows.schema.field(column).name!r}", expected="text"
             )
-        # Arrow joins no lists of which the type says that they hold no nulls, nor large texts.
+        # Arrow does not join lists whose type excludes nulls, nor large texts.
         values = pc.binary_join(values.cast(pa.list_(pa.string())), " ")
     values = as_binary(values)
     _check_text(values, key, where)
@@ -294,7 +294,7 @@ def _named(rows: pa.RecordBatch, column: int | None, key: str, where: _Where) ->
         pairs = pairs.fill_null(b"")
     lengths = lengths_of(values)
     if not lengths.all():
-        # Nothing and an empty text are the same: readers drop a property without a value.
+        # An empty text is the same as none: readers drop a property without a value.
         pairs = pc.if_else(pa.array(lengths > 0), pairs, b"")
     return [pairs]
 
@@ -327,7 +327,7 @@ def _delays(
 def _properties(
     rows: pa.RecordBatch, columns: MessageColumns, where: _Where
 ) -> tuple[list[Any], Numbers | None]:
-    """The user's own pairs of the map column, as one text a row."""
+    """The user's properties in the map column, as one text a row."""
     if columns.properties is None:
         return [], None
     maps = rows.column(columns.properties)
@@ -356,7 +356,7 @@ def _properties(
 
 
 def _dropped(columns: MessageColumns) -> list[str]:
-    """Keys of a map that are not sent; tags and keys are, where no column says them."""
+    """Keys of a map that are not sent; tags and keys are sent if they have no column."""
     instead = (
         (columns.tags, Property.TAGS),
         (columns.keys, Property.KEYS),
@@ -367,7 +367,7 @@ def _dropped(columns: MessageColumns) -> list[str]:
 
 
 def _check_pairs(keys: pa.Array, values: pa.Array, offsets: Numbers, where: _Where) -> None:
-    """Refuse what no reader would get back."""
+    """Refuse properties that no reader could parse."""
     bad = np.zeros(len(keys), dtype=bool)
     if values.null_count:
         bad |= values.is_null().to_numpy(zero_copy_only=False)

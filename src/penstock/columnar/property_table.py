@@ -2,9 +2,9 @@
 
     key 0x01 value 0x02 key 0x01 value 0x02 ...           (see ``model.properties``)
 
-The property texts are laid end to end; the places of both separators then cut them into keys and
-values. The rules are those of ``parse_properties``: entries without a key, a separator or a value
-are skipped, of a key given twice the last value counts, bytes that are no UTF-8 become U+FFFD.
+The property texts are concatenated; the positions of both separators then give the keys and values.
+The rules are those of ``parse_properties``: entries without a key, a separator or a value are
+skipped, of a repeated key the last value counts, bytes that are no UTF-8 become U+FFFD.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pieces:
     """Parts of one buffer, from ``starts`` to ``ends``, to be copied out together.
 
     They are every other element of an array whose offsets are starts and ends in turn; the
-    elements between them, which may make no sense, are never looked at.
+    elements between them, which may be invalid, are never read.
     """
 
     def __init__(self, data: pa.Buffer, starts: Numbers, ends: Numbers) -> None:
@@ -50,7 +50,7 @@ class Pieces:
         )
 
     def all(self) -> pa.BinaryArray:
-        """Every part, one behind the other."""
+        """Every part, in order."""
         return self.every(0, 1)
 
     def every(self, first: int, step: int) -> pa.BinaryArray:
@@ -68,7 +68,7 @@ class Pieces:
 
 @functools.lru_cache(maxsize=64)
 def _steps(first: int, end: int, step: int) -> pa.Array:
-    """Numbers to take; batches of the same size take the same ones."""
+    """Indices to take; batches of the same size use the same ones."""
     return pa.array(np.arange(first, end, step, dtype=np.int32))
 
 
@@ -125,10 +125,10 @@ class PropertyTable:
         self._width = self._regular_width()
 
     def _regular_width(self) -> int:
-        """How many pairs each row has, if all rows seem to have the same keys in the same order.
+        """The number of pairs a row, if all rows seem to have the same keys in the same order.
 
-        So it is with most messages of one queue, and then nothing has to be searched for. Keys
-        count as the same here if their lengths and first eight bytes are.
+        Most messages of one queue do, and then no search is needed. Keys count as the same here if
+        their lengths and first eight bytes are.
         """
         rows = len(self._raw)
         width = len(self._heads) // rows if rows else 0
@@ -173,10 +173,10 @@ class PropertyTable:
         return pa.MapArray.from_arrays(offsets, keys, text(self._values.all()), kind)
 
     def _same_keys(self) -> pa.StringArray | None:
-        """The keys of all pairs, if every row has the first one's for certain.
+        """The keys of all pairs, if every row certainly has those of the first.
 
-        Then they need not be gathered: the batch before had them as well. Two words from either
-        end say all about keys of up to sixteen bytes.
+        Then they come from a cache, since the batch before had them, too. A word from either end
+        identifies a key of up to sixteen bytes.
         """
         width = self._width
         lengths = self._lengths[:width]
@@ -194,10 +194,10 @@ class PropertyTable:
         return rows
 
     def _may_repeat_keys(self) -> bool:
-        """Whether some row seems to have a key twice; Spark would find the first, not the last.
+        """Whether some row may have a key twice; Spark would find the first, not the last.
 
-        Keys that differ in nothing but their middle count as the same here: more rows than needed
-        may take the slow way, but none is missed.
+        Keys that differ only in their middle count as the same here: more rows than needed may
+        take the plain path, but none is missed.
         """
         if not len(self._heads):
             return False
@@ -238,7 +238,7 @@ def _bounds(array: pa.BinaryArray) -> Numbers:
 
 
 def _ended(raw: pa.BinaryArray) -> pa.BinaryArray:
-    """The texts with an end mark each: releases differ in whether the last pair has one."""
+    """The texts with an end mark each: in some releases the last pair has none."""
     bounds = _bounds(raw)
     ends = bounds[1:][bounds[1:] > bounds[:-1]]
     if not len(ends):
@@ -246,7 +246,7 @@ def _ended(raw: pa.BinaryArray) -> pa.BinaryArray:
     content = np.frombuffer(raw.buffers()[2], np.uint8)
     if (content[ends - 1] == _END_MARK).all():
         return raw
-    # A second mark makes an entry without a key, which counts for nothing.
+    # A second mark makes an entry without a key, which is skipped.
     return pc.binary_join_element_wise(raw, b"", b"\x02")
 
 

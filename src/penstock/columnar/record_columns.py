@@ -1,4 +1,4 @@
-"""The columns of one batch of records, each built as a whole when it is asked for; pure."""
+"""The columns of one batch of records, each built as a whole when it is needed. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.columnar.schema import ALL, ARROW_TYPES
 from penstock.model.hosts import offset_message_id, unpack_host
 from penstock.model.names import Property
 
-# Outside of these years nobody's timestamps can express a time; such a stamp is a mistake.
+# Python and Spark have no times outside of these years; such a timestamp is a mistake.
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
 _TIME: Final = ARROW_TYPES["store_timestamp"]
@@ -24,7 +24,7 @@ _HEX: Final = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), "<
 
 
 class BatchColumns:
-    """The columns of one batch, each built when it is asked for."""
+    """The columns of one batch, each built when it is needed."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ _BUILDERS: Final[dict[str, Callable[[BatchColumns], pa.Array]]] = {
 
 
 def properties_of(buffer: memoryview, fields: RecordFields) -> PropertyTable:
-    """The properties of the records, not looked into yet."""
+    """The properties of the records, not parsed yet."""
     start = fields.find_tail(buffer).properties_start
     return PropertyTable(Pieces(pa.py_buffer(buffer), start, fields.end).all())
 
@@ -150,7 +150,7 @@ def key_lists(table: PropertyTable) -> pa.Array:
     joined = table.values(Property.KEYS)
     kind = ARROW_TYPES["keys"]
     content = np.frombuffer(joined.buffers()[2] or b"", np.uint8)
-    # Any space, of which Unicode has many, may separate two keys; most messages have one.
+    # Any kind of white space may separate two keys; most messages have one key.
     if len(content) and (content.min() <= ord(" ") or content.max() > ord("~")):
         split = [None if keys is None else keys.split() for keys in joined.to_pylist()]
         return pa.array(split, kind)
@@ -168,7 +168,7 @@ def _host(packed: int) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _repeated(value: str, count: int) -> pa.Array:
-    """A column that says the same in every row; the next batch mostly needs the same one."""
+    """A column with one value; the next batch usually needs the same one."""
     return pa.repeat(pa.scalar(value, pa.string()), count)
 
 

@@ -1,9 +1,8 @@
-"""Where the fields of many stored records are, computed for all of them at once.
+"""The positions and values of the fields of many stored records, for all of them at once.
 
-``protocol.records`` draws the layout. A view of the buffer with a stride of one byte lets numpy
-copy the heads of all records in one go, and pick a field out of every head, without a Python step
-per record. What it finds is checked as ``decode_record`` checks it, so that no length from outside
-leads out of the buffer.
+A view of the buffer with a stride of one byte lets numpy copy the headers of all records at once,
+and take one field of every header, without a Python step per record. Lengths are checked as in
+``decode_record``, so that no invalid length leads out of the buffer.
 """
 
 from __future__ import annotations

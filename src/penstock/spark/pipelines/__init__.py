@@ -1,4 +1,4 @@
-"""What teams build on every queue sooner or later: archive, replay, dead letters, a report.
+"""Pipelines that most teams need: archive, replay, repair of dead letters, a report.
 
 Each pipeline is one function with keywords, exported by `penstock.spark`, and one verb of
 ``penstock spark``.

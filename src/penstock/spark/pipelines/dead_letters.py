@@ -1,4 +1,4 @@
-"""``dead_letters``: what a group gave up on, as a DataFrame with the reason beside each message."""
+"""``dead_letters``: the dead letters of a group as a DataFrame, each with its reason."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def dead_letters(
 ) -> DataFrame:
     """The dead letters of a consumer group, with the columns of the source and these:
 
-    ``consumer_group``; ``reason_type`` and ``reason``, the exception that the handler ended with
-    (null where nobody recorded it); ``attempts``, how often it was tried; ``failed_host``;
-    ``origin_topic`` and ``origin_msg_id``, where it came from; ``redrives``, how often it was
-    redriven and died again. ``settled`` adds letters that were redriven or purged already.
+    ``consumer_group``; ``reason_type`` and ``reason``, the exception of the handler (null if it was
+    not recorded); ``attempts``, the number of deliveries; ``failed_host``; ``origin_topic`` and
+    ``origin_msg_id``, where it came from; ``redrives``, how often it was redriven and failed again.
+    ``settled`` adds letters that were already redriven or purged.
 
-    Change ``body``, ``keys``, ``tags`` or ``properties`` as you like and hand the rows to
-    `redrive`. A group without dead letters gives no rows; one that nobody knows is an error.
+    Change ``body``, ``keys``, ``tags`` or ``properties`` as you like and pass the rows to
+    `redrive`. A group without dead letters gives no rows; an unknown group is an error.
     """
     check_group(group)
     access = ClusterAccess.of(namesrv, **keywords)
@@ -46,7 +46,7 @@ def dead_letters(
 
 
 def pending_spans(admin: Admin, group: str, *, settled: bool = False) -> list[Span]:
-    """Where the dead letters are that nobody has dealt with."""
+    """The offsets of the dead letters that are not settled yet."""
     return [
         Span(
             place.queue.broker_name,
@@ -60,7 +60,7 @@ def pending_spans(admin: Admin, group: str, *, settled: bool = False) -> list[Sp
 
 
 def check_known(admin: Admin, group: str) -> None:
-    """Refuse a group that no broker knows: it is a typing error, not a group in good health."""
+    """Refuse a group that no broker knows: its name is probably misspelt."""
     if group in admin.groups() or admin.dead_letter_queues(group):
         return
     known = admin.dead_letter_groups()
@@ -82,23 +82,24 @@ def _letters(
 
 
 def with_reasons(rows: DataFrame, group: str) -> DataFrame:
-    """What the properties of dead letters say, as columns."""
+    """Adds the properties of dead letters as columns."""
     from pyspark.sql import functions as F
 
-    said = F.col("properties")
+    properties = F.col("properties")
     recorded = F.expr(f"try_cast(properties['{Failure.ATTEMPT}'] as int)")
     return (
         rows.withColumn("consumer_group", F.lit(group))
-        .withColumn("reason_type", said[Failure.TYPE])
-        .withColumn("reason", said[Failure.MESSAGE])
+        .withColumn("reason_type", properties[Failure.TYPE])
+        .withColumn("reason", properties[Failure.MESSAGE])
         .withColumn("attempts", F.coalesce(recorded, F.col("reconsume_times")))
-        .withColumn("failed_host", said[Failure.HOST])
+        .withColumn("failed_host", properties[Failure.HOST])
         .withColumn(
-            "origin_topic", F.coalesce(said[Property.RETRY_TOPIC], said["DLQ_ORIGIN_TOPIC"])
+            "origin_topic",
+            F.coalesce(properties[Property.RETRY_TOPIC], properties["DLQ_ORIGIN_TOPIC"]),
         )
         .withColumn(
             "origin_msg_id",
-            F.coalesce(said[Property.ORIGIN_MESSAGE_ID], said["DLQ_ORIGIN_MESSAGE_ID"]),
+            F.coalesce(properties[Property.ORIGIN_MESSAGE_ID], properties["DLQ_ORIGIN_MESSAGE_ID"]),
         )
         .withColumn(
             "redrives",

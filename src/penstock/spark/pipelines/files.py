@@ -1,7 +1,7 @@
-"""Directories a pipeline keeps its own records in: on this machine, or wherever Hadoop reaches.
+"""Directories for the records of pipelines: on this machine, or in a file system of Hadoop.
 
-Both kinds give what the pipelines' promises rest on: a file that is created appears whole or not
-at all, and only one of two writers that create the same file succeeds.
+Both kinds guarantee what the pipelines rely on: a created file appears whole or not at all, and
+only one of two writers that create the same file succeeds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Files(Protocol):
 
     @property
     def root(self) -> str:
-        """The directory, as Spark takes it; ``str`` gives it as its user named it."""
+        """The directory as Spark takes it; ``str`` gives it as the user wrote it."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -56,22 +56,22 @@ class Files(Protocol):
         """Rename a file; the directories of ``target`` are made."""
 
     def delete(self, path: str) -> None:
-        """Remove a file or a whole directory; one that does not exist is fine."""
+        """Remove a file or a whole directory, if it exists."""
 
     def age_seconds(self, path: str) -> float: ...
 
     def locked(self, path: str) -> contextlib.AbstractContextManager[bool]:
-        """Keep others out of ``path`` for a while; says whether that is really so."""
+        """Lock ``path`` for the block; yields whether it really is locked."""
 
 
 def is_local(directory: str | os.PathLike[str]) -> bool:
-    """Whether a directory is one of this machine, by its name."""
+    """Whether a directory is on this machine, by its name."""
     scheme = _SCHEME.match(os.fspath(directory))
     return scheme is None or scheme[1].lower() == "file"
 
 
 def open_files(directory: str | os.PathLike[str], spark: SparkSession | None = None) -> Files:
-    """The directory a user named: a path of this machine, or a URL that Spark's Hadoop knows."""
+    """The directory of a path on this machine, or of a URL that Spark's Hadoop knows."""
     text = os.fspath(directory)
     if not text.strip():
         raise InvalidArgument("the directory's name is empty", expected="a path or a URL")
@@ -94,7 +94,7 @@ def open_files(directory: str | os.PathLike[str], spark: SparkSession | None = N
 
 
 class LocalFiles:
-    """A directory of this machine, or one mounted on all machines of a cluster."""
+    """A directory on this machine, or one mounted on all machines of a cluster."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -104,8 +104,8 @@ class LocalFiles:
 
     @property
     def root(self) -> str:
-        # Hadoop may be set up with another default file system. It takes the rest as it is,
-        # blanks too, so this is not Path.as_uri.
+        # Hadoop may have another default file system. It does not decode the rest, so this is
+        # not Path.as_uri.
         return f"file://{self._root}"
 
     def exists(self, path: str) -> bool:
@@ -132,7 +132,7 @@ class LocalFiles:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            # A link refuses an existing name; a rename would replace what another run committed.
+            # A link fails if the name exists; a rename would replace another run's file.
             os.link(draft, target)
         finally:
             draft.unlink(missing_ok=True)
@@ -144,7 +144,7 @@ class LocalFiles:
         _sync(old)
         old.rename(new)
         _sync(new.parent)
-        # Hadoop keeps a checksum beside a file it wrote; left behind it would be refuse.
+        # Hadoop writes a checksum beside a file; it is not needed any more.
         (old.parent / f".{old.name}.crc").unlink(missing_ok=True)
 
     def delete(self, path: str) -> None:
@@ -159,7 +159,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Iterator[bool]:
-        """The system gives the lock back when its holder dies, however it dies."""
+        """The kernel releases the lock when its holder ends, in any way."""
         where = self._root / path
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ class LocalFiles:
             why = (error.strerror or str(error)).lower()
             raise InvalidArgument(
                 f"directory {self._root} cannot be {lacks}: {why}",
-                expected="a directory that you may write to, or a name for a new one",
+                expected="a directory that you may write to, or a new one",
             ) from error
         with opened as file:
             try:
@@ -196,7 +196,7 @@ class HadoopFiles:
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self._root = root.rstrip("/")
-        # The JVM's own classes: what the session's executors use, credentials included.
+        # Through the JVM's classes, as the session's executors do, with their credentials.
         jvm = jvm_of(spark)
         if jvm is None:
             raise InvalidArgument(
@@ -281,7 +281,7 @@ class HadoopFiles:
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Iterator[bool]:
-        """No lock outlives a machine here; two runs meet when both want to create a file."""
+        """There is no lock here; of two runs, one fails when both create the same file."""
         yield False
 
 

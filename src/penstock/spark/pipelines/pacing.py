@@ -1,7 +1,7 @@
-"""Holding a job to a rate.
+"""Limits the rate of a job.
 
-Rows pass a task in small portions, each when it is due. Few tasks share the rate, so that their
-sum is what was asked for whatever the cluster runs at once, and each keeps the order of its rows.
+Rows pass through a task in small portions, each when it is due. Few tasks share the rate, so that
+their sum is right for any number of executors, and each keeps the order of its rows.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RATE_OF_ONE_TASK = 50_000.0
-"""Messages a second that one task surely sends."""
+"""Messages a second that one task can always send."""
 PORTIONS_A_SECOND = 10
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def check_rate(rate: float | None) -> None:
-    """Refuse a rate at which nothing would ever be done."""
+    """Refuse a rate that is not a positive number."""
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InvalidArgument(f"rate {rate}", expected="more than 0 messages a second, or None")
 
 
 class Pace:
-    """Says when the next rows are due; time lost is made up for up to one second."""
+    """Waits until the next rows are due; up to one second of lost time is made up."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Pace:
         self._due: float | None = None
 
     def wait(self, count: int) -> None:
-        """Return when ``count`` more may go."""
+        """Return when ``count`` more rows may pass."""
         now = self._clock()
         due = now if self._due is None else max(self._due, now - 1.0)
         self._due = due + count / self._rate
@@ -55,12 +55,12 @@ class Pace:
 
 
 def portion(rate: float) -> int:
-    """Rows that pass at once."""
+    """The number of rows that pass at once."""
     return max(1, min(10_000, int(rate / PORTIONS_A_SECOND)))
 
 
 class Paced:
-    """For ``mapInArrow``: hands batches on in portions, at a rate."""
+    """For ``mapInArrow``: passes batches on in portions, at a rate."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -85,7 +85,7 @@ def paced(rows: DataFrame, rate: float | None) -> DataFrame:
 
 @contextlib.contextmanager
 def small_batches(spark: SparkSession, rate: float | None) -> Iterator[None]:
-    """Have Spark hand rows to a sink in portions of a rate, not in thousands."""
+    """Make Spark pass rows to a sink in portions of a rate, not in thousands."""
     if rate is None:
         yield
         return

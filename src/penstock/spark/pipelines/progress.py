@@ -1,12 +1,12 @@
-"""How a pipeline tells how far it is."""
+"""The progress of a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with the name of the step, how much of it is done, and the total."""
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """For callers who do not ask."""
+    """Reports nothing; the default."""

@@ -1,14 +1,14 @@
-"""``redrive``: dead letters repaired, sent once, and written down.
+"""``redrive``: repairs dead letters, sends each once, and writes an audit.
 
-The audit is a directory of Parquet, one folder for each run:
+The audit is a directory of Parquet, with one folder a run:
 
-    AUDIT/run=20261116T101500123-1a2b3c4d/*.parquet  a row for each letter that was looked at
-    AUDIT/_penstock/run-....started.json             who began it, when, for which group
-    AUDIT/_penstock/run-....finished.json            that all its rows are there
+    AUDIT/run=20261116T101500123-1a2b3c4d/*.parquet  a row for each letter of the run
+    AUDIT/_penstock/run-....started.json             its user, time and group
+    AUDIT/_penstock/run-....finished.json            all its rows are written
 
-Whether a letter was redriven is not asked of the audit but of the broker: the copy itself says
-so. Hence a run that died sends nothing twice when it is run again, and its rows are written from
-the copies it left.
+Whether a letter was redriven is not looked up in the audit but at the broker, by the properties of
+the copy. So a run that was killed sends nothing twice when it is repeated, and its rows are written
+from the copies it left.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ _DONE = frozenset({Outcome.REDRIVEN, Outcome.ALREADY})
 
 @dataclass(frozen=True, slots=True)
 class RedriveResult:
-    """What a run of `redrive` did."""
+    """The result of a run of `redrive`."""
 
     run: str
     group: str
     sent_to: str
     letters: int
     redriven: int
-    """Copies sent; in a dry run: that would be."""
+    """Copies that were sent; in a dry run: that would be sent."""
     skipped: int
     failed: int
     already: int
     """Redriven by an earlier run, or by ``penstock dlq redrive``."""
     gone: int
     details: tuple[tuple[str, int], ...]
-    """Why letters failed, and how many for each reason."""
+    """The reasons of failures, with their counts."""
     dry_run: bool
     seconds: float
 
@@ -92,18 +92,18 @@ def redrive(
     progress: Progress = silent,
     **keywords: Unpack[AccessKeywords],
 ) -> RedriveResult:
-    """Give dead letters to their group again, each once, and write down what was done.
+    """Send dead letters to their group again, each once, and write an audit.
 
     ``letters`` are rows of `dead_letters`, filtered and changed as you like. They need ``broker``,
-    ``queue_id`` and ``offset``; what ``body``, ``keys``, ``tags`` and ``properties`` say is sent.
-    A letter that they hold twice, as after a join, is sent once, by any one of its rows.
-    ``repair`` is called for each on the executors and may change or leave it. Copies go to the
-    group's retry topic, where no other group sees them, or to topic ``to``.
+    ``queue_id`` and ``offset``; ``body``, ``keys``, ``tags`` and ``properties`` are sent as they
+    are in the row. A letter with two rows, as after a join, is sent once, from one of them.
+    ``repair`` is called for each letter on the executors and may change or skip it. Copies are sent
+    to the group's retry topic, where no other group sees them, or to topic ``to``.
 
-    A letter that was redriven before is never sent again, whoever did it, and a run that was killed
-    can simply be run again. ``audit`` is a directory that keeps a row for each letter: what became
-    of it, by whom (``by``, else the user's name and machine) and when; `redrive_audit` reads it. A
-    ``dry_run`` does all but sending, and needs no audit.
+    A letter that was redriven before, by this or any other tool, is never sent again, and a run
+    that was killed can simply be repeated. ``audit`` is a directory with a row for each letter: its
+    outcome, the user (``by``, else the user's name and machine) and the time; `redrive_audit` reads
+    it. A ``dry_run`` does everything but send, and needs no audit.
     """
     began = time.monotonic()
     spark = letters.sparkSession
@@ -122,11 +122,11 @@ def redrive(
         return _result(work, _collected(_worked(letters, work)), began)
     if audit is None:
         raise InvalidArgument(
-            "a redrive without an audit", expected="audit=DIR, where it is written down"
+            "a redrive without an audit", expected="audit=DIR, a directory for the audit"
         )
     files = open_files(audit, spark)
     with files.locked(PRIVATE):
-        _finish_dead_runs(spark, access, files)
+        _finish_killed_runs(spark, access, files)
         _refuse_foreign(files)
         files.create(_record_name(run, "started"), _started(work, total))
         _worked(letters, work).write.parquet(f"{files.root}/run={run}")
@@ -139,7 +139,7 @@ def redrive(
 
 
 def redrive_audit(spark: SparkSession, directory: str | os.PathLike[str]) -> DataFrame:
-    """Every letter that was ever looked at by `redrive` with this audit directory.
+    """Every letter that `redrive` processed with this audit directory.
 
     Columns: ``run``, ``by``, ``at``, ``consumer_group``, where the letter is (``broker``,
     ``queue_id``, ``offset``) and its ids, ``reason`` and ``attempts``, ``outcome`` with ``detail``,
@@ -162,7 +162,7 @@ def redrive_audit(spark: SparkSession, directory: str | os.PathLike[str]) -> Dat
 def _once_each(letters: DataFrame) -> DataFrame:
     """One row a letter: two tasks would not see each other's copies, nor one task its own.
 
-    By range, so that neighbours stay together: executors read letters again, many at a time.
+    Partitioned by range, because executors read neighbouring letters together.
     """
     chosen = letters.select(*(name for name in LETTER_COLUMNS if name in letters.columns))
     return chosen.repartitionByRange(*_PLACE).dropDuplicates(_PLACE)
@@ -171,7 +171,7 @@ def _once_each(letters: DataFrame) -> DataFrame:
 def _worked(letters: DataFrame, work: Redriver) -> DataFrame:
     if work.rate is not None:
         letters = letters.coalesce(1)
-    # Oldest first, in the order in which they are read again.
+    # Oldest first, in the order of the queue.
     ordered = letters.sortWithinPartitions(*_PLACE)
     return ordered.mapInArrow(work, record_schema())
 
@@ -195,7 +195,7 @@ def _check_columns(letters: DataFrame) -> None:
 
 
 def _settle(admin: Admin, group: str, records: list[dict[str, Any]]) -> None:
-    """Move the group's marks past letters that are dealt with, as far as there is no other."""
+    """Move the group's settled offsets past its redriven letters, up to the first other one."""
     done: dict[tuple[str, int], set[int]] = {}
     for record in records:
         if record["outcome"] in _DONE:
@@ -257,16 +257,16 @@ def _started(work: Redriver, letters: int) -> bytes:
 
 
 def _refuse_foreign(files: Files) -> None:
-    strangers = [name for name in files.names("") if not name.startswith(("_", ".", "run="))]
-    if strangers:
+    foreign = [name for name in files.names("") if not name.startswith(("_", ".", "run="))]
+    if foreign:
         raise InvalidArgument(
-            f"directory {files} is no audit, but holds {strangers[0]!r}",
+            f"directory {files} is no audit, but holds {foreign[0]!r}",
             expected="an empty directory, one that does not exist, or an audit",
         )
 
 
-def _finish_dead_runs(spark: SparkSession, access: ClusterAccess, files: Files) -> None:
-    """Write down what runs did that died before they could."""
+def _finish_killed_runs(spark: SparkSession, access: ClusterAccess, files: Files) -> None:
+    """Write the audit rows of runs that were killed before they could."""
     names = files.names(PRIVATE)
     for name in names:
         found = _STARTED.fullmatch(name)
@@ -291,14 +291,14 @@ def _finish_dead_runs(spark: SparkSession, access: ClusterAccess, files: Files) 
 def _copies_of(
     spark: SparkSession, access: ClusterAccess, run: str, started: dict[str, Any]
 ) -> DataFrame:
-    """The rows a dead run would have written for what it sent, as its copies tell it."""
+    """The rows that a killed run would have written, from the properties of its copies."""
     from pyspark.sql import functions as F
 
     from penstock.spark.source.columns import spark_schema
 
     topic = str(started["sent_to"])
     with Admin(**access.as_keywords()) as admin:
-        # Clocks differ; an hour is more than enough and costs little.
+        # Clocks differ; an hour is more than enough, and cheap.
         since = int(started["at_ms"]) - 3_600_000
         known = topic in admin.topics(internal=True)
         spans = topic_spans(admin, topic, since, None) if known else []
@@ -314,10 +314,10 @@ def _copies_of(
         "letter_id": said[Redrive.FROM],
         "msg_id": F.col("msg_id"),
         "outcome": F.lit(Outcome.REDRIVEN),
-        "detail": F.lit("found after the run had died"),
+        "detail": F.lit("found after the run was killed"),
         "sent_to": F.lit(topic),
     }
-    # A copy that failed and was retried has the same properties; the copy itself was never tried.
+    # A copy that failed and was retried has the same properties, but a higher reconsume_times.
     return copies.where((said[Audit.RUN] == run) & (F.col("reconsume_times") == 0)).select(
         *(values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in RECORD_FIELDS)
     )

@@ -1,7 +1,7 @@
-"""What an executor does with dead letters: repair, look whether it was done before, send.
+"""Redrives dead letters on an executor: repair, check for an earlier copy, send.
 
-A letter's identity, its copy's properties and the search for copies are those of
-`penstock.admin.dead_letters`; so this and ``penstock dlq redrive`` never both send one letter.
+The identity of a letter, the properties of its copy and the search for copies are those of
+`penstock.admin.dead_letters`; so this and ``penstock dlq redrive`` never send one letter twice.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LETTERS_AT_ONCE = 32
-"""Letters of one call, as many as one pull gives."""
+"""Letters of one call: the size of one pull."""
 
 Repair = Callable[[DeadLetterRow], "bytes | str | Message | None"]
 """From a dead letter to what is sent in its place: a body, or a `penstock.Message` whose body, tag,
-keys and properties replace the letter's; ``letter.message.body`` sends it as it is, None leaves it
-where it is. What it raises is recorded and leaves the letter where it is, too."""
+keys and properties replace the letter's; ``letter.message.body`` sends it unchanged, None skips it.
+An exception is recorded, and skips the letter, too."""
 
 
 class Audit:
-    """Keys of the properties by which a copy says who sent it."""
+    """Keys of the properties of a copy that name its sender and run."""
 
     BY: Final = "PENSTOCK_REDRIVEN_BY"
     RUN: Final = "PENSTOCK_REDRIVE_RUN"
 
 
 class Outcome:
-    """What became of a letter."""
+    """The outcome of a letter."""
 
     REDRIVEN: Final = "redriven"
     SKIPPED: Final = "skipped"
-    """The repair function left it."""
+    """The repair function returned None."""
     FAILED: Final = "failed"
-    """It could not be repaired or sent; the detail says why."""
+    """It could not be repaired or sent; ``detail`` has the reason."""
     ALREADY: Final = "already redriven"
     GONE: Final = "gone"
     """Deleted by the broker in the meantime."""
@@ -73,7 +73,7 @@ RECORD_FIELDS: Final = (
     ("sent_to", "string"),
     ("copy_id", "string"),
 )
-"""One row of the audit for each letter that was looked at."""
+"""The columns of the audit, with a row for each letter."""
 RECORD_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in RECORD_FIELDS)
 _ARROW_TYPES: Final = {
     "string": pa.string(),
@@ -83,14 +83,14 @@ _ARROW_TYPES: Final = {
 }
 _RECORD_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in RECORD_FIELDS])
 LETTER_COLUMNS: Final = ("broker", "queue_id", "offset", "body", "keys", "tags", "properties")
-"""What of a letter reaches the executors: where it is, and what may have been changed."""
+"""The columns that are sent to the executors: the position, and what may have been changed."""
 
 _OUR_PREFIX: Final = "PENSTOCK_"
 
 
 @dataclass(frozen=True)
 class Redriver:
-    """For ``mapInArrow``: letters in, records of what became of them out."""
+    """For ``mapInArrow``: letters in, audit records out."""
 
     access: ClusterAccess
     group: str
@@ -143,7 +143,7 @@ class Redriver:
     def _originals(
         self, admin: Admin, rows: list[dict[str, Any]]
     ) -> dict[tuple[str, int, int], StoredMessage]:
-        """The letters as they are stored: only these know the id that copies refer to."""
+        """The letters as they are stored: only these have the id that copies refer to."""
         found: dict[tuple[str, int, int], StoredMessage] = {}
         topic = dead_letter_topic(self.group)
         for row in sorted(rows, key=lambda row: (row["broker"], row["queue_id"], row["offset"])):
@@ -157,7 +157,7 @@ class Redriver:
         return found
 
     def _redriven(self, admin: Admin, letters: list[DeadLetterRow]) -> set[str]:
-        """Those with a copy: at their group, where they came from, or where they are to go."""
+        """Those with a copy in the retry topic, their original topic, or ``to``."""
         done = admin.redriven(self.group, letters)
         by_topic: dict[str, list[DeadLetterRow]] = {}
         for letter in letters:
@@ -170,7 +170,7 @@ class Redriver:
 
     def _repaired(self, record: dict[str, Any], letter: DeadLetterRow) -> DeadLetterRow | None:
         if self.to is None and letter.origin_topic is None:
-            _fail(record, "it does not say which topic it comes from: name one to send it to")
+            _fail(record, "its original topic is not recorded: name a topic to send it to")
             return None
         message = letter.message
         if self.repair is not None:
@@ -181,7 +181,7 @@ class Redriver:
                     return None
                 message = _as_repaired(message, changed)
             except Exception as error:
-                # Whatever a repair function raises concerns its letter alone.
+                # An error of the repair function concerns its letter alone.
                 _fail(record, f"repair: {type(error).__name__}: {error}")
                 return None
         if not message.body:
@@ -197,7 +197,7 @@ class Redriver:
             receipts = admin.redrive(self.group, letters, to=self.to)
         except PenstockError as error:
             if error.retriable:
-                # A broken broker: the task is tried again and finds what was sent.
+                # The broker failed: Spark retries the task, which finds what was sent.
                 raise
             refusal = str(error)
             receipts = []
@@ -255,13 +255,13 @@ def record_schema() -> StructType:
 
 
 def _as_changed(original: StoredMessage, row: Mapping[str, Any]) -> StoredMessage:
-    """The letter with what the DataFrame says of it; a column that is not there changes nothing."""
+    """The letter with the values of its row; a missing column changes nothing."""
     properties = dict(original.properties)
     if (given := row.get("properties")) is not None:
         own = {key: value for key, value in dict(given).items() if not _is_ours(key)}
         properties = own | _ours(properties)
     if "keys" in row:
-        # Texts will do for both, as in the sink: SQL makes them of whatever it touches.
+        # Text is accepted as well, as in the sink: SQL often returns it.
         keys = row["keys"] or ()
         _put(properties, Property.KEYS, keys if isinstance(keys, str) else " ".join(keys))
     if "tags" in row:
@@ -288,7 +288,7 @@ def _as_repaired(message: StoredMessage, repaired: bytes | str | Message) -> Sto
 
 
 def _is_ours(key: str) -> bool:
-    """Whether RocketMQ or Penstock gives a property its meaning; users do not change those."""
+    """Whether a property belongs to RocketMQ or Penstock, and users must not change it."""
     return key in RESERVED_PROPERTIES or key.startswith(_OUR_PREFIX)
 
 

@@ -1,7 +1,7 @@
-"""``replay``: messages of an archive, of a topic or of a store back to a topic.
+"""``replay``: sends messages of an archive, a topic or a store to a topic again.
 
-Every copy says which replay it belongs to and which message it is a copy of, so that consumers
-can tell, and so that a replay which died can be finished without sending anything twice.
+Every copy names its replay and its original message, so that consumers can recognise it, and a
+replay that was killed can be finished without sending anything twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_STEP = 1_000_000
 _ID_TIME = re.compile(r"(\d{8}T\d{6})(\d{3})?-")
-"""To the millisecond; a name without them means all of its second."""
+"""To the millisecond; an id without milliseconds covers its whole second."""
 
 
 class Replay:
@@ -49,35 +49,35 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a run of `replay` found and sent."""
+    """The result of a run of `replay`."""
 
     replay_id: str
     to: str
     source: str
     matched: int
-    """Messages that were asked for."""
+    """Messages that were selected."""
     sent: int
     """Copies this run sent: none in a dry run, fewer when it finished an earlier one."""
     days: tuple[tuple[str, int], ...]
-    """Matches by day of store time in UTC; known after a dry run."""
+    """Matches by day of store time in UTC; only of a dry run."""
     dry_run: bool
     seconds: float
 
 
 class _Step(NamedTuple):
-    """Some of the rows, few enough to be told as progress."""
+    """A part of the rows, the unit of progress."""
 
     rows: DataFrame
     weight: int
 
 
 class _Source(NamedTuple):
-    """Where messages come from."""
+    """The messages to replay."""
 
     name: str
     steps: list[_Step]
     latest_ms: int = 0
-    """No message is later, by the clocks of the brokers; 0 where that is not known."""
+    """The latest store time of a message, by the brokers' clocks; 0 if it is not known."""
 
 
 def replay(
@@ -102,18 +102,18 @@ def replay(
     on_start: Callable[[str], None] | None = None,
     **keywords: Unpack[AccessKeywords],
 ) -> ReplayResult:
-    """Send messages that were sent before to topic ``to`` once more.
+    """Send messages that were sent before to topic ``to`` again.
 
-    They come from an ``archive`` directory, from a ``topic`` as brokers hold it, or from that
-    topic in a store directory (``path``). ``start`` and ``end`` bound their store time, the end
-    left out; ``keys`` keeps messages with one of these keys, ``tags`` is an expression such as
-    ``"paid || refunded"``, ``where`` is any condition on the columns. Body, keys, tags, sharding
-    key and your own properties are kept; delays are not. Messages of one queue are sent in their
-    order, with ``keep_queue`` to the queue of the same broker and number.
+    They come from an ``archive`` directory, from a ``topic`` of the brokers, or from that topic in
+    a store directory (``path``). ``start`` and ``end`` (exclusive) limit their store time; ``keys``
+    keeps messages with one of these keys, ``tags`` is an expression such as ``"paid || refunded"``,
+    ``where`` is any condition on the columns. Body, keys, tags, sharding key and your own
+    properties are kept; delays are not. Messages of one queue are sent in their order, with
+    ``keep_queue`` to the queue of the same broker and number.
 
-    ``rate`` is a limit in messages a second. ``dry_run`` counts and sends nothing. A replay that
-    died is finished by naming its ``replay_id``: what it sent is not sent again, nor is anything
-    that was stored after it began. ``on_start`` is told that id before the first message is sent.
+    ``rate`` is a limit in messages a second. ``dry_run`` only counts. A replay that was killed is
+    finished by passing its ``replay_id``: what it sent is not sent again, nor is anything that was
+    stored after it began. ``on_start`` is called with that id before the first message is sent.
     """
     began = time.monotonic()
     checked_topic(to)
@@ -153,7 +153,7 @@ def replay(
 
 
 def new_replay_id(began_ms: int | None = None) -> str:
-    """A name for a replay that says when it began; now, if not told otherwise."""
+    """An id for a replay, with the time it began; by default now."""
     if began_ms is None:
         began_ms = time.time_ns() // 1_000_000
     began = datetime.fromtimestamp(began_ms // 1000, UTC)
@@ -161,7 +161,7 @@ def new_replay_id(began_ms: int | None = None) -> str:
 
 
 def replay_until_ms(replay_id: str) -> int | None:
-    """The first moment that a replay of this name leaves out; None when the name does not say."""
+    """The first moment that a replay leaves out, from its id; None if the id has no time."""
     found = _ID_TIME.match(replay_id)
     if found is None:
         return None
@@ -242,7 +242,7 @@ def _from_topic(
 ) -> _Source:
     with Admin(**access.as_keywords()) as admin:
         spans = topic_spans(admin, topic, bounds.start_ms, bounds.end_ms)
-        # Asked after the spans, so that none of their messages is later.
+        # Read after the spans, so that none of their messages is later.
         latest = max((row.last_timestamp for row in admin.topic_stats(topic)), default=0)
     steps = [
         _Step(read_spans(spark, access, topic, part), sum(span.count for span in part))
@@ -256,7 +256,7 @@ def _from_store(
 ) -> _Source:
     rows = (
         spark.read.format("penstock")
-        # Not for its access, but for its namespace: a store has the brokers' names of topics.
+        # For the namespace: a store has the brokers' names of topics.
         .options(**access_options(access))
         .option("path", os.fspath(path))
         .option("topic", topic)
@@ -298,14 +298,14 @@ def _condition(
 
 
 def _place() -> Column:
-    """Which message a row is, as one text."""
+    """The identity of a row's message, as text."""
     from pyspark.sql import functions as F
 
     return F.concat_ws("/", "topic", "broker", "queue_id", "offset")
 
 
 def _copies(rows: DataFrame, replay_id: str, keep_queue: bool) -> DataFrame:
-    """The rows as the sink takes them, each queue in one task and in its order."""
+    """The rows for the sink, each queue in one task and in its order."""
     from pyspark.sql import functions as F
 
     own = F.map_filter(
@@ -313,7 +313,7 @@ def _copies(rows: DataFrame, replay_id: str, keep_queue: bool) -> DataFrame:
         lambda key, _: ~key.isin(Replay.ID, Replay.FROM),
     )
     named = F.create_map(F.lit(Replay.ID), F.lit(replay_id), F.lit(Replay.FROM), _place())
-    # A key chooses the queue; where the queue is given it is a property like any other.
+    # The sharding key chooses the queue; if the queue is given, it is an ordinary property.
     key = F.col("properties")[Property.SHARDING_KEY].alias("sharding_key")
     queue = [F.col("broker"), F.col("queue_id")] if keep_queue else [key]
     return (
@@ -360,25 +360,25 @@ def _count_days(
 
 
 class _Sent(NamedTuple):
-    """What a replay did before it died."""
+    """The copies that a replay sent before it was killed."""
 
     places: DataFrame
-    """Of all messages that its copies stand for."""
+    """The identities of the messages it copied."""
     until_ms: int | None
-    """The first moment that it leaves out; None where nothing says when it began."""
+    """The first moment that it leaves out; None if its begin is not known."""
 
 
 def _already_sent(spark: SparkSession, access: ClusterAccess, to: str, replay_id: str) -> _Sent:
     from pyspark.sql import functions as F
 
     until_ms = replay_until_ms(replay_id)
-    # Clocks differ; an hour is more than enough and costs little.
+    # Clocks differ; an hour is more than enough, and cheap.
     since_ms = None if until_ms is None else until_ms - 3_600_000
     try:
         with Admin(**access.as_keywords()) as admin:
             spans = topic_spans(admin, to, since_ms, None)
     except TopicNotFound:
-        # It died before its first copy made the topic.
+        # It was killed before its first copy created the topic.
         spans = []
     if not spans:
         return _Sent(spark.createDataFrame([], "place string"), until_ms)
@@ -391,17 +391,17 @@ def _already_sent(spark: SparkSession, access: ClusterAccess, to: str, replay_id
         .localCheckpoint()
     )
     if until_ms is None:
-        # A name that does not say when it began: not later than its first copy was stored.
+        # The id has no time: it began no later than its first copy was stored.
         first = found.agg(F.min("at")).collect()[0][0]
         until_ms = None if first is None else int(first) + 1
     return _Sent(found.select("place"), until_ms)
 
 
 def _unsent(rows: DataFrame, replay_id: str, done: _Sent) -> DataFrame:
-    """What a replay has yet to send.
+    """The rows that a replay has not sent yet.
 
-    A topic that is replayed to itself has gained the copies meanwhile; any topic or archive may
-    have gained messages that the replay was never to send.
+    A topic that is replayed to itself has the copies by now; any topic or archive may have newer
+    messages, which do not belong to the replay.
     """
     from pyspark.sql import functions as F
 

@@ -58,7 +58,7 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task sent: messages by queue, and the last offset of each."""
+    """The messages that a task sent, by queue, and the last offset of each."""
 
     counts: dict[MessageQueue, int] = field(default_factory=dict)
     last_offsets: dict[MessageQueue, int] = field(default_factory=dict)
@@ -98,16 +98,16 @@ def _checked(
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once; the write has a name of its own, which its tasks share.
+    """Writes a DataFrame once; the write has its own random name, which its tasks share.
 
-    Inside ``foreachBatch`` as well, where Spark would tell query and batch: two writes of one batch
-    to one topic would bear the same names, and be taken for repeats of each other.
+    Inside ``foreachBatch``, too, where Spark gives query and batch: two writes of one batch to one
+    topic would have the same names, and look like copies of each other.
     """
 
     def __init__(self, options: WriteOptions, columns: MessageColumns) -> None:
         self._options = options
         self._columns = columns
-        # As long as it has to be: every message bears it.
+        # No longer than needed: every message carries it.
         self._name = secrets.token_hex(8)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -122,7 +122,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch after the other; names come from the query, so they last."""
+    """Writes micro-batches; names come from the query, so they stay the same after a restart."""
 
     def __init__(self, options: WriteOptions, columns: MessageColumns) -> None:
         self._options = options
@@ -153,7 +153,7 @@ def write_rows(
         written.stored,
         seconds=options.send_seconds,
         retries=options.retries,
-        # Tasks of a few rows each must not all begin with the same queue.
+        # Tasks with a few rows each must not all begin with the same queue.
         first_turn=crc32(origin.query.encode()) + origin.batch + origin.partition,
     ) as outbox:
         for batch in batches:
@@ -171,7 +171,7 @@ def write_rows(
 def _post_all(outbox: Outbox, placed: Placement, rows: EncodedRows, batch_bytes: int) -> None:
     topic = checked_topic(placed.topic)
     if topic.startswith(RETRY_PREFIX):
-        # No broker takes batches there.
+        # No broker takes batches for retry topics.
         _post_singly(outbox, placed, rows)
         return
     if rows.delayed is not None:
@@ -192,13 +192,13 @@ def _post_singly(outbox: Outbox, placed: Placement, rows: EncodedRows) -> None:
 
 
 def stream_origin(task: TaskContext) -> Origin:
-    """Whose rows a task of a micro-batch writes."""
+    """The origin of the rows that a task of a micro-batch writes."""
     query, batch = task.getLocalProperty(QUERY_PROPERTY), task.getLocalProperty(BATCH_PROPERTY)
     return Origin(query or "unknown", int(batch or 0), task.partitionId())
 
 
 def new_ids() -> RowIds:
-    """Message ids of one task: no other task has the same random part."""
+    """The message ids of one task; no other task has the same random part."""
     one = unique_ids(local_ip(), random.getrandbits(32)).next(time.time_ns() // 1_000_000)
     return RowIds(one[:-12], int(one[-12:-4], 16))
 

@@ -48,7 +48,7 @@ def test_rows_that_nobody_asked_for_are_refused() -> None:
         check_asked("orders", CHUNK, [staged(span(9, 20), rows=5)])
     with pytest.raises(StoreDamaged, match="11 rows from offset 10 to 20"):
         check_asked("orders", CHUNK, [staged(span(10, 20), rows=11)])
-    with pytest.raises(StoreDamaged, match="came unasked"):
+    with pytest.raises(StoreDamaged, match="were not requested"):
         check_asked("orders", CHUNK, [staged(span(0, 1, 7))])
 
 

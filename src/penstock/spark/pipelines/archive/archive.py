@@ -1,9 +1,8 @@
-"""``archive``: a topic to Parquet by day, once each message, however often it is run.
+"""``archive``: writes a topic to Parquet by day, each message once, over any number of runs.
 
-The broker's queues are read from where the archive ends to where they end now, in chunks. A chunk
-is written aside, read back and counted against its offsets, and then committed as
-`archive_state` describes; only one chunk's work can be lost to a crash, and nothing ever counts
-twice. Small files are then written together.
+The queues are read from the end of the archive to their current end, in chunks. A chunk is staged,
+read back and compared with its offsets, and then committed as `state` describes; a crash loses at
+most the work of one chunk, and no message is archived twice. Small files are then compacted.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ NEWEST_DAY_FILES = 16
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What a run of `archive` did, and what the archive holds now."""
+    """The result of a run of `archive`, and what the archive holds now."""
 
     topic: str
     directory: str
@@ -53,9 +52,9 @@ class ArchiveResult:
     files: int
     days: int
     compacted: int
-    """Small files that were written together."""
+    """Small files that were compacted."""
     gaps: tuple[Span, ...]
-    """What this run found gone; empty unless that was allowed."""
+    """Messages that were gone; empty unless that was allowed."""
     seconds: float
 
 
@@ -73,19 +72,19 @@ def archive(
     progress: Progress = silent,
     **keywords: Unpack[AccessKeywords],
 ) -> ArchiveResult:
-    """Add what ``topic`` has gained since the last run to the archive in ``directory``.
+    """Add the new messages of ``topic`` since the last run to the archive in ``directory``.
 
     The directory gets one folder for each day of store time (UTC) with all columns of the source;
-    ``spark.read.parquet`` and every other Parquet reader take it as it is, and `read_archive`
-    sees a whole archive even while a run is at work. Run it as often as you like: a message is
-    archived once, also after a run was killed. Where the broker deleted messages before they were
-    archived the run fails, or with ``fail_on_data_loss=False`` records the gap and goes on; what
-    the broker still has is never taken for a gap.
+    ``spark.read.parquet`` and every other Parquet reader can read it, and `read_archive` sees a
+    consistent archive even during a run. Run it as often as you like: a message is archived once,
+    also after a run was killed. If the broker deleted messages before they were archived, the run
+    fails, or with ``fail_on_data_loss=False`` records the gap and continues; messages that the
+    broker still has are never recorded as a gap.
 
     ``directory`` is a path that driver and executors share, or a URL of any file system that
-    Spark knows. One run at a time works on an archive. ``rows_per_commit`` bounds what a crash
-    can undo. ``compact`` writes the small files of a day together, up to ``target_file_bytes``; the
-    newest day, which still grows, waits until it has ``newest_day_files`` of them.
+    Spark knows. Only one run at a time may work on an archive. ``rows_per_commit`` limits what a
+    crash can undo. ``compact`` merges the small files of a day, up to ``target_file_bytes``; the
+    newest day, which still grows, is compacted when it has ``newest_day_files`` of them.
     """
     began = time.monotonic()
     check_topic(topic)
@@ -95,11 +94,11 @@ def archive(
     access = ClusterAccess.of(namesrv, **keywords)
     files = open_files(directory, spark)
     with Admin(**access.as_keywords()) as admin:
-        # A topic that nobody knows must leave no directory behind.
+        # For an unknown topic no directory may be created.
         admin.topic_stats(topic)
     with opened(files, topic) as target:
         with Admin(**access.as_keywords()) as admin:
-            # Asked only now: another run may have ended since, and got further than an old answer.
+            # Read again: another run may have ended meanwhile, and archived more.
             ranges = admin.topic_stats(topic)
         work = plan(target.state, ranges, fail_on_data_loss=fail_on_data_loss)
         if work.gaps:
@@ -114,7 +113,7 @@ def archive(
             done += sum(span.count for span in chunk)
             progress("archiving", done, work.count)
         if not target.state.version:
-            # Of a topic without messages as well: who reads it next finds no rows, and no error.
+            # Also for a topic without messages, so that reading it gives no rows, and no error.
             target.commit(target.state.after_chunk((), (), ()))
         compacted = 0
         if compact:
@@ -146,7 +145,7 @@ def _archive_chunk(
     chunk: Sequence[Span],
     fail_on_data_loss: bool,
 ) -> tuple[int, list[Span]]:
-    """How many messages were added, and what was gone."""
+    """Returns the number of added messages, and the gaps."""
     topic = target.state.topic
     rows = read_spans(
         spark, access, topic, chunk, failOnDataLoss="true" if fail_on_data_loss else "false"
@@ -170,7 +169,7 @@ def _archive_chunk(
 
 
 def _staged(spark: SparkSession, target: ArchiveDirectory, rows: DataFrame) -> list[Staged]:
-    """Write rows aside, and see that all of them are there."""
+    """Stage rows, and check that all of them are there."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -195,7 +194,7 @@ def _file_name() -> Column:
 
 
 def _read_back(spark: SparkSession, files: Files, staging: str) -> list[Staged]:
-    """What is really there now: nothing is committed that was not read again."""
+    """The staged files as they are read back; only these are committed."""
     from pyspark.sql import functions as F
 
     from penstock.spark.source.columns import spark_schema
@@ -213,7 +212,7 @@ def _read_back(spark: SparkSession, files: Files, staging: str) -> list[Staged]:
     rows = (
         spark.read.schema(wanted)
         .parquet(*(f"{files.root}/{path}" for path in paths))
-        # A task writes files of one name for all days it meets.
+        # A task writes files of the same name for all its days.
         .groupBy(store_day().cast("string").alias("day"), _file_name(), "broker", "queue_id")
         .agg(
             F.count("*").alias("rows"),
@@ -253,7 +252,7 @@ def _lost(
     chunk: Sequence[Span],
     found: Sequence[Staged],
 ) -> list[Span]:
-    """What of a chunk is not there because the broker no longer has it; an error if it has."""
+    """The messages of a chunk that the broker no longer has; an error if it still has them."""
     from penstock.spark.source.columns import spark_schema
 
     topic = target.state.topic
@@ -278,12 +277,12 @@ def _lost(
 
 
 def _stretches(rows: DataFrame) -> list[Span]:
-    """Which offsets there are, as spans without a hole."""
+    """The offsets of the rows, as spans without gaps."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     queue = Window.partitionBy("broker", "queue_id").orderBy("offset")
-    # Offsets and row numbers grow alike until one is missing.
+    # Offset minus row number is constant until an offset is missing.
     numbered = rows.withColumn("stretch", F.col("offset") - F.row_number().over(queue))
     found = numbered.groupBy("broker", "queue_id", "stretch").agg(
         F.min("offset").alias("first"), F.max("offset").alias("last")
@@ -292,7 +291,7 @@ def _stretches(rows: DataFrame) -> list[Span]:
 
 
 def _placed(found: Sequence[Staged], version: int) -> tuple[list[DataFile], list[tuple[str, str]]]:
-    """Where staged files will stand, and the moves that bring them there."""
+    """The final paths of staged files, and the moves to them."""
     new, moves = [], []
     for number, file in enumerate(found):
         path = f"day={file.day}/part-{version:012d}-{number:04d}.parquet"
@@ -302,7 +301,7 @@ def _placed(found: Sequence[Staged], version: int) -> tuple[list[DataFile], list
 
 
 def _record_gaps(target: ArchiveDirectory, gaps: Sequence[Span]) -> None:
-    """Commit what is gone at once, so that the chunks after it begin where the queue does."""
+    """Commit the gaps at once, so that the next chunks begin where the queue does."""
     target.commit(target.state.after_chunk(gaps, (), (), gaps))
 
 
@@ -329,7 +328,7 @@ def _compact_day(
 ) -> None:
     parts = -(-sum(file.bytes for file in group) // target_bytes)
     rows = read_files(spark, target.files, target.state, group)
-    # By range, so that each file has a stretch of each queue, and in the order of the queue.
+    # By range, so that each file has one span of each queue, in the order of the queue.
     ordered = rows.repartitionByRange(parts, "store_timestamp").sortWithinPartitions(
         "broker", "queue_id", "offset"
     )
@@ -339,7 +338,7 @@ def _compact_day(
         raise StoreDamaged(
             f"{after} rows came out of {len(group)} files of day {group[0].day} in {target.files}",
             expected=f"{before}, as the archive's state says",
-            hint="the files were changed by somebody else: restore them from a copy",
+            hint="the files were changed by another program: restore them from a copy",
         )
     new, moves = _placed(found, target.state.version + 1)
     target.commit(target.state.after_compaction(group, new, moves))

@@ -1,4 +1,4 @@
-"""An archive on disk: opened, finished where a run died, and committed to."""
+"""An archive on disk: open it, finish the work of a killed run, commit to it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from penstock.spark.pipelines.archive.state import (
 from penstock.spark.pipelines.files import DirectoryBusy, Files, is_local, open_files
 
 STAGING_KEPT_SECONDS = 24 * 3600.0
-"""Where nothing can be locked, staged rows younger than this may belong to a run at work."""
+"""Without locks, staged rows younger than this may belong to another run."""
 
 
 class ArchiveDirectory:
-    """The only writer of one archive; `opened` gives it."""
+    """The only writer of one archive; `opened` returns it."""
 
     def __init__(self, files: Files, state: State) -> None:
         self.files = files
@@ -34,12 +34,12 @@ class ArchiveDirectory:
         self._staged = 0
 
     def new_staging(self) -> str:
-        """A directory for rows that do not count yet."""
+        """A directory for rows that are not committed yet."""
         self._staged += 1
         return f"{STAGING}/{self._run}-{self._staged:06d}"
 
     def commit(self, state: State) -> None:
-        """From here on ``state`` is the truth; then make the directory look like it."""
+        """Make ``state`` the current one, then move and delete files accordingly."""
         try:
             self.files.create(state_name(state.version), to_json(state))
         except FileExistsError:
@@ -52,8 +52,8 @@ class ArchiveDirectory:
         self.apply()
 
     def apply(self) -> None:
-        """Move and delete what the state asks for; what was done before is skipped."""
-        # Nothing is deleted before all that takes its place was seen.
+        """Move and delete the files that the state names; steps already done are skipped."""
+        # Nothing is deleted before all replacements were found.
         for source, target in self.state.moves:
             if not self.files.exists(source) and not self.files.exists(target):
                 raise StoreDamaged(
@@ -61,15 +61,15 @@ class ArchiveDirectory:
                     expected="every file that its state names",
                     hint="restore it from a copy, or archive to a new directory",
                 )
-        # Deleted first, so that no plain reader of the directory ever finds a row twice.
+        # Deleted first, so that a plain reader of the directory never finds a row twice.
         for path in self.state.deletes:
             self.files.delete(path)
         for source, target in self.state.moves:
             if self.files.exists(source):
                 self.files.move(source, target)
 
-    def discard_refuse(self, *, is_alone: bool) -> None:
-        """Remove staged rows that no state names, and states that nobody needs."""
+    def discard_unused(self, *, is_alone: bool) -> None:
+        """Remove staged rows that no state names, and old states."""
         for name in self.files.names(STAGING):
             path = f"{STAGING}/{name}"
             if is_alone or self.files.age_seconds(path) > STAGING_KEPT_SECONDS:
@@ -79,7 +79,7 @@ class ArchiveDirectory:
 
 
 def load(files: Files) -> State | None:
-    """The newest state; None where there is no archive."""
+    """The newest state; None if there is no archive."""
     versions = state_versions(files.names(PRIVATE))
     if not versions:
         return None
@@ -100,14 +100,14 @@ def load_existing(files: Files) -> State:
 
 
 def check_there(directory: str | os.PathLike[str]) -> None:
-    """Refuse a directory of this machine that holds no archive; others only Spark can see."""
+    """Refuse a directory of this machine without an archive; only Spark can see others."""
     if is_local(directory):
         load_existing(open_files(directory))
 
 
 @contextlib.contextmanager
 def opened(files: Files, topic: str) -> Iterator[ArchiveDirectory]:
-    """The archive of ``topic`` in ``files``, made if need be, with a dead run's work finished."""
+    """The archive of ``topic``, created if needed, with the work of a killed run finished."""
     with files.locked(PRIVATE) as is_alone:
         state = load(files)
         if state is None:
@@ -120,15 +120,15 @@ def opened(files: Files, topic: str) -> Iterator[ArchiveDirectory]:
             )
         archive = ArchiveDirectory(files, state)
         archive.apply()
-        archive.discard_refuse(is_alone=is_alone)
+        archive.discard_unused(is_alone=is_alone)
         yield archive
-        # Not after an error: what is staged may be named by a state that was committed, but whose
-        # moves were cut short. The next to open the archive finishes them, and only then clears up.
-        archive.discard_refuse(is_alone=is_alone)
+        # Not after an error: staged files may belong to a committed state whose moves were not
+        # finished. The next run finishes them, and only then removes the rest.
+        archive.discard_unused(is_alone=is_alone)
 
 
 def data_paths(files: Files, state: State) -> dict[str, str]:
-    """Where the rows of each file are right now, even if a run died before it moved them."""
+    """The current path of each file, even if a run was killed before it moved them."""
     staged = {target: source for source, target in state.moves}
     return {
         file.path: source
@@ -139,9 +139,9 @@ def data_paths(files: Files, state: State) -> dict[str, str]:
 
 
 def _refuse_foreign(files: Files) -> None:
-    strangers = [name for name in files.names("") if not name.startswith(("_", "."))]
-    if strangers:
+    foreign = [name for name in files.names("") if not name.startswith(("_", "."))]
+    if foreign:
         raise InvalidArgument(
-            f"directory {files} is not an archive, but holds {strangers[0]!r}",
+            f"directory {files} is not an archive, but holds {foreign[0]!r}",
             expected="an empty directory, one that does not exist, or an archive",
         )

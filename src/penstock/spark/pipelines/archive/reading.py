@@ -1,4 +1,4 @@
-"""Reading what pipelines work on: the rows of an archive, exact ranges of topics."""
+"""Reads the rows of an archive, all or some files of it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def read_archive(
 ) -> DataFrame:
     """The rows of an archive, exactly those of its last commit.
 
-    Unlike a plain read of the directory this is right at any moment, even if a run died while it
-    moved files. A run that compacts a day replaces its files: a frame made before then fails, and
-    is made again. With ``start_ms`` and ``end_ms`` (store time, the end left out) files outside are
+    Unlike a plain read of the directory this is right at any time, even if a run was killed while
+    it moved files. A run that compacts a day replaces its files: a frame made before fails then,
+    and must be made again. With ``start_ms`` and ``end_ms`` (store time, exclusive) other files are
     not opened.
     """
     from pyspark.sql import functions as F
@@ -58,7 +58,7 @@ def overlapping(
 def read_files(
     spark: SparkSession, files: Files, state: State, chosen: Sequence[DataFile]
 ) -> DataFrame:
-    """The rows of some files of an archive, wherever they are right now."""
+    """The rows of some files of an archive, from their current paths."""
     from penstock.spark.source.columns import spark_schema
 
     if not chosen:
@@ -70,7 +70,7 @@ def read_files(
 
 
 def store_day() -> Column:
-    """The day of store time in UTC, whatever time zone the session has."""
+    """The day of store time in UTC, for any time zone of the session."""
     from pyspark.sql import functions as F
 
     days = F.floor(F.unix_micros("store_timestamp") / _DAY_MICROS)

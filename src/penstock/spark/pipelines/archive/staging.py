@@ -1,8 +1,8 @@
-"""Rows that were written aside, against what was to be archived: plain data, no files, no Spark.
+"""Compares staged rows with what was to be archived. Plain data: no files, no Spark.
 
-That a message is not among them has two causes that must not be taken for one another: the broker
-has deleted it, or the driver does not see what the executors wrote. Only the first may be recorded
-as a gap, since an archive never goes back to what it has passed.
+A message may be missing for two reasons that must not be confused: the broker has deleted it, or
+the driver does not see what the executors wrote. Only the first may be recorded as a gap, since an
+archive never returns to offsets it has passed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.spark.pipelines.spans import Queue, Span
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file that was written aside, and what is in it."""
+    """A staged file and its content."""
 
     path: str
     day: str
     bytes: int
     spans: tuple[Span, ...]
-    """From the first to the last offset of each queue; `rows` may be fewer."""
+    """From the first to the last offset of each queue; there may be fewer rows."""
     queue_rows: tuple[int, ...]
     from_ms: int
     to_ms: int
@@ -46,7 +46,7 @@ def check_shared(directory: str, written: int, found: Sequence[Staged]) -> None:
 
 
 def check_asked(topic: str, chunk: Sequence[Span], found: Sequence[Staged]) -> None:
-    """Refuse rows that nobody asked for."""
+    """Refuse rows that were not requested."""
     counted: dict[Queue, int] = {}
     first: dict[Queue, int] = {}
     last: dict[Queue, int] = {}
@@ -64,11 +64,13 @@ def check_asked(topic: str, chunk: Sequence[Span], found: Sequence[Staged]) -> N
                 expected=f"{span.count} from {span.start} to {span.end}",
             )
     if counted:
-        raise StoreDamaged(f"rows of queues {sorted(counted)} of topic {topic!r} came unasked")
+        raise StoreDamaged(
+            f"rows of queues {sorted(counted)} of topic {topic!r} were not requested"
+        )
 
 
 def holes(chunk: Iterable[Span], stretches: Iterable[Span]) -> list[Span]:
-    """What of a chunk is in none of the stretches."""
+    """The parts of a chunk that are in none of the stretches."""
     of_queue: dict[Queue, list[Span]] = {}
     for stretch in sorted(stretches, key=lambda one: one.start):
         of_queue.setdefault(stretch.queue, []).append(stretch)
@@ -85,10 +87,10 @@ def holes(chunk: Iterable[Span], stretches: Iterable[Span]) -> list[Span]:
 
 
 def doubtful(topic: str, missing: Iterable[Span], ranges: Iterable[QueueRange]) -> list[Span]:
-    """Those of the missing messages that the broker has not simply deleted from the front.
+    """The missing messages that the broker has not simply deleted from the front of a queue.
 
-    They lie inside their queue: where the source leaves out what it has found to be lost. What is
-    missing at the end is never gone, since the next messages will have these offsets.
+    They are inside their queue, where the source skips what it found lost. Messages missing at the
+    end are an error, since the next messages will get these offsets.
     """
     held = {(row.broker_name, row.queue_id): row for row in ranges}
     left = []
@@ -107,7 +109,7 @@ def doubtful(topic: str, missing: Iterable[Span], ranges: Iterable[QueueRange]) 
 
 
 def check_gone(topic: str, missing: Iterable[Span], stretches: Sequence[Span]) -> None:
-    """Refuse to take messages for lost that came when they were asked for once more."""
+    """Refuse to record messages as lost that a second read has found."""
     for hole in missing:
         if any(
             one.queue == hole.queue and one.start < hole.end and hole.start < one.end

@@ -1,13 +1,12 @@
-"""What an archive holds and how far it got, as plain data: no files, no Spark.
+"""The content and progress of an archive. Plain data: no files, no Spark.
 
     DIR/day=2026-11-16/part-000000000007-000.parquet     the rows, for any reader of Parquet
     DIR/_penstock/state-000000000007.json                this module's `State`, one file a commit
     DIR/_penstock/staging/...                            rows that no state names yet
 
-A state is committed by creating its file. It names the files that are to be moved into place and
-those to be deleted; both are done after the commit and done again, harmlessly, by whoever opens
-the archive next. So a run may die anywhere: before the commit nothing of it counts, after it
-everything does.
+A state is committed by creating its file. It names the files to move into place and those to
+delete; both are done after the commit, and repeated harmlessly when the archive is opened next. So
+a run may be killed at any point: before the commit nothing of it counts, after it everything does.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """An archive after so many commits."""
+    """An archive after ``version`` commits."""
 
     topic: str
     version: int = 0
     next_offsets: Mapping[Queue, int] = dataclasses.field(default_factory=dict)
     gaps: tuple[Span, ...] = ()
-    """What was gone before it could be archived, and allowed to be."""
+    """Messages that were gone before they could be archived."""
     files: tuple[DataFile, ...] = ()
     moves: tuple[tuple[str, str], ...] = ()
-    """Of the last commit: from where to where its files go."""
+    """The file moves of the last commit: from, to."""
     deletes: tuple[str, ...] = ()
-    """Of the last commit: files whose rows its new ones hold."""
+    """The files that the last commit replaced."""
 
     @property
     def rows(self) -> int:
@@ -98,7 +97,7 @@ class State:
 
 
 def state_name(version: int) -> str:
-    """Where a state is kept."""
+    """The path of a state's file."""
     return f"{PRIVATE}/state-{version:012d}.json"
 
 
@@ -126,7 +125,7 @@ def to_json(state: State) -> bytes:
 
 
 def from_json(data: bytes, where: str) -> State:
-    """A state from the bytes of its file; ``where`` is named when they mean nothing."""
+    """A state from the bytes of its file; ``where`` is for the error."""
     try:
         document = orjson.loads(data)
         if document["format"] != FORMAT:
@@ -160,7 +159,7 @@ def from_json(data: bytes, where: str) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read, and what can no longer be."""
+    """The messages to read, and those that are gone."""
 
     spans: tuple[Span, ...]
     gaps: tuple[Span, ...]
@@ -171,7 +170,7 @@ class Plan:
 
 
 def plan(state: State, ranges: Iterable[QueueRange], *, fail_on_data_loss: bool = True) -> Plan:
-    """What the archive still lacks of what the queues hold."""
+    """The messages of the queues that are not archived yet."""
     spans, gaps = [], []
     for held in sorted(ranges, key=lambda r: (r.broker_name, r.queue_id)):
         queue = held.broker_name, held.queue_id
@@ -184,16 +183,16 @@ def plan(state: State, ranges: Iterable[QueueRange], *, fail_on_data_loss: bool 
                     f"the archive holds {where} up to offset {reached}, the queue ends at "
                     f"{held.max_offset}",
                     expected="the topic this archive was made from",
-                    hint="the topic was deleted and made again: archive it to a new directory",
+                    hint="the topic was deleted and created again: archive it to a new directory",
                 )
             if reached < held.min_offset:
                 if fail_on_data_loss:
                     raise NotFound(
                         f"{held.min_offset - reached} messages from offset {reached} of {where} "
-                        f"are gone before they were archived",
+                        f"were deleted before they were archived",
                         expected="every message since the last run",
                         hint="run again with fail_on_data_loss=False (--allow-gaps) to record the "
-                        "gap and go on, and archive more often than the broker deletes",
+                        "gap and continue, and archive more often than the broker deletes",
                     )
                 gaps.append(Span(*queue, reached, held.min_offset))
             start = max(reached, held.min_offset)
@@ -205,10 +204,10 @@ def plan(state: State, ranges: Iterable[QueueRange], *, fail_on_data_loss: bool 
 def compactions(
     files: Iterable[DataFile], *, target_bytes: int, newest_after: int
 ) -> list[tuple[DataFile, ...]]:
-    """Which files of a day are worth being written as one.
+    """The groups of files to merge, by day.
 
-    A day that is over is left with as few files as its size allows. The newest day still grows:
-    it waits until ``newest_after`` small files are there, so that no row is written every run.
+    A past day gets as few files as its size allows. The newest day still grows: it waits until
+    it has ``newest_after`` small files, so that its rows are not rewritten in every run.
     """
     days: dict[str, list[DataFile]] = {}
     for file in files:

@@ -1,4 +1,4 @@
-"""The numbers a report shows, gathered by whoever has them and drawn by whoever can."""
+"""The numbers of a report: filled by `gathering`, drawn by `page` and `figures`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TopicFigures:
     bytes: int
     p50_ms: float | None
     p99_ms: float | None
-    """Between being born and being stored; None without messages."""
+    """From birth to the store; None without messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class GroupFigures:
     retries: int
     dead: int
     behind_ms: int | None
-    """Age of the oldest message it has not consumed; None when it is not behind, or not known."""
+    """Age of the oldest unconsumed message; None if there is none, or it is not known."""
     p50_ms: float | None = None
     p99_ms: float | None = None
-    """From birth to commit; None when nobody watched."""
+    """From birth to commit; None if the group was not watched."""
     p95_ms: float | None = None
     redriven: int = 0
-    """Dead letters that it was given again."""
+    """Dead letters that were redriven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ReasonCount:
 
 
 class Sample(NamedTuple):
-    """Where a group stood in one queue at a moment."""
+    """The committed offset of a group in one queue at a moment."""
 
     at_ms: int
     group: str
@@ -74,7 +74,7 @@ class Sample(NamedTuple):
     committed: int
     lag: int
     before_ms: int
-    """When it was looked at before; what it consumed since then it consumed in between."""
+    """The time of the sample before; the messages in between were consumed since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +92,15 @@ class ReportData:
     throughput: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     """By topic: messages in each bucket."""
     lag: Mapping[str, Sequence[Point]] = field(default_factory=dict)
-    """By group: messages behind, while somebody watched."""
+    """By group: lag, while the group was watched."""
     store_latency: Sequence[Spread] = ()
     """From birth to the store, all topics."""
     end_to_end: Sequence[Spread] = ()
-    """From birth to the commit of the group, all groups; empty when nobody watched."""
+    """From birth to the group's commit, all groups; empty if no group was watched."""
     retries: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     """By group: deliveries from its retry topic in each bucket."""
     attempts: Mapping[int, int] = field(default_factory=dict)
-    """How many of those deliveries were a message's first retry, second, ..."""
+    """The number of those deliveries that were a message's first retry, second, ..."""
     dead_letters: Sequence[ReasonCount] = ()
     notes: Sequence[str] = ()
 

@@ -1,7 +1,7 @@
 """The plots of a report: numbers in, SVG text out.
 
 matplotlib draws in placeholder colours, which are then replaced by CSS variables. So one drawing
-follows the page into light and dark, and its text uses the page's font.
+serves light and dark pages, and its text uses the page's font.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SERIES = 8
-"""Colours for series; more series than this are added up as "others"."""
+"""The number of colours; further series are summed as "others"."""
 
 _INK, _FAINT, _GRID, _PAPER = "#010101", "#010102", "#010103", "#010104"
 _COLOURS = tuple(f"#0102{number:02x}" for number in range(1, SERIES + 1))
@@ -36,7 +36,7 @@ _LABEL_CHARACTERS = 40
 _BARS = 10
 _SHORTEST_AXIS_MS = 1.0
 _DOTS_BELOW = 3
-"""A line needs two ends; fewer points are drawn as dots as well."""
+"""Series with fewer points are drawn with dots, since a line needs two ends."""
 _WIDE, _HALF = (11.6, 3.3), (5.6, 2.9)
 _DAY_MS = 86_400_000
 _TICKS = 8
@@ -48,10 +48,10 @@ _TICK_STEPS_MS = (
 )
 
 Window = tuple[int, int]
-"""From when to when a report is, in epoch ms."""
+"""Begin and end of a report, in epoch ms."""
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # what failed says "$" as it likes
+    "text.parse_math": False,  # reasons of failures may contain "$"
     "font.family": "sans-serif",
     "font.size": 10,
     "text.color": _INK,
@@ -71,7 +71,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def throughput(series: Mapping[str, Sequence[Point]], bucket_ms: int, window: Window) -> str:
-    """Messages a second by topic, one upon the other."""
+    """Messages a second by topic, stacked."""
     kept = _foremost(series)
     moments = sorted({point.at_ms for points in kept.values() for point in points})
     rates = []
@@ -81,7 +81,7 @@ def throughput(series: Mapping[str, Sequence[Point]], bucket_ms: int, window: Wi
     with _Drawing("throughput", _WIDE) as drawing:
         if moments:
             drawing.axes.stackplot(
-                # A bucket is a step, and the last step needs an end.
+                # A bucket is a step, so the last one needs an end.
                 _days([*moments, moments[-1] + bucket_ms]),
                 *[[*values, values[-1]] for values in rates],
                 labels=_labels(kept),
@@ -94,7 +94,7 @@ def throughput(series: Mapping[str, Sequence[Point]], bucket_ms: int, window: Wi
 
 
 def lag(series: Mapping[str, Sequence[Point]], window: Window) -> str:
-    """Messages behind by group, over the time somebody watched."""
+    """Lag by group, while the groups were watched."""
     kept = _foremost(series)
     with _Drawing("lag") as drawing:
         for label, points, colour in zip(_labels(kept), kept.values(), _COLOURS, strict=False):
@@ -110,7 +110,7 @@ def lag(series: Mapping[str, Sequence[Point]], window: Window) -> str:
 
 
 def lag_now(groups: Mapping[str, int]) -> str:
-    """Messages behind by group, at one moment."""
+    """Lag by group, at one moment."""
     largest = sorted(groups.items(), key=lambda item: (-item[1], item[0]))[:_BARS]
     return _bars("lag-now", dict(largest), _COLOURS[0])
 
@@ -138,18 +138,18 @@ def latency(series: Sequence[Spread], name: str, window: Window) -> str:
                 color=colour,
                 linewidth=1.8,
                 marker=marker,
-                # A dot at zero, or at the window's edge, would be half a dot.
+                # Clipping would cut off half of a dot at zero or at the window's edge.
                 clip_on=marker is None,
             )
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:,g}"))
-        # Messages carry milliseconds: less is not known, so the axis shows one at least.
+        # Timestamps are in milliseconds, so the axis shows at least one.
         axes.set_ylim(top=max(axes.get_ylim()[1], _SHORTEST_AXIS_MS))
         axes.set_ylabel(unit)
         return drawing.over_time(window)
 
 
 def retries(series: Mapping[str, Sequence[Point]], bucket_ms: int, window: Window) -> str:
-    """Deliveries from retry topics by group, one upon the other."""
+    """Deliveries from retry topics by group, stacked."""
     kept = _foremost(series)
     below: dict[int, float] = {}
     with _Drawing("retries") as drawing:
@@ -190,7 +190,7 @@ def _bars(name: str, values: Mapping[str, int], colour: str) -> str:
         drawn = axes.barh(places, list(values.values()), height=0.6, color=colour, linewidth=0)
         axes.set_yticks(places, _labels(values), color=_INK)
         axes.bar_label(drawn, labels=[f"{count:,}" for count in values.values()], padding=5)
-        # The first on top, and a single one no thicker than one of many.
+        # The first on top, and a single bar no thicker than one of many.
         axes.set_ylim(max(2, len(values)) - 0.5, -0.5)
         axes.grid(visible=False, axis="both")
         axes.spines["bottom"].set_visible(False)
@@ -203,7 +203,7 @@ def _bars(name: str, values: Mapping[str, int], colour: str) -> str:
 
 
 class _Drawing:
-    """One picture in the making; inside a ``with`` block, `_SETTINGS` hold."""
+    """One drawing; inside its ``with`` block, `_SETTINGS` apply."""
 
     def __init__(self, name: str, inches: tuple[float, float] = _HALF) -> None:
         matplotlib = require_matplotlib()
@@ -226,7 +226,7 @@ class _Drawing:
         self._settings.__exit__(None, None, None)
 
     def over_time(self, window: Window) -> str:
-        """Finish a picture whose horizontal axis is the time of the report."""
+        """Finish a drawing whose horizontal axis is the time of the report."""
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         axes = self.axes
@@ -236,7 +236,7 @@ class _Drawing:
         top = axes.get_ylim()[1]
         axes.set_ylim(0, top if top > 0 else 1)
         if not isinstance(axes.yaxis.get_major_formatter(), FuncFormatter):
-            # Counts: there is no half a message.
+            # Counts are whole numbers.
             axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         handles, labels = axes.get_legend_handles_labels()
@@ -254,20 +254,20 @@ class _Drawing:
         return self.svg()
 
     def svg(self) -> str:
-        """The picture as a part of a page."""
+        """The drawing as a part of a page."""
         out = io.StringIO()
         self.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
         return inline(out.getvalue(), self.name)
 
 
 def inline(svg: str, name: str) -> str:
-    """An SVG file as a part of a page: no prologue, ids of its own, colours of the page."""
+    """An SVG file as a part of a page: no prologue, unique ids, colours of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     svg = re.sub(r'href="#', f'href="#{name}-', svg)
-    # The page decides the size; the picture keeps its proportions.
+    # The page sets the size; the drawing keeps its proportions.
     svg = re.sub(r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg)
     svg = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", svg)
     for placeholder, variable in _VARIABLES.items():
@@ -290,12 +290,12 @@ def _foremost(series: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point
 
 
 def _days(moments: Sequence[int]) -> list[float]:
-    """Days since the epoch, which is how matplotlib counts time."""
+    """Days since the epoch, the unit of time in matplotlib."""
     return [moment / _DAY_MS for moment in moments]
 
 
 def ticks(from_ms: int, to_ms: int) -> tuple[list[int], list[str]]:
-    """Moments to be named on an axis of time, and their names in UTC."""
+    """The ticks of a time axis, and their labels in UTC."""
     length = to_ms - from_ms
     step = next((step for step in _TICK_STEPS_MS if length / step <= _TICKS), length)
     moments = range(-(-from_ms // step) * step, to_ms + 1, step)
@@ -326,7 +326,7 @@ def _labels(names: Iterable[str]) -> list[str]:
 def _short(text: str) -> str:
     one_line = " ".join(text.split()) or "-"
     if one_line.startswith("_"):
-        # matplotlib leaves such names out of a legend; an invisible space keeps them.
+        # matplotlib omits such names from a legend; an invisible space in front keeps them.
         one_line = "\u200b" + one_line
     if len(one_line) <= _LABEL_CHARACTERS:
         return one_line

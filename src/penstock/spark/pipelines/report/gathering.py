@@ -1,4 +1,4 @@
-"""From a cluster to the numbers of a report: what is stored is counted by Spark, the rest asked."""
+"""Gathers the numbers of a report: Spark counts stored messages, brokers are asked for the rest."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _STEPS_MS = (
 )
 _REASON_CHARACTERS = 200
 _QUEUES_LOOKED_AT = 64
-"""Of a group that is behind: how many queues are asked for their oldest waiting message."""
+"""The maximum number of queues of a group that are asked for their oldest unconsumed message."""
 _PERCENTILES = (0.5, 0.95, 0.99)
 
 
 class Window(NamedTuple):
-    """The time a report is about, cut into buckets."""
+    """The time range of a report, divided into buckets."""
 
     from_ms: int
     to_ms: int
@@ -48,7 +48,7 @@ class Window(NamedTuple):
 
     @classmethod
     def of(cls, from_ms: int, to_ms: int) -> Window:
-        """Buckets of a length that people count in, about `BUCKETS` of them."""
+        """About `BUCKETS` buckets, of a round length."""
         wanted = (to_ms - from_ms) / BUCKETS
         step = next((step for step in _STEPS_MS if step >= wanted), None)
         if step is None:
@@ -56,13 +56,13 @@ class Window(NamedTuple):
         return cls(from_ms, to_ms, step)
 
     def filled(self, points: Mapping[int, float]) -> list[Point]:
-        """A value for every bucket: where nothing happened, nothing is a value."""
+        """A value for every bucket, 0 for an empty one."""
         first = self.from_ms // self.bucket_ms * self.bucket_ms
         return [Point(at, points.get(at, 0.0)) for at in range(first, self.to_ms, self.bucket_ms)]
 
 
 class Stored(NamedTuple):
-    """What the topics tell."""
+    """The figures from topics."""
 
     topics: tuple[TopicFigures, ...]
     throughput: dict[str, list[Point]]
@@ -73,7 +73,7 @@ class Stored(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """What the groups' retry and dead-letter topics tell."""
+    """The figures from the groups' retry and dead-letter topics."""
 
     retries: dict[str, list[Point]]
     retried: dict[str, int]
@@ -87,7 +87,7 @@ class Failed(NamedTuple):
 
 
 def spans_of(admin: Admin, topics: Sequence[str], window: Window) -> dict[str, list[Span]]:
-    """What each topic holds of the window; topics without any are left out."""
+    """The messages of each topic in the window; topics without any are left out."""
     found = {topic: topic_spans(admin, topic, window.from_ms, window.to_ms) for topic in topics}
     return {topic: spans for topic, spans in found.items() if spans}
 
@@ -100,7 +100,7 @@ def stored(
     window: Window,
     samples: Sequence[Sample],
 ) -> Stored:
-    """Count what was stored, and how long it took."""
+    """Count stored messages, and the time from birth to store."""
     from pyspark.sql import functions as F
 
     empty = tuple(TopicFigures(topic, 0, 0, None, None) for topic in topics)
@@ -152,7 +152,7 @@ def _topic_figures(topic: str, row: Row | None) -> TopicFigures:
 def _end_to_end(
     spark: SparkSession, facts: DataFrame, window: Window, samples: Sequence[Sample]
 ) -> tuple[tuple[Spread, ...], dict[str, Spread]]:
-    """From birth to commit: each message meets the look at its group that found it consumed."""
+    """From birth to commit: each message is joined with the sample that found it consumed."""
     from pyspark.sql import functions as F
 
     looks = consumed(samples)
@@ -222,19 +222,20 @@ def failed(
     columns = "topic,properties,store_timestamp,reconsume_times"
     rows = _within(read_topics(spark, access, spans, columns=columns), window)
     is_dead = F.col("topic").startswith(DLQ_PREFIX)
-    # A copy that was redriven lies in the retry topic too, but was never tried.
+    # A redriven copy is in the retry topic, too, but was not retried yet.
     is_retry = ~is_dead & (F.col("reconsume_times") > 0)
     is_redriven = ~is_dead & ~is_retry & F.col("properties")[Redrive.FROM].isNotNull()
     kind = F.coalesce("reason_type", F.lit(""))
-    told = F.coalesce("reason", F.lit(""))
-    said = F.when(kind == "", told).when(told == "", kind).otherwise(F.concat_ws(": ", kind, told))
+    text = F.coalesce("reason", F.lit(""))
+    reason = F.when(kind == "", text).when(text == "", kind)
+    reason = reason.otherwise(F.concat_ws(": ", kind, text))
     counted = (
         with_reasons(rows.where(is_dead | is_retry | is_redriven), "")
         .groupBy(
             "topic",
             F.when(is_retry, _bucket("store_timestamp", window)).alias("bucket"),
             F.when(is_retry, F.col("reconsume_times")).alias("attempt"),
-            F.when(is_dead, F.substring(said, 1, _REASON_CHARACTERS)).alias("reason"),
+            F.when(is_dead, F.substring(reason, 1, _REASON_CHARACTERS)).alias("reason"),
         )
         .count()
         .collect()
@@ -257,8 +258,8 @@ def failed(
         line[row["bucket"]] = line.get(row["bucket"], 0.0) + count
         attempts[row["attempt"]] = attempts.get(row["attempt"], 0) + count
     dead: dict[str, int] = {}
-    for reason in reasons:
-        dead[reason.group] = dead.get(reason.group, 0) + reason.count
+    for one in reasons:
+        dead[one.group] = dead.get(one.group, 0) + one.count
     return Failed(
         {group: window.filled(line) for group, line in retries.items()},
         {group: int(sum(line.values())) for group, line in retries.items()},
@@ -270,16 +271,16 @@ def failed(
 
 
 def failure_topics(groups: Sequence[str], known: Iterable[str]) -> list[str]:
-    """The retry and dead-letter topics of groups that there are."""
+    """The existing retry and dead-letter topics of groups."""
     there = set(known)
     wanted = [topic(group) for group in groups for topic in (retry_topic, dead_letter_topic)]
     return [topic for topic in wanted if topic in there]
 
 
 def group_figures(
-    admin: Admin, groups: Sequence[str], of_group: Mapping[str, Spread], told: Failed
+    admin: Admin, groups: Sequence[str], of_group: Mapping[str, Spread], failures: Failed
 ) -> tuple[GroupFigures, ...]:
-    """Where each group stands right now; one that is deleted meanwhile is left out."""
+    """The current figures of each group; one that is deleted meanwhile is left out."""
     figures = []
     for group in groups:
         try:
@@ -293,20 +294,20 @@ def group_figures(
                 group,
                 sum(queue.lag for queue in queues),
                 members,
-                told.retried.get(group, 0),
-                told.dead.get(group, 0),
+                failures.retried.get(group, 0),
+                failures.dead.get(group, 0),
                 _behind_ms(admin, queues),
                 None if took is None else took.p50,
                 None if took is None else took.p99,
                 None if took is None else took.p95,
-                told.redriven.get(group, 0),
+                failures.redriven.get(group, 0),
             )
         )
     return tuple(figures)
 
 
 def _behind_ms(admin: Admin, queues: Sequence[QueueLag]) -> int | None:
-    """How long the message waits that has waited longest."""
+    """The age of the oldest unconsumed message."""
     oldest = None
     behind = sorted((queue for queue in queues if queue.lag), key=lambda queue: -queue.lag)
     for row in behind[:_QUEUES_LOOKED_AT]:

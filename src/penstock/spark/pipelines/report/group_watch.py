@@ -1,4 +1,4 @@
-"""Watching groups: where they stood, again and again, which no broker remembers."""
+"""Samples the committed offsets of groups over time, which no broker stores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _JOIN_SECONDS = 10.0
 
 
 class GroupWatch:
-    """Notes where consumer groups stand, in a thread of its own, while a ``with`` block runs.
+    """Samples the offsets of consumer groups, in its own thread, while a ``with`` block runs.
 
         with GroupWatch(namesrv=namesrv) as watch:
             ...
         report(spark, "report.html", samples=watch.samples)
 
-    Without ``groups`` all are watched, those included that come later. ``interval`` is in seconds;
-    latencies are known to about that much.
+    Without ``groups`` all are watched, also those created later. ``interval`` is in seconds, and is
+    the precision of latencies.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GroupWatch:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """What was noted so far, oldest first."""
+        """The samples so far, oldest first."""
         return tuple(self._samples)
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class GroupWatch:
         with Admin(**self._access.as_keywords()) as admin:
             while True:
                 began = time.monotonic()
-                # A cluster that is away for a while leaves a hole, not an end.
+                # While the cluster cannot be reached, there are no samples.
                 with contextlib.suppress(PenstockError):
                     self.look(admin)
                 rest = self._interval - (time.monotonic() - began)
@@ -85,7 +85,7 @@ class GroupWatch:
                 self.look(admin)
 
     def look(self, admin: Admin) -> None:
-        """Note where every group stands now; queues in which nothing changed are left out."""
+        """Sample every group; queues without a change are left out."""
         for group in admin.groups() if self._groups is None else self._groups:
             with contextlib.suppress(PenstockError):
                 rows = admin.group_lag(group)
@@ -102,11 +102,11 @@ class GroupWatch:
             del self._samples[: MAX_SAMPLES // 2]
 
 
-# -------------------------------------------------------------------------- what samples tell, pure
+# ------------------------------------------------------------------ computed from samples; pure
 
 
 class Consumed(NamedTuple):
-    """Messages of a queue that a group committed between two looks."""
+    """Messages of a queue that a group committed between two samples."""
 
     group: str
     topic: str
@@ -119,7 +119,7 @@ class Consumed(NamedTuple):
 
 
 def consumed(samples: Iterable[Sample]) -> list[Consumed]:
-    """Which messages groups consumed, and between which looks."""
+    """The messages that groups consumed, and between which samples."""
     last: dict[tuple[str, str, str, int], int] = {}
     found = []
     for sample in samples:
@@ -134,7 +134,7 @@ def consumed(samples: Iterable[Sample]) -> list[Consumed]:
 
 
 def lag_series(samples: Sequence[Sample], points: int = 240) -> dict[str, list[Point]]:
-    """Each group's lag in all its queues over time; at most ``points`` moments a group."""
+    """Each group's lag in all its queues over time, with at most ``points`` values a group."""
     sums: dict[str, int] = {}
     queues: dict[tuple[str, str, str, int], int] = {}
     series: dict[str, list[Point]] = {}
@@ -151,7 +151,7 @@ def lag_series(samples: Sequence[Sample], points: int = 240) -> dict[str, list[P
 
 
 def _thinned(line: list[Point], end: int, points: int) -> list[Point]:
-    """Values at even moments up to ``end``: what was last seen holds until the next change."""
+    """Values at regular moments up to ``end``; a value holds until the next change."""
     start = line[0].at_ms
     if end <= start:
         return line

@@ -81,10 +81,9 @@ def _header(data: ReportData) -> str:
 
 
 def _typical_latency(data: ReportData) -> tuple[float | None, str]:
-    """The latency for the headline, and what it is.
+    """The latency for the headline, and its description.
 
-    One group that starts late waits long for everything before: it is named, and is not the
-    headline of all.
+    It is the median group's: one group that started late has a high latency, and is only named.
     """
     by_group = sorted(
         (group.p95_ms, group.group) for group in data.groups if group.p95_ms is not None
@@ -136,8 +135,8 @@ def _latency(data: ReportData) -> str:
         )
     return _section(
         "Latency",
-        "From the birth of a message at its producer until it was stored. Nobody watched the "
-        "groups, so the time until they consumed it is not known.",
+        "From the birth of a message at its producer until it was stored. The groups were not "
+        "watched, so the time until they consumed it is not known.",
         figures.latency(data.store_latency, "store-latency", _window(data))
         if data.store_latency
         else "",
@@ -229,7 +228,7 @@ def _footer(data: ReportData) -> str:
 
 
 def _window(data: ReportData) -> figures.Window:
-    """What every axis of time shows: whole buckets, so that the first is not cut."""
+    """The range of every time axis: whole buckets, so that the first is not cut."""
     return data.from_ms // data.bucket_ms * data.bucket_ms, data.to_ms
 
 
@@ -274,7 +273,7 @@ def _compact(value: float) -> str:
 
 
 def _duration(milliseconds: float) -> str:
-    """A length of time with a unit that suits it, two units above a minute."""
+    """A duration with a suitable unit, two units above a minute."""
     seconds = milliseconds / 1000
     if milliseconds < 1000:
         return f"{milliseconds:.3g} ms"
@@ -288,7 +287,7 @@ def _duration(milliseconds: float) -> str:
         if seconds < size * (24 if unit == "h" else 60) or unit == "d":
             whole, rest = divmod(round(seconds), size)
             return f"{whole} {unit} {rest // part} {smaller}" if rest // part else f"{whole} {unit}"
-    raise AssertionError("days have no end")
+    raise AssertionError("days have no upper limit")
 
 
 def _bytes(size: int) -> str:

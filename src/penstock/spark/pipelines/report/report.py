@@ -1,4 +1,4 @@
-"""``report``: how a cluster has been doing, as one HTML page."""
+"""``report``: the recent activity of a cluster as one HTML page."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def report(
     """Write one HTML page to the file ``output`` and return the numbers on it.
 
     It shows throughput, lag, latency, retries and dead letters by reason, for all ``topics`` and
-    ``groups`` or for those named, from ``start`` to ``end`` (else the last hour, as far as anything
-    happened). What is stored tells all of this but the past of the groups: how their lag went and
-    how long messages took to be consumed is known only if somebody watched. ``watch`` does so for
-    a while before the page is made; ``samples`` are those of a `GroupWatch` that ran meanwhile.
+    ``groups`` or for those named, from ``start`` to ``end`` (by default the last hour, from its
+    first message on). Most of it comes from stored messages. The history of lag and of consume
+    latency is not stored, so it is shown only for groups that were watched: ``watch`` does that for
+    a while before the page is made; ``samples`` are those of a `GroupWatch` that ran before.
     """
-    # Before the file is made: a page that cannot be drawn leaves no empty one behind.
+    # Checked before the file is created, so that no empty page is left.
     require_matplotlib()
     target = _writable(output)
     access = ClusterAccess.of(namesrv, **keywords)
@@ -93,7 +93,7 @@ def gather(
 ) -> ReportData:
     """The numbers of a report."""
     now = time.time_ns() // 1_000_000
-    # The end is left out, and what was stored this very moment belongs to it.
+    # The end is exclusive, and what is stored at this moment belongs to the report.
     to_ms = now + 1 if end_ms is None else end_ms
     from_ms = to_ms - DEFAULT_WINDOW_MS if start_ms is None else start_ms
     if from_ms >= to_ms:
@@ -120,13 +120,13 @@ def gather(
             [sample for sample in samples if sample.group in chosen_groups],
         )
         progress("counting failures", 2, _STEPS)
-        told = gathering.failed(
+        failures = gathering.failed(
             spark,
             access,
             {topic: spans[topic] for topic in failing if topic in spans},
             window,
         )
-        figures = gathering.group_figures(admin, chosen_groups, stored.of_group, told)
+        figures = gathering.group_figures(admin, chosen_groups, stored.of_group, failures)
     if stored.end_to_end:
         notes.append(
             "End-to-end latency is as exact as the groups were watched: between two looks, "
@@ -150,9 +150,9 @@ def gather(
         lag=lag_series(inside),
         store_latency=stored.store_latency,
         end_to_end=stored.end_to_end,
-        retries=told.retries,
-        attempts=told.attempts,
-        dead_letters=told.reasons,
+        retries=failures.retries,
+        attempts=failures.attempts,
+        dead_letters=failures.reasons,
         notes=notes,
     )
 
@@ -160,7 +160,7 @@ def gather(
 def _chosen_groups(admin: Admin, groups: Iterable[str] | None) -> list[str]:
     if groups is not None:
         return sorted(set(groups))
-    # Jobs without a group pull under this name, also the one that counts; it consumes nothing.
+    # Jobs without a group pull under this name, also this report; it consumes nothing.
     return [group for group in admin.groups() if group != DEFAULT_GROUP]
 
 
@@ -179,7 +179,7 @@ def _chosen_topics(admin: Admin, topics: Iterable[str] | None, known: Sequence[s
 
 
 def _first_ms(admin: Admin, spans: dict[str, list[Span]], from_ms: int) -> int:
-    """When the first message of the window was stored, so that no page begins with emptiness."""
+    """The store time of the first message in the window, so that no page begins empty."""
     found = [
         messages[0].store_timestamp
         for topic, queues in spans.items()
@@ -196,7 +196,7 @@ def _first_ms(admin: Admin, spans: dict[str, list[Span]], from_ms: int) -> int:
 def _watched(
     access: ClusterAccess, groups: Iterable[str] | None, duration: float, progress: Progress
 ) -> tuple[Sample, ...]:
-    """Stand by and look for a while."""
+    """Watch groups for a while."""
     whole = max(1, round(duration))
     with GroupWatch(groups, **access.as_keywords()) as watch:
         began = time.monotonic()
@@ -208,7 +208,7 @@ def _watched(
 
 
 def _writable(output: str | os.PathLike[str]) -> Path:
-    """The file to write, known to be writable before hours of work."""
+    """The file to write; checked before hours of work."""
     path = Path(output)
     try:
         with path.open("a", encoding="utf-8"):

@@ -1,4 +1,4 @@
-"""How a report looks. Colours are variables, so the plots follow the page into the dark."""
+"""The style sheet of a report. Colours are variables, so that plots have dark ones, too."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ footer { margin-top: 1.4rem; }
 @media (max-width: 68rem) { header dl { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
 @media (max-width: 52rem) { main { grid-template-columns: minmax(0, 1fr); }
   body { padding-top: 1.2rem; } }
-/* A plot as wide as a phone has letters that nobody reads: its section is scrolled instead. */
+/* On a phone a plot would be too small to read: its section scrolls instead. */
 @media (max-width: 36rem) { header dl { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   section { overflow-x: auto; } section svg { min-width: 30rem; }
   section.wide svg { min-width: 46rem; } }
