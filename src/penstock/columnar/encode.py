@@ -1,13 +1,12 @@
 """Encodes rows as the messages of batch sends, a column at a time. Pure.
 
-`model.record_layout` draws the item of one message, which `protocol.records.batches` makes one by
-one. Here the same bytes are made for all rows of an Arrow batch at once: heads by numpy, the
-variable parts by Arrow's element-wise join, so that no Python runs for a single row. What comes out
-is one binary array, and because its values lie side by side, any run of rows is a finished request
-body.
+`model.record_layout` draws the item of one message, which `protocol.records.batches` encodes singly.
+Here the same bytes are made for all rows of an Arrow batch at once: headers by numpy, the variable
+parts by Arrow's element-wise join, so that no Python code runs for a single row. The result is one
+binary array, and because its values are contiguous, any range of rows is a complete request body.
 
-Every message also says which row of which task it is (`Origin`). A task or micro-batch that runs
-again sends the same rows under the same names, by which `deduplicate` knows them.
+Every message also names its task and row (`Origin`). A task or micro-batch that runs again sends
+the same rows with the same names, by which `deduplicate` recognises them.
 """
 
 from __future__ import annotations
