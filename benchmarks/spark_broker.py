@@ -3,7 +3,7 @@
 A broker serves a topic of two queues with 200-byte bodies. The scan writes offset, time and body to
 ``noop``, beside a scan of the same rows from the store directory without a broker. The stream reads
 a million messages a batch until it has caught up. The idle stream gets one message at a time; what
-is told is the time of its micro-batch, without the wait for the message.
+is reported is the time of its micro-batch, without the wait for the message.
 
     python -m benchmarks.spark_broker [--full | --tiny]
 """

@@ -175,9 +175,9 @@ class Cluster:
         self._process.kill()
 
 
-def soak(plan: Plan, directory: Path, tell: Callable[[str], None] | None = None) -> Fates:
+def soak(plan: Plan, directory: Path, report: Callable[[str], None] | None = None) -> Fates:
     """Run everything and account for every message."""
-    tell = tell or (lambda text: None)
+    report = report or (lambda text: None)
     cluster = Cluster(directory)
     spark = ChildProcess(
         [
@@ -191,8 +191,8 @@ def soak(plan: Plan, directory: Path, tell: Callable[[str], None] | None = None)
             for topic in (IN, OUT):
                 admin.create_topic(topic, queues=QUEUES)
         spark.start().wait_for_line("^running$", START_SECONDS)
-        _produce(plan, cluster, spark, directory, tell)
-        return _settled(plan, cluster.namesrv, directory, spark, tell)
+        _produce(plan, cluster, spark, directory, report)
+        return _settled(plan, cluster.namesrv, directory, spark, report)
     finally:
         if spark.is_running:
             spark.kill()
@@ -204,7 +204,7 @@ def _produce(
     cluster: Cluster,
     spark: ChildProcess,
     directory: Path,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Send the messages in bursts, with the kills in between."""
     bursts = [
@@ -219,12 +219,12 @@ def _produce(
             for _ in range(broker_blows[place]):
                 # New queries that find no cluster fail by design; running ones wait for it.
                 _until(lambda: _has_begun(directory), spark, "a query does not begin")
-                tell(f"kills the broker after message {burst[-1]}")
+                report(f"kills the broker after message {burst[-1]}")
                 cluster.kill()
             for _ in range(blows[place]):
                 # Only after it made progress since its last start; otherwise nothing is tested.
                 _until_called(directory, spark)
-                tell(f"kills Spark after message {burst[-1]}")
+                report(f"kills Spark after message {burst[-1]}")
                 spark.kill()
                 spark.start().wait_for_line("^running$", START_SECONDS)
 
@@ -245,7 +245,7 @@ def _send(producer: Producer, burst: range) -> None:
 
 
 def _settled(
-    plan: Plan, namesrv: str, directory: Path, spark: ChildProcess, tell: Callable[[str], None]
+    plan: Plan, namesrv: str, directory: Path, spark: ChildProcess, report: Callable[[str], None]
 ) -> Fates:
     """The accounts, when nothing is missing or the time is up."""
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -257,9 +257,9 @@ def _settled(
             best, deadline = missing, time.monotonic() + PATIENCE_SECONDS
         if not missing or time.monotonic() > deadline or not spark.is_running:
             if not spark.is_running:
-                tell(f"Spark ended by itself\n{spark.output[-4000:]}")
+                report(f"Spark ended by itself\n{spark.output[-4000:]}")
             return found
-        tell(f"{missing} messages are on their way")
+        report(f"{missing} messages are on their way")
         time.sleep(4 * POLL_SECONDS)
 
 

@@ -225,7 +225,7 @@ def test_a_row_that_cannot_be_a_message_is_named(row: dict[str, object], words: 
 
 
 def test_more_bytes_than_arrow_can_join_are_encoded_in_halves() -> None:
-    # Zeros that nobody looks at take no memory.
+    # Zeros that are never read take no memory.
     ends = pa.py_buffer(np.arange(0, 301 << 20, 3 << 20, dtype=np.int32))
     bodies = pa.Array.from_buffers(pa.binary(), 100, [None, ends, pa.py_buffer(bytes(300 << 20))])
     parts = list(halves(pa.RecordBatch.from_pydict({"body": bodies})))

@@ -57,7 +57,7 @@ def unpacked(tmp_path: Path) -> Callable[[str], tuple[Path, list[dict[str, Any]]
 
     def unpack(version: str) -> tuple[Path, list[dict[str, Any]]]:
         with tarfile.open(VECTORS / f"store-{version}.tar.gz") as archive:
-            # The timer wheel is 38 MB that nobody reads.
+            # The timer wheel is 38 MB and not needed.
             members = [member for member in archive if not member.name.endswith("timerwheel")]
             archive.extractall(tmp_path / version, members, **SAFE_EXTRACTION)
         with gzip.open(VECTORS / f"store-{version}.manifest.jsonl.gz", "rt") as lines:

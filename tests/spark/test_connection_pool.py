@@ -1,4 +1,4 @@
-"""Connections of worker processes, against real servers and against strange ones."""
+"""Connections of worker processes, with real servers and with misbehaving ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_requests_under_way_together_get_their_own_answers() -> None:
         for request in requests(connection):
             seen.append(request)
             if len(seen) == 3:
-                # A request of the server's own, as brokers send them, is nobody's answer.
+                # Brokers also send requests; those are no answers.
                 connection.sendall(encode_command(Command(40, 1)))
                 for one in reversed(seen):
                     answer = Command(0, one.request_id, RESPONSE, one.ext, b"body")
@@ -135,7 +135,7 @@ def test_a_server_that_goes_away_is_left_for_a_new_connection() -> None:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_a_strange_answer_is_an_error_and_costs_no_memory(garbage: bytes) -> None:
+def test_an_invalid_answer_is_an_error_and_costs_no_memory(garbage: bytes) -> None:
     def talk(connection: socket.socket) -> None:
         connection.recv(1000)
         connection.sendall(garbage)
@@ -147,7 +147,7 @@ def test_a_strange_answer_is_an_error_and_costs_no_memory(garbage: bytes) -> Non
             assert at in str(refused.value)
 
 
-def test_silence_and_absence_are_told_apart_and_name_the_address() -> None:
+def test_silence_and_absence_are_distinguished_and_name_the_address() -> None:
     with server(lambda connection: list(requests(connection)).clear()) as at:
         connection = Connection(at, PLAIN)
         with pytest.raises(RequestTimeout, match=at):

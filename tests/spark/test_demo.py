@@ -25,9 +25,9 @@ def test_the_demo_accounts_for_every_order_and_writes_its_report(tmp_path: Path)
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told.pop("seconds") > 0
-    assert told == {
+    result = json.loads(done.stdout)
+    assert result.pop("seconds") > 0
+    assert result == {
         "orders": 100,
         "sent": 100,
         "billed": 98,

@@ -1,4 +1,4 @@
-"""Spark's rows: its jars are fetched, a process measures, what it tells is collected."""
+"""Spark's rows: fetches its jars, starts a process that measures, and collects its results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run_spark(plan: SparkPlan) -> dict[str, Any]:
 
 
 def collected(plan: SparkPlan, jars: list[str]) -> tuple[SparkRows, Failures]:
-    """What the worker tells, with Kafka if there are jars."""
+    """The results of the worker, with Kafka if there are jars."""
     rows: SparkRows = {}
     failures: Failures = []
     log = BUILD / "logs" / "spark.log"
@@ -81,13 +81,13 @@ def collected(plan: SparkPlan, jars: list[str]) -> tuple[SparkRows, Failures]:
         for line in worker.stdout:
             if not line.startswith("{"):
                 continue  # other libraries talk, too
-            told = json.loads(line)
-            done = done or "done" in told
+            result = json.loads(line)
+            done = done or "done" in result
             sys.stderr.write(f"  spark: {line}")
-            if "why" in told:
-                failures.append({"who": told["side"], "row": told["row"], "why": told["why"]})
-            for what, value in told.get("figures", {}).items():
-                figures = rows.setdefault(told["row"], {}).setdefault(told["side"], {})
+            if "why" in result:
+                failures.append({"who": result["side"], "row": result["row"], "why": result["why"]})
+            for what, value in result.get("figures", {}).items():
+                figures = rows.setdefault(result["row"], {}).setdefault(result["side"], {})
                 figures.setdefault(what, []).append(value)
     if not done:
         why = f"the worker ended with {worker.returncode}: {_last_line(log.read_text())}"
@@ -97,4 +97,4 @@ def collected(plan: SparkPlan, jars: list[str]) -> tuple[SparkRows, Failures]:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "nothing told"
+    return lines[-1] if lines else "no output"

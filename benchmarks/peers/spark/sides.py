@@ -142,7 +142,7 @@ class Kafka(Side):
 
 
 class Parquet(Side):
-    """Uncompressed files: what Spark reads and writes when nobody else is asked."""
+    """Uncompressed Parquet files, without any server."""
 
     name = PARQUET
     rows = (SCAN, STREAM, SINK)

@@ -19,7 +19,7 @@ HOW: Final = """\
   all is read (`availableNow`), whole triggers with planning and checkpoint; the first batch is
   left out. *sink*: rows that Spark makes, until the last is acknowledged. *idle*: one message at a
   time into a stream that waits; *batch* is its micro-batch without the wait for the message,
-  *end* the time from before the send until the batch is told as done.
+  *end* the time from before the send until the batch is reported as done.
 - The same 200-byte bodies everywhere, in two queues or partitions, and as uncompressed Parquet
   files. Penstock's messages have the properties a Java producer gives them besides, Kafka's only
   their value. One Spark session with two cores; the brokers share those with it."""
@@ -44,17 +44,17 @@ def compared(rows: Rows) -> list[dict[str, Any]]:
     return found
 
 
-def spark_markdown(told: Mapping[str, Any]) -> str:
+def spark_markdown(result: Mapping[str, Any]) -> str:
     """The section about Spark."""
-    plan, rows = told["plan"], told["rows"]
-    versions = ", ".join(f"{name} {found}" for name, found in told["versions"].items())
+    plan, rows = result["plan"], result["rows"]
+    versions = ", ".join(f"{name} {found}" for name, found in result["versions"].items())
     parts = [
         "## Spark",
         f"{versions}. {plan['messages']:,} rows, {plan['messages'] // plan['batches']:,} a"
         f" micro-batch, {plan['written']:,} into a sink; {plan['rounds']} rounds in turn.",
         HOW,
     ]
-    spark, connector = told["versions"].get("spark"), told["versions"].get(KAFKA)
+    spark, connector = result["versions"].get("spark"), result["versions"].get(KAFKA)
     if connector and connector != spark:
         parts.append(
             f"The connector is that of Spark {connector}, used with Spark {spark}: the newest that"

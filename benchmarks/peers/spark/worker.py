@@ -1,7 +1,7 @@
-"""Spark at work in a process of its own: four sides, in turn, and their figures.
+"""Measures Spark in its own process: four sides, in turn.
 
-Started by `run` with one line of JSON on stdin; every figure is told as one line of JSON on stdout,
-so that what was found before something broke is not lost. Penstock's broker, Kafka's and Spark
+Started by `run` with one line of JSON on stdin; every figure is printed as one line of JSON on
+stdout, so that results before a failure are not lost. Penstock's broker, Kafka's and Spark
 share the machine; Spark has two cores.
 """
 
@@ -45,12 +45,12 @@ class Bench:
     plan: SparkPlan
     directory: Path
     servers: Mapping[str, Cpu]
-    """What tells the CPU time of a side's server, where it has one."""
+    """Returns the CPU time of a side's server, if it has one."""
     _streams: Iterator[int] = field(default_factory=itertools.count)
     _sunk: dict[str, int] = field(default_factory=dict)
 
     def run(self, sides: Sequence[Side]) -> Iterator[dict[str, Any]]:
-        """All rounds of all rows, each side the first in another one; what there is to tell."""
+        """Run all rounds of all rows, each side the first in another round; yield the results."""
         for number in range(-self.plan.unrecorded, self.plan.rounds):
             for row in ROWS:
                 for side in rotated([side for side in sides if row in side.rows], number):
@@ -204,11 +204,11 @@ def sides(
 
 
 def main() -> None:
-    """Read what to do, do it, tell."""
-    told = json.loads(sys.stdin.readline())
-    plan = SparkPlan(**told["plan"])
+    """Read the request, run it, print the results."""
+    request = json.loads(sys.stdin.readline())
+    plan = SparkPlan(**request["plan"])
     with tempfile.TemporaryDirectory(prefix="bench-spark-", ignore_cleanup_errors=True) as made:
-        with sides(Path(made), plan, told["jars"]) as (spark, compared, cpu):
+        with sides(Path(made), plan, request["jars"]) as (spark, compared, cpu):
             for line in Bench(spark, plan, Path(made), cpu).run(compared):
                 tell(line)
         spark.stop()

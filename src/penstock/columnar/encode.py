@@ -1,6 +1,6 @@
 """Encodes rows as the messages of batch sends, a column at a time. Pure.
 
-`model.record_layout` draws the item of one message, which `protocol.records.batches` encodes singly.
+`model.record_layout` draws the item of a message, which `protocol.records.batches` encodes singly.
 Here the same bytes are made for all rows of an Arrow batch at once: headers by numpy, the variable
 parts by Arrow's element-wise join, so that no Python code runs for a single row. The result is one
 binary array, and because its values are contiguous, any range of rows is a complete request body.

@@ -69,7 +69,7 @@ class RecordFields:
         self._tail: Tail | None = None
         self._known: dict[str, Numbers] = {}
         total = len(raw)
-        # Extremes tell that all is well, as it mostly is, at half the cost of a mask.
+        # Usually all are valid; the extremes show that at half the cost of a mask.
         if len(starts) and (starts.min() < 0 or starts.max() > total - MIN_RECORD_BYTES):
             self._accept(buffer, (starts >= 0) & (starts <= total - MIN_RECORD_BYTES))
         # Copied as plain bytes, which is much faster than field by field.

@@ -255,11 +255,11 @@ def test_a_topic_that_gained_a_queue_does_not_stop_a_restart_with_offsets(
     spark: SparkSession, mq: Embedded, notes: Notes, tmp_path: Path
 ) -> None:
     produce(mq, "orders", [str(number) for number in range(8)], queues=2)
-    told = source(mq, startingOffsets='{"orders": {"broker-a": {"0": 1, "1": -2}}}')
+    given = source(mq, startingOffsets='{"orders": {"broker-a": {"0": 1, "1": -2}}}')
 
     def run() -> None:
         consume(
-            told, notes.add, group="billing", checkpoint=tmp_path / "cp", trigger=NOW
+            given, notes.add, group="billing", checkpoint=tmp_path / "cp", trigger=NOW
         ).awaitTermination()
 
     run()
@@ -334,7 +334,7 @@ def test_a_stream_after_sql_is_handled_and_retried_too(
     assert dead_now(spark, mq)["4"]["PENSTOCK_REASON_MESSAGE"] == "bad"
     assert dead_now(spark, mq)["4"]["KEYS"] == "k4"
     lags = [lag for lag in mq.admin.group_lag("billing") if lag.topic == "orders"]
-    # What SQL left out at the end of a queue nobody has seen.
+    # Messages that SQL filtered out at the end of a queue are not committed.
     assert [lag.committed for lag in sorted(lags, key=lambda lag: lag.queue_id)] == [3, 3, 2, 2]
 
 

@@ -15,7 +15,7 @@ from penstock.spark.source.positions import Positions
 from penstock.testing.embedded import Embedded
 
 RETRY = "%RETRY%billing"
-TOLD = "1700000000000"
+TIME = "1700000000000"
 
 
 def begin(mq: Embedded, **options: str) -> dict[tuple[str, int], int]:
@@ -48,7 +48,7 @@ def placed(mq: Embedded) -> Embedded:
         ({"startingOffsets": "latest"}, 10),
         ({"startingOffsets": "group"}, 0),
         ({"startingTimestamp": "2999-01-01T00:00:00Z"}, 10),
-        ({"startingTimestamp": TOLD}, 0),
+        ({"startingTimestamp": TIME}, 0),
     ],
 )
 def test_the_groups_place_is_stronger_than_a_wish_for_queues_it_never_consumed(
@@ -58,8 +58,8 @@ def test_the_groups_place_is_stronger_than_a_wish_for_queues_it_never_consumed(
 
 
 def test_a_queue_that_is_named_begins_where_it_is_told(placed: Embedded) -> None:
-    told = json.dumps({"orders": {"broker-a": {"0": 7, "1": -1}}})
-    assert begin(placed, startingOffsets=told) == {
+    offsets = json.dumps({"orders": {"broker-a": {"0": 7, "1": -1}}})
+    assert begin(placed, startingOffsets=offsets) == {
         ("orders", 0): 7,
         ("orders", 1): 10,
         (RETRY, 0): 0,
@@ -69,17 +69,17 @@ def test_a_queue_that_is_named_begins_where_it_is_told(placed: Embedded) -> None
 def test_queues_that_offsets_do_not_name_begin_at_the_groups_place_or_their_first_message(
     placed: Embedded,
 ) -> None:
-    told = json.dumps({"orders": {"broker-a": {"1": 7}}})
-    assert begin(placed, startingOffsets=told) == {
+    offsets = json.dumps({"orders": {"broker-a": {"1": 7}}})
+    assert begin(placed, startingOffsets=offsets) == {
         ("orders", 0): 4,
         ("orders", 1): 7,
         (RETRY, 0): 0,
     }
     placed.admin.create_topic("orders", queues=3)
-    assert begin(placed, startingOffsets=told)["orders", 2] == 0
-    told = json.dumps({"orders": {"broker-a": {"9": 7}}})
+    assert begin(placed, startingOffsets=offsets)["orders", 2] == 0
+    offsets = json.dumps({"orders": {"broker-a": {"9": 7}}})
     with pytest.raises(InvalidArgument, match="names the unknown orders@broker-a:9"):
-        begin(placed, startingOffsets=told)
+        begin(placed, startingOffsets=offsets)
 
 
 def test_without_a_wish_a_new_group_begins_as_a_push_consumer_does(placed: Embedded) -> None:

@@ -32,7 +32,7 @@ not_a_function = 7
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's contexts."""
+    """No contexts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
 
@@ -176,7 +176,7 @@ def test_mistakes_are_one_sentence_each(spark: SparkSession, shop: Shop, tmp_pat
     assert "cannot be loaded" in fail(*dlq, f"{tmp_path}/missing.py:f", *cluster)
     unknown = fail("spark", "dlq", "biling", *cluster)
     assert "no broker knows consumer group 'biling'; did you mean billing?" in unknown
-    # Whoever would have to say yes is told first that there is nothing to say yes to.
+    # Without anything to do there is no question to confirm.
     nowhere = fail("spark", "replay", "again", "--archive", str(tmp_path / "no"), *cluster)
     assert f"there is no archive in {tmp_path / 'no'};" in nowhere
     file = tmp_path / "file"

@@ -9,7 +9,7 @@ from penstock.spark.pipelines.pacing import Pace, check_rate, portion
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """Time that passes only during a sleep."""
 
     def __init__(self) -> None:
         self.now = 100.0

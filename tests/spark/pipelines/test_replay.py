@@ -114,9 +114,9 @@ def test_a_replay_that_died_is_finished_without_sending_anything_twice(
     again.order(12)
     choice: dict[str, Any] = {"topic": "orders", "namesrv": again.mq.namesrv}
     # What a run leaves that died half-way: some copies under its id.
-    told: list[str] = []
-    part = replay(spark, "again", where="offset % 2 = 0", on_start=told.append, **choice)
-    assert told == [part.replay_id]
+    started: list[str] = []
+    part = replay(spark, "again", where="offset % 2 = 0", on_start=started.append, **choice)
+    assert started == [part.replay_id]
     assert 0 < part.sent < 12
     rest = replay(spark, "again", replay_id=part.replay_id, **choice)
     assert rest.sent == 12 - part.sent

@@ -37,7 +37,7 @@ def shown(row: Row) -> Row:
     }
 
 
-def told(row: Row) -> Row:
+def expected_row(row: Row) -> Row:
     """A row of the manifest; it leaves out what is null."""
     keys = row.get("keys")
     return {
@@ -77,7 +77,7 @@ def test_every_message_of_the_manifest_is_read_and_no_other(
     rows = read(root, cores=2, topic=topics, brokerName="broker-a")
     assert {row["broker"] for row in rows} == {"broker-a"}
     found = sorted(map(shown, rows), key=place)
-    assert found == sorted(map(told, messages), key=place)
+    assert found == sorted(map(expected_row, messages), key=place)
 
 
 def test_without_a_topic_all_but_system_topics_are_read(

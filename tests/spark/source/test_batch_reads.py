@@ -189,5 +189,5 @@ def test_beginnings_and_ends_are_kept(spark: SparkSession, mq: Embedded) -> None
     assert read(startingOffsets=offsets % 3, endingOffsets=offsets % 6) == [3, 4, 5]
     assert read(startingOffsets=offsets % -1) == []
     assert read(startingTimestamp="2999-01-01T00:00:00Z") == []
-    # A batch moves nobody: the group stands where it was put.
+    # A batch commits nothing: the group's offset is unchanged.
     assert [row.committed for row in mq.admin.group_lag("audit")] == [4]

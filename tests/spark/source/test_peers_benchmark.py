@@ -32,14 +32,14 @@ def test_every_side_tells_its_rows_and_one_that_breaks_tells_why(
 ) -> None:
     with sides(tmp_path, SMALL, []) as (session, made, cpu):
         assert session is spark
-        told = list(Bench(spark, SMALL, tmp_path, cpu).run([Broken(spark), *made]))
-    assert told.pop(0) == {"row": SCAN, "side": "broken", "why": "OSError no such topic"}
-    assert [(line["row"], line["side"]) for line in told] == [
+        lines = list(Bench(spark, SMALL, tmp_path, cpu).run([Broken(spark), *made]))
+    assert lines.pop(0) == {"row": SCAN, "side": "broken", "why": "OSError no such topic"}
+    assert [(line["row"], line["side"]) for line in lines] == [
         *((SCAN, side) for side in (BROKER, PATH, PARQUET)),
         *((STREAM, side) for side in (BROKER, PATH, PARQUET)),
         *((SINK, side) for side in (BROKER, PARQUET)),
         *((IDLE, side) for side in (BROKER, PATH)),
     ]
-    for line in told:
+    for line in lines:
         assert line["figures"]["batch_ms" if line["row"] == IDLE else "per_second"] > 0
     assert not spark.streams.active

@@ -27,7 +27,7 @@ def test_an_installed_package_is_found_without_registering(
     # A session of its own has no formats but those Spark finds by itself.
     fresh = spark.newSession()
     df = fresh.read.format("penstock").options(namesrv=mq.namesrv, topic="orders").load()
-    assert df.rdd.getNumPartitions() == 3, "nobody said how many cores there are"
+    assert df.rdd.getNumPartitions() == 3, "the number of cores is not known"
     assert df.count() == 30
     register(fresh)
     df = fresh.read.format("penstock").options(namesrv=mq.namesrv, topic="orders").load()

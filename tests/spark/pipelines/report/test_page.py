@@ -164,7 +164,7 @@ def test_without_a_watch_the_page_says_what_is_not_known() -> None:
     unwatched = [GroupFigures("billing", 7, 2, 30, 4, 61_000)]
     data = full(groups=unwatched, lag={}, end_to_end=(), store_latency=[Spread(T0, 1, 2, 3)])
     text = Page(render(data)).text
-    assert "Nobody watched the groups" in text
+    assert "The groups were not watched" in text
     assert "when this page was made" in text
     assert "birth to store" in text
 
