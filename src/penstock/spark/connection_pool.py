@@ -215,7 +215,7 @@ class RouteCache:
 
 
 class _GoAway(ConnectionLost):
-    """The server is about to stop, and asks its clients to connect anew."""
+    """The server is about to stop, and asks its clients to connect again."""
 
 
 _shared: dict[tuple[int, ClusterAccess], ConnectionPool] = {}

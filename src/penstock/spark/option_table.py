@@ -61,7 +61,7 @@ class Option:
 
 
 class Unusable(Exception):
-    """The text of an option is not what was expected; ``what`` is said instead of the text."""
+    """The text of an option is not what was expected; ``what`` replaces the text in the error."""
 
     def __init__(self, expected: str, what: str | None = None) -> None:
         super().__init__(expected)

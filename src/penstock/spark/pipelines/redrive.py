@@ -306,18 +306,18 @@ def _copies_of(
         copies = read_spans(spark, access, topic, spans)
     else:
         copies = spark.createDataFrame([], spark_schema())
-    said = F.col("properties")
+    properties = F.col("properties")
     values = {
-        "by": said[Audit.BY],
+        "by": properties[Audit.BY],
         "at": F.col("store_timestamp"),
         "consumer_group": F.lit(str(started["group"])),
-        "letter_id": said[Redrive.FROM],
+        "letter_id": properties[Redrive.FROM],
         "msg_id": F.col("msg_id"),
         "outcome": F.lit(Outcome.REDRIVEN),
         "detail": F.lit("found after the run was killed"),
         "sent_to": F.lit(topic),
     }
     # A copy that failed and was retried has the same properties, but a higher reconsume_times.
-    return copies.where((said[Audit.RUN] == run) & (F.col("reconsume_times") == 0)).select(
+    return copies.where((properties[Audit.RUN] == run) & (F.col("reconsume_times") == 0)).select(
         *(values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in RECORD_FIELDS)
     )

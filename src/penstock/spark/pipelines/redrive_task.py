@@ -187,8 +187,8 @@ class Redriver:
         if not message.body:
             _fail(record, "its body is empty, and brokers take none")
             return None
-        said = {**message.properties, Audit.BY: self.by, Audit.RUN: self.run}
-        return DeadLetterRow.from_message(_copy(message, message.body, said))
+        properties = {**message.properties, Audit.BY: self.by, Audit.RUN: self.run}
+        return DeadLetterRow.from_message(_copy(message, message.body, properties))
 
     def _send(self, admin: Admin, sendable: list[tuple[dict[str, Any], DeadLetterRow]]) -> None:
         letters = [letter for _, letter in sendable]

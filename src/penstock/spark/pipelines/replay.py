@@ -383,10 +383,10 @@ def _already_sent(spark: SparkSession, access: ClusterAccess, to: str, replay_id
     if not spans:
         return _Sent(spark.createDataFrame([], "place string"), until_ms)
     copies = read_spans(spark, access, to, spans, columns="properties,store_timestamp")
-    said = F.col("properties")
+    properties = F.col("properties")
     found = (
-        copies.where(said[Replay.ID] == replay_id)
-        .groupBy(said[Replay.FROM].alias("place"))
+        copies.where(properties[Replay.ID] == replay_id)
+        .groupBy(properties[Replay.FROM].alias("place"))
         .agg(F.unix_millis(F.min("store_timestamp")).alias("at"))
         .localCheckpoint()
     )

@@ -94,10 +94,10 @@ class GroupWatch:
                 self._looked[group] = now
                 for row in rows:
                     queue = group, row.topic, row.broker_name, row.queue_id
-                    stands = row.committed, row.lag
-                    if self._last.get(queue) != stands:
-                        self._last[queue] = stands
-                        self._samples.append(Sample(now, *queue, *stands, before))
+                    position = row.committed, row.lag
+                    if self._last.get(queue) != position:
+                        self._last[queue] = position
+                        self._samples.append(Sample(now, *queue, *position, before))
         if len(self._samples) > MAX_SAMPLES:
             del self._samples[: MAX_SAMPLES // 2]
 

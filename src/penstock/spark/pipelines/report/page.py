@@ -233,12 +233,12 @@ def _window(data: ReportData) -> figures.Window:
 
 
 def _section(
-    title: str, says: str, content: str, otherwise: str = "", *, wide: bool = False
+    title: str, subtitle: str, content: str, otherwise: str = "", *, wide: bool = False
 ) -> str:
     body = content or f'<p class="nothing">{escape(otherwise)}</p>'
-    said = f"<p>{escape(says)}</p>" if says else ""
+    shown = f"<p>{escape(subtitle)}</p>" if subtitle else ""
     kind = ' class="wide"' if wide else ""
-    return f"<section{kind}><h2>{escape(title)}</h2>{said}{body}</section>\n"
+    return f"<section{kind}><h2>{escape(title)}</h2>{shown}{body}</section>\n"
 
 
 def _details(summary: str, content: str) -> str:
