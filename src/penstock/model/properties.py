@@ -116,6 +116,15 @@ def find_value(properties: bytes, key: bytes) -> tuple[int, int]:
 
 def value_of(properties: bytes, key: bytes) -> bytes:
     """The last non-empty value of ``key``, as `find_value` finds it; empty without one."""
+    at = properties.rfind(key)
+    if at < 0:
+        return b""
+    # The usual case without a second call: this runs for every stored message.
+    if at == 0 or properties[at - 1] == _END:
+        start = at + len(key)
+        stop = properties.find(b"\x02", start)
+        if stop > start:
+            return properties[start:stop]
     start, stop = find_value(properties, key)
     return properties[start:stop]
 
