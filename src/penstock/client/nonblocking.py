@@ -193,16 +193,15 @@ class Producer(_Entered, ProducerFacade):
         """
         if self._middleware is not None:
             return await self._submit_around(self._middleware, message, queue)
-        return await self._submit(message, queue)
-
-    async def _submit(
-        self, message: Message, queue: MessageQueue | QueueSelector | None
-    ) -> asyncio.Future[Receipt]:
         if queue is not None and not isinstance(queue, MessageQueue):
             queue = await self._choose(queue, message)
+        if self._futures.unanswered >= self._settings.max_in_flight:
+            await self._room()
+        return self._put(message, queue, None, retry=False)
+
+    async def _room(self) -> None:
         while self._futures.unanswered >= self._settings.max_in_flight:
             await self._futures.room()
-        return self._put(message, queue, None, retry=False)
 
     async def _submit_around(
         self,
@@ -218,7 +217,11 @@ class Producer(_Entered, ProducerFacade):
             future.set_exception(error)
             return future
         try:
-            sent = await self._submit(call.messages[0], queue)
+            message = call.messages[0]
+            if queue is not None and not isinstance(queue, MessageQueue):
+                queue = await self._choose(queue, message)
+            await self._room()
+            sent = self._put(message, queue, None, retry=False)
         except BaseException as error:
             await middleware.finish_async(call, error)
             raise

@@ -1,1 +1,5 @@
-"""One connection to a cluster per client id: routes, heartbeats, requests and answers."""
+"""One session for each client id: connections, routes, heartbeats, and the loop it runs on.
+
+`client_session` is the session, `session_registry` shares it between clients, `loop_thread` is its
+usual host.
+"""
