@@ -46,7 +46,7 @@ Action = Callable[Concatenate[_Self, _P], Coroutine[Any, Any, _T]]
 
 
 def on_host(action: Action[_Self, _P, _T]) -> Action[_Self, _P, _T]:
-    """Run an action on the loop of the session, whoever awaits it."""
+    """Run an action on the loop of the session, wherever it is awaited."""
 
     @functools.wraps(action)
     async def run(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -236,11 +236,11 @@ class ClusterRequests:
         return found
 
     async def find_route(self, topic: str) -> TopicRoute | None:
-        """The route of a long name; None when nobody knows the topic."""
+        """The route of a long name; None for an unknown topic."""
         return await self.session.nameservers.route(topic)
 
     async def require_route(self, topic: str) -> TopicRoute:
-        """The route of a long name; `TopicNotFound` when nobody knows the topic."""
+        """The route of a long name; `TopicNotFound` for an unknown topic."""
         route = await self.find_route(topic)
         if route is None:
             raise TopicNotFound(

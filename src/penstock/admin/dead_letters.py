@@ -9,7 +9,7 @@ taken out of a dead-letter topic; instead it has a mark, one for each queue:
 The mark is the offset that RocketMQ's group for tools, ``TOOLS_CONSUMER``, has committed in
 ``%DLQ%group``. Brokers keep it as they keep all offsets, and the lag of the group itself stays what
 it was. *Purging* moves the mark; the messages stay readable until their files expire, which is when
-RocketMQ gives any space back. *Redriving* sends a copy to ``%RETRY%group``, which nobody but the
+RocketMQ gives any space back. *Redriving* sends a copy to ``%RETRY%group``, which only the
 group reads, under the message's first id and with the property ``PENSTOCK_REDRIVEN_FROM``: by it a
 letter beyond the mark is known to be redriven already, so stopping half-way and starting again, or
 redriving some and then all, sends nothing twice.
@@ -46,11 +46,11 @@ from penstock.protocol.validation import check_sendable, check_topic
 
 _END_OF_TIME = 2**63 - 1
 _FRESH_RETRIES = 16
-"""What the broker is told as maxReconsumeTimes; the copy itself has not been tried yet."""
+"""maxReconsumeTimes of the copy, whose retry count starts at zero."""
 
 _NOT_COPIED = frozenset(
     {
-        # Why it died. Should it die again where nobody records a reason, this would be a lie.
+        # The reason. If the copy fails again without a recorded reason, this one would be wrong.
         Failure.TYPE,
         Failure.MESSAGE,
         Failure.HOST,
@@ -102,13 +102,13 @@ class DeadLetterActions(MessageActions):
 
     @on_host
     async def dead_letter_groups(self) -> list[str]:
-        """The groups that have ever given a message up."""
+        """The groups that have a dead-letter topic."""
         topics = await self.topics(internal=True)
         return sorted(t.removeprefix(DLQ_PREFIX) for t in topics if t.startswith(DLQ_PREFIX))
 
     @on_host
     async def dead_letter_queues(self, group: str) -> list[DeadLetterQueue]:
-        """Where a group's dead letters are, and which of them nobody has dealt with."""
+        """The queues with a group's dead letters, and where the pending ones start."""
         return await self._dead_letter_queues(dead_letter_topic(self.long_name(group)))
 
     async def _dead_letter_queues(self, topic: str) -> list[DeadLetterQueue]:
@@ -140,9 +140,9 @@ class DeadLetterActions(MessageActions):
     async def dead_letters(
         self, group: str, *, count: int = 100, settled: bool = False
     ) -> list[DeadLetterRow]:
-        """The newest messages that a group gave up on, oldest first, with the reason if known.
+        """The newest dead letters of a group, oldest first, with the reason if known.
 
-        ``settled`` adds those that were purged, and those before which all were redriven.
+        ``settled`` adds redriven and purged ones.
         """
         topic = dead_letter_topic(self.long_name(group))
         queues = await self._dead_letter_queues(topic)
@@ -199,11 +199,11 @@ class DeadLetterActions(MessageActions):
     async def redrive(
         self, group: str, letters: Iterable[DeadLetterRow], *, to: str | None = None
     ) -> list[Receipt]:
-        """Give dead letters to their group again, as if they had never been tried.
+        """Deliver dead letters to their group again, with a fresh retry count.
 
-        Nobody else sees them. With ``to`` they are sent to that topic instead, where every group
-        that reads it does. A letter that fails again becomes a new dead letter. What was redriven
-        stays pending until `settle_dead_letters` says otherwise.
+        No other group receives them. With ``to`` they are sent to that topic instead, for every
+        group that reads it. A letter that fails again becomes a new dead letter. Redriven letters
+        stay pending until `settle_dead_letters`.
         """
         topic = self._redrive_topic(group, to)
         chosen = list(letters)
@@ -250,7 +250,7 @@ class DeadLetterActions(MessageActions):
             if info.properties.get(bodies.running.RunningProperty.ORDERLY, "").lower() == "true":
                 raise InvalidArgument(
                     f"group {group!r} consumes in order (client {client.client_id}), so brokers "
-                    f"take whatever is sent to its retry topic for dead",
+                    f"turn everything sent to its retry topic into dead letters",
                     expected="a topic to send to, or a group whose consumers have stopped",
                     hint="redrive to the topic they came from: to=..., or --to-topic",
                 )
@@ -269,9 +269,9 @@ class DeadLetterActions(MessageActions):
     async def settle_dead_letters(
         self, group: str, offsets: Mapping[MessageQueue, int] | None = None
     ) -> dict[MessageQueue, int]:
-        """Say that all dead letters before these offsets are dealt with; return the marks.
+        """Settle all dead letters before these offsets; return the settled offset by queue.
 
-        Without ``offsets`` that is all there are. A mark may be moved back, too.
+        Without ``offsets``, all of them. A settled offset may also be moved back.
         """
         topic = dead_letter_topic(self.long_name(group))
         places = {
@@ -300,7 +300,7 @@ class DeadLetterActions(MessageActions):
     async def delete_dead_letters(self, group: str) -> None:
         """Delete a group's dead-letter topic, with its mark; the next dead letter makes it anew.
 
-        Nobody can read the letters afterwards. One that comes in meanwhile is gone as well.
+        The letters are lost, including those that arrive meanwhile.
         """
         topic = dead_letter_topic(self.long_name(group))
         await self.require_route(topic)

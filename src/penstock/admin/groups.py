@@ -105,9 +105,9 @@ class GroupActions(TopicActions):
 
     @on_host
     async def delete_group(self, group: str, *, keep_offsets: bool = False) -> None:
-        """Forget a group on every broker, with its retry and dead-letter topics.
+        """Delete a group on every broker, with its retry and dead-letter topics.
 
-        A group that is connected comes back with its next heartbeat: stop its consumers first.
+        A connected group comes back with its next heartbeat: stop its consumers first.
         """
         name = check_group(self.long_name(group))
         if not await self._group_config(name):
@@ -128,7 +128,7 @@ class GroupActions(TopicActions):
 
     @on_host
     async def connections(self, group: str) -> dict[str, bodies.common.ConsumerConnections]:
-        """Who is connected for a group, by broker name; brokers that see nobody are left out."""
+        """The connections of a group, by broker name; only brokers that have any."""
         return await self._connections(self.long_name(group))
 
     async def _connections(self, name: str) -> dict[str, bodies.common.ConsumerConnections]:
@@ -149,13 +149,13 @@ class GroupActions(TopicActions):
 
     @on_host
     async def clients(self, group: str) -> list[Client]:
-        """The connected members of a consumer group; nobody: an empty list."""
+        """The connected members of a consumer group."""
         seen = await self._connections(self.long_name(group))
         return _clients({broker: found.connection_set for broker, found in seen.items()})
 
     @on_host
     async def subscriptions(self, group: str) -> list[Subscription]:
-        """What the connected members of a group want, as the brokers know it."""
+        """The subscriptions of the connected members of a group, as the brokers know them."""
         found: dict[str, Subscription] = {}
         for seen in (await self._connections(self.long_name(group))).values():
             for data in seen.subscription_table.values():
@@ -167,7 +167,7 @@ class GroupActions(TopicActions):
 
     @on_host
     async def producers(self, group: str) -> list[Client]:
-        """The connected members of a producer group; nobody: an empty list."""
+        """The connected members of a producer group."""
         name = self.long_name(group)
 
         async def ask(address: str) -> tuple[bodies.common.Connection, ...]:
@@ -182,7 +182,7 @@ class GroupActions(TopicActions):
             except RequestRefused as error:
                 if error.code != ResponseCode.SYSTEM_ERROR:
                     raise
-                # That is how a broker says that it sees nobody.
+                # The broker's answer when no member is connected.
                 return ()
             return answer.connection_set
 
@@ -192,7 +192,7 @@ class GroupActions(TopicActions):
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
     ) -> bodies.running.ConsumerRunningInfo:
-        """Everything a connected consumer knows about itself, asked through a broker it is at."""
+        """The state of a connected consumer, requested through its broker."""
         name = self.long_name(group)
         header = headers.clients.GetConsumerRunningInfo(name, client_id, stacks)
         failure: PenstockError | None = None

@@ -228,7 +228,7 @@ class MessageActions(OffsetActions):
 
 
 def _much(count: int) -> dict[str, str] | None:
-    """What our own broker is told beside `MAX_PULL`; others overlook it."""
+    """Extension fields that raise the limits at our own broker; others ignore them."""
     if count <= MAX_PULL:
         return None
     return {PULL_BYTES: str(MAX_OWN_BYTES), PULL_COUNT: str(min(count, MAX_OWN_PULL))}

@@ -140,7 +140,7 @@ class OffsetActions(GroupActions):
         """Move a group in a topic, or in one queue of it; return where it stands then.
 
         ``to`` is ``"first"``, ``"last"`` or a time (a datetime or its text); with ``queue`` it may
-        also be an offset. Connected consumers are told. Without ``force`` a group is only moved
+        also be an offset. Connected consumers follow. Without ``force`` a group is only moved
         back, never past messages that it has not seen.
         """
         name, topic_name = self.long_name(group), self.long_name(topic)
@@ -167,7 +167,7 @@ class OffsetActions(GroupActions):
         try:
             tables = await self.each(masters, lambda address: self._reset(address, header))
         except RequestRefused as error:
-            # What 4.9 says when nobody is connected, or when a queue has no offset yet. Then the
+            # RocketMQ 4.9 says so without connected members, or if a queue has no offset. Then the
             # offsets can be written as a consumer would; under a connected one they would not last.
             if error.code not in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
                 raise
@@ -194,7 +194,7 @@ class OffsetActions(GroupActions):
     async def _write(
         self, address: str, group: str, queue: MessageQueue, timestamp: int, force: bool
     ) -> tuple[MessageQueue, int]:
-        """Commit for a group that nobody is connected for."""
+        """Commit for a group without connected members."""
         calls = self.session.calls
         if timestamp == TO_THE_END:
             target = await calls.call(address, requests.max_offset(queue))

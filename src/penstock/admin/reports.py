@@ -1,4 +1,4 @@
-"""What an administrator is told: rows, as they stand in a table."""
+"""The results of operator actions, as rows."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class QueueSlice:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """A message a group gave up on. What nobody recorded is None."""
+    """A dead letter of a group. What was not recorded is None."""
 
     message: StoredMessage
     origin_topic: str | None
@@ -114,7 +114,7 @@ class DeadLetterRow:
 class DeadLetterQueue:
     """The dead letters of a group on one broker.
 
-    ``settled`` is where the ones begin that nobody has redriven or purged yet.
+    Letters from the offset ``settled`` on are pending: neither redriven nor purged.
     """
 
     queue: MessageQueue
@@ -131,7 +131,7 @@ class DeadLetterQueue:
 
     @property
     def pending(self) -> int:
-        """Those that wait for somebody to deal with them."""
+        """Those neither redriven nor purged."""
         return self.max_offset - self.settled
 
 

@@ -78,7 +78,7 @@ def use_context(
     name: str,
     as_json: bool,
 ) -> None:
-    """Speak to this cluster from now on, unless told otherwise.
+    """Make a context the default of all commands.
 
     Example: penstock context use staging
     """
@@ -112,7 +112,7 @@ def add_context(
     use: bool,
     as_json: bool,
 ) -> None:
-    """Keep a cluster under a name, or change it; commands go there when told to.
+    """Save a cluster under a name, or change it.
 
     Example: penstock context add staging --namesrv "10.0.0.5:9876;10.0.0.6:9876" --use
     """

@@ -1,7 +1,7 @@
 """Clusters by name, in a file of the user's: address and keys, so that neither has to be typed.
 
 The file is ``penstock/contexts.json`` in ``XDG_CONFIG_HOME``, else in ``~/.config``. It holds keys,
-so nobody but its owner may read it, and it is replaced as a whole.
+so only its owner may read it. It is always replaced as a whole.
 """
 
 from __future__ import annotations

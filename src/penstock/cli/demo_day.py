@@ -175,7 +175,7 @@ def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) ->
         except BaseException:
             abort_start(starting)
             # Why the day ended is what counts: Ctrl-C in the middle of a call to Spark leaves a
-            # broken wire to it, and then it cannot be told to stop. It ends with us all the same.
+            # broken connection, so stop() may fail. Spark ends with this process anyway.
             with contextlib.suppress(Exception):
                 starting.result().stop()
             raise
@@ -188,7 +188,7 @@ def _saying_when_it_stops(console: Console) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        # Consumers, Spark and the broker take a moment, in which nobody should wonder.
+        # Stopping consumers, Spark and the broker takes a moment.
         console.print("Stopping ...", highlight=False)
         raise
 

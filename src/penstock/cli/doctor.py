@@ -156,7 +156,7 @@ def _print_cluster(report: ClusterReport, flags: str) -> None:
     )
     _print_findings(report.findings, flags)
     if not alive and not report.groups:
-        # Nobody was there to be asked for groups; that there are none would be a guess.
+        # No broker answered, so the groups are unknown.
         return
     output.show(
         Table(

@@ -1,9 +1,9 @@
-"""From whatever ends a command early to one sentence with a way out, and an exit code.
+"""Turns what ends a command early into one sentence with a remedy, and an exit code.
 
 =====  =========================================================================================
 code   meaning
 =====  =========================================================================================
-0      done; also when whoever read the output had seen enough, as ``| head`` has
+0      done; also when the reader of the output closed the pipe, as ``| head`` does
 1      it went wrong: the sentence on stderr says what, and what to do
 2      it was not understood: an unknown option or command, a value of the wrong kind
 130    Ctrl-C, as shells have it
@@ -170,13 +170,13 @@ def _with_way_out(error: PenstockError) -> str:
     if asked is not None:
         return (
             f"{asked[1]} answers like a broker and not like a name server; try: the address of a "
-            "name server, which listens on port 9876 unless told otherwise"
+            "name server, which listens on port 9876 by default"
         )
     web = _ASKED_A_WEB_SERVER.search(error.what)
     if web is not None:
         return (
             f"{web[1]} answers like a web server (HTTP), not like RocketMQ; try: the address of a "
-            "name server, which listens on port 9876 unless told otherwise"
+            "name server, which listens on port 9876 by default"
         )
     if isinstance(error, NameserverUnavailable):
         # What it found out about each address has a hint of its own; one is enough.

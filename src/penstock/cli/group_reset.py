@@ -90,7 +90,7 @@ def reset_group(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Move a group to another place; connected consumers are told.
+    """Move a group to other offsets; connected consumers follow.
 
     Shows what changes and asks before it does. Moving back delivers messages once more, moving
     ahead leaves messages out.

@@ -70,7 +70,7 @@ def _summary(admin: Admin, group: str) -> dict[str, object]:
         # Deleted meanwhile, or a broker is away: the others are still worth listing.
         return row
     return row | {
-        # Its retries count as lag, but nobody subscribed to them.
+        # Retries count as lag, but are not subscribed topics.
         "topics": sorted({q.topic for q in queues if not q.topic.startswith(RETRY_PREFIX)}),
         "lag": sum(queue.lag for queue in queues) if queues else None,
     }
@@ -96,7 +96,7 @@ def create_group(
 ) -> None:
     """Make a consumer group on every broker, or change it.
 
-    Brokers make a group when its first consumer connects, unless they are told not to.
+    Brokers create a group when its first consumer connects, unless configured otherwise.
 
     Example: penstock group create billing --max-retries 5
     """

@@ -75,7 +75,7 @@ class Table:
 
 @dataclass(slots=True)
 class Bar:
-    """Progress of something long; `advance` costs next to nothing where nobody would see it."""
+    """Progress of a long operation; without a terminal `advance` costs next to nothing."""
 
     _draw: Callable[[], tuple[Progress, TaskID]] | None = None
     _draw_at: float = 0.0
@@ -181,7 +181,7 @@ def print_json(value: object) -> None:
 
 
 def print_json_line(value: object) -> None:
-    """One line of JSON lines, and not kept back: somebody may be following."""
+    """One line of JSON lines, flushed at once for readers that follow."""
     import orjson
 
     say(orjson.dumps(value, default=str).decode())
@@ -388,7 +388,7 @@ def byte_count(size: object) -> str:
 def progress(
     total: int | None, what: str, *, quiet: bool = False, after: float = _BAR_AFTER_SECONDS
 ) -> Iterator[Bar]:
-    """A bar on stderr while something takes long; nothing where nobody would see it.
+    """A bar on stderr during a long operation; none without a terminal.
 
     It appears with the first progress that is made when ``after`` seconds have passed.
     """
@@ -421,12 +421,12 @@ def progress(
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody says so; ends the command otherwise, with nothing changed."""
+    """Continue only after a yes; otherwise end the command with nothing changed."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise InvalidArgument(
-            f"{question} Nobody is there to say yes, so nothing was changed",
+            f"{question} There is no terminal to confirm on, so nothing was changed",
             hint="add --yes if you mean it",
         )
     if not click.confirm(question, err=True):

@@ -25,7 +25,7 @@ def load_repair(name: str) -> Repair:
         raise InvalidArgument(f"--repair {name!r}", expected="FILE.py:FUNCTION or MODULE:FUNCTION")
     try:
         if home.endswith(".py"):
-            # A name of its own: somebody's json.py must not hide Python's.
+            # Its own module name: a user's json.py must not hide Python's.
             spec = importlib.util.spec_from_file_location(_REPAIRS, Path(home).resolve())
             if spec is None or spec.loader is None:
                 raise ImportError(f"{home} is no Python file")

@@ -33,7 +33,7 @@ def running_spark(
 ) -> Iterator[SparkSession]:
     """A session, stopped at the end if it began here; errors name the file that Spark logs to.
 
-    ``stopped`` is said when somebody ends the command early: what stays, and how to go on.
+    ``stopped`` is printed when Ctrl-C ends the command: the state, and how to continue.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise PenstockError(
@@ -46,7 +46,7 @@ def running_spark(
 
     from penstock.spark import session
 
-    # A call into Java that Ctrl-C cuts short is logged with its traceback where nobody listens.
+    # py4j logs a traceback for a call that Ctrl-C interrupts; drop it.
     logging.getLogger("py4j").addHandler(logging.NullHandler())
     is_ours = SparkContext._active_spark_context is None
     log = Path(tempfile.mkdtemp(prefix="penstock-spark-")) / "spark.log"
@@ -88,7 +88,7 @@ def running_spark(
         if is_ours:
             spark.stop()
         if not keeps_log:
-            # Somebody may have tidied up the temporary directory while the job ran.
+            # The temporary directory may be gone already.
             shutil.rmtree(log.parent, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
 """What ``penstock topic create`` does to each broker: decided here, carried out in ``topics``.
 
 A topic that exists keeps what no option names. So a second ``topic create`` changes nothing by
-itself, and what it does change can be told.
+itself, and its changes can be listed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _READ, _WRITE = 4, 2
 
 
 def permission_text(permission: object) -> str:
-    """``rw``, ``r`` or ``w``; ``-`` for a topic that nobody may use."""
+    """``rw``, ``r`` or ``w``; ``-`` for a topic without permissions."""
     if not isinstance(permission, int):
         return str(permission)
     return (
@@ -65,14 +65,14 @@ class TopicPlan:
     topic: str
     before: Mapping[str, TopicSettings]
     after: Mapping[str, TopicSettings]
-    """Only of brokers that are to be told."""
+    """Only the brokers that need a request."""
 
     @property
     def existed(self) -> bool:
         return bool(self.before)
 
     def groups(self) -> list[tuple[TopicSettings, list[str]]]:
-        """Brokers that are told the same."""
+        """Brokers by the settings they get."""
         found: dict[TopicSettings, list[str]] = {}
         for broker, settings in sorted(self.after.items()):
             found.setdefault(settings, []).append(broker)
@@ -80,15 +80,15 @@ class TopicPlan:
 
     def changes(self) -> list[str]:
         """What becomes different, in words; brokers are named where it is not the same on all."""
-        told: dict[str, list[str]] = {}
+        brokers_of: dict[str, list[str]] = {}
         for broker, settings in sorted(self.after.items()):
             found = self.before.get(broker)
             for text in ["new"] if found is None else differences(found, settings):
-                told.setdefault(text, []).append(broker)
+                brokers_of.setdefault(text, []).append(broker)
         everywhere = sorted(self.before)
         return [
             text if brokers == everywhere else f"{text} on {', '.join(brokers)}"
-            for text, brokers in told.items()
+            for text, brokers in brokers_of.items()
         ]
 
     @property
@@ -101,7 +101,7 @@ class TopicPlan:
         )
 
     def hides(self, queues: Iterable[tuple[str, int, int]]) -> int:
-        """How many messages of (broker, queue, messages) nobody could read any more."""
+        """The number of messages that could no longer be read, from (broker, queue, messages)."""
         return sum(
             count
             for broker, queue, count in queues
@@ -119,9 +119,9 @@ def plan_topic(
     *,
     doubtful: bool = False,
 ) -> TopicPlan:
-    """Decide what each of ``brokers`` is told of a topic, which has the settings ``before``.
+    """Decide the request to each of ``brokers`` for a topic with the settings ``before``.
 
-    ``doubtful`` are settings that not every broker could confirm: it is told them again.
+    ``doubtful``: not every broker confirmed its settings, so all get a request.
     """
     # A broker that lacks the topic gets it as the others have it.
     model = next(iter(before.values()), TopicSettings())
@@ -133,7 +133,7 @@ def plan_topic(
     }
     if changed and any(settings.order for settings in wanted.values()):
         # The name servers keep one list of an ordered topic's brokers, written as a whole: a
-        # broker that is not told now would get no more messages.
+        # broker without a request now would get no more messages.
         untold = sorted(before.keys() - wanted.keys())
         if untold:
             raise InvalidArgument(

@@ -241,7 +241,7 @@ def _apply(
         groups: list[tuple[TopicSettings, Sequence[str]]] = [*planned.groups()]
     else:
         groups = [(options.over(TopicSettings()), brokers)]
-    for settings, told in groups:
+    for settings, names in groups:
         admin.create_topic(
             planned.topic,
             settings.write_queues,
@@ -249,7 +249,7 @@ def _apply(
             permission=settings.permission,
             order=settings.order,
             attributes=options.attributes,
-            brokers=told or None,
+            brokers=names or None,
         )
     return admin.route(planned.topic)
 
@@ -308,7 +308,7 @@ def describe_topic(
         Table(_SETTING_COLUMNS, settings, title=f"Topic {topic}"),
         Table(_QUEUE_COLUMNS, rows, empty="It has no queues."),
     )
-    output.say(f"\nConsumed by: {output.plain(', '.join(groups)) or 'nobody yet'}")
+    output.say(f"\nConsumed by: {output.plain(', '.join(groups)) or 'no group yet'}")
 
 
 def _setting(broker: str, config: TopicConfig) -> dict[str, object]:

@@ -61,7 +61,7 @@ async def examine_cluster(
 ) -> ClusterReport:
     """How do the servers do, and every group?
 
-    ``on_begin`` is told how many groups there are, ``on_group`` when one of them is done.
+    ``on_begin`` gets the number of groups; ``on_group`` is called after each.
     """
     cluster = await gather_cluster(admin)
     tables = await gather_group_tables(admin, cluster)

@@ -28,7 +28,7 @@ CLUSTER_CHECKS: Final[dict[str, tuple[str, ClusterCheck]]] = {
 
 GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
     "group-unknown": ("no broker knows the group", groups.group_unknown),
-    "no-members": ("nobody is connected for the group", groups.no_members),
+    "no-members": ("the group has no connected members", groups.no_members),
     "member-silent": ("a member does not answer", groups.member_silent),
     "consuming-disabled": ("the group is not allowed to consume", groups.consuming_disabled),
     "subscription-conflict": (
@@ -41,7 +41,7 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
     "route-unreadable": ("a topic's route cannot be read", topics.route_unreadable),
     "route-stale": ("a route names a broker without the topic", topics.route_stale),
     "no-read-permission": ("a topic may not be read", topics.no_read_permission),
-    "queues-not-read": ("a topic has queues that nobody may read", topics.queues_not_read),
+    "queues-not-read": ("a topic has queues that cannot be read", topics.queues_not_read),
     "filter-matches-nothing": ("a filter lets no message through", topics.filter_matches_nothing),
     "never-committed": ("the group has no offset", offsets.never_committed),
     "behind-first": (
@@ -57,7 +57,7 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
     "flow-control": ("a member cannot take more", consuming.flow_control),
     "lock-held-elsewhere": ("a queue is locked by another client", consuming.lock_held_elsewhere),
     "not-pulled": ("a member does not pull a queue that it holds", consuming.not_pulled),
-    "queue-without-member": ("nobody consumes a queue", consuming.queue_without_member),
+    "queue-without-member": ("a queue has no consumer", consuming.queue_without_member),
     "queue-with-two-members": ("two members consume a queue", consuming.queue_with_two_members),
 }
 

@@ -1,4 +1,4 @@
-"""What is known about a cluster and a group at one moment; what nobody told is None.
+"""What is known about a cluster and a group at one moment; what is unknown is None.
 
 Gathered once (`gathering`), then only read: a check is a function of these and nothing else.
 Topics, groups and queues have the names the asker knows them by, without a namespace.
@@ -111,14 +111,14 @@ class LastFailure:
 
 @dataclass(frozen=True, slots=True)
 class MemberFacts:
-    """A connected member of a group, and what it told about itself."""
+    """A connected member of a group, and what it reported about itself."""
 
     client_id: str
     address: str
     language: str
     broker_names: tuple[str, ...]
     error: str | None = None
-    """Why it told nothing."""
+    """Why it reported nothing."""
     subscriptions: tuple[Subscription, ...] | None = None
     queues: Mapping[MessageQueue, HeldQueue] | None = None
     polls: bool | None = None
@@ -135,7 +135,7 @@ class MemberFacts:
     consume_timeout_seconds: float | None = None
     clock_ms: int | None = None
     asked_ms: int = 0
-    """What time it was here when it told."""
+    """The local time of its report."""
     is_paused: bool | None = None
     paused_queues: tuple[str, ...] | None = None
     running: int | None = None
@@ -160,7 +160,7 @@ class QueueFacts:
     committed: int | None
     """None: the group never committed there."""
     is_committed_known: bool = True
-    """False: nobody could be asked, or offsets are not kept on brokers."""
+    """False: no broker answered, or offsets are not kept on brokers."""
     last_stored_ms: int = 0
     """When the last message came, by the broker's clock; 0: none is there."""
 

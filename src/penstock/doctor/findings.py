@@ -51,7 +51,7 @@ def warning(cause: str, what: str, *way_out: str, **evidence: object) -> Finding
 
 
 def listed(names: list[str], limit: int = 8) -> str:
-    """Names for a sentence; past ``limit`` only their number is told."""
+    """Names for a sentence; beyond ``limit`` only their number."""
     shown = ", ".join(names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 

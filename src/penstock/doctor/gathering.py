@@ -1,7 +1,7 @@
-"""Asks a cluster everything the checks need; whoever does not answer is noted, not waited for.
+"""Asks a cluster everything the checks need; a server that does not answer is a fact, too.
 
 An `Admin` does most things as a whole or not at all, which is right for an operator's action and
-wrong here: the broker that is down is the very thing to be told. So each server is asked by itself.
+wrong here: a broker that is down is exactly what to report. So each server is asked by itself.
 Everything runs on the session's loop (`Admin.host`), with its clock.
 """
 
@@ -157,7 +157,7 @@ def broker_clock_ms(info: Mapping[str, str]) -> int | None:
         return None
     days, hours, minutes, seconds = map(int, age.groups())
     passed = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    # It is told without its fraction: the middle of the second is the best guess.
+    # It comes without its fraction: the middle of the second is the best guess.
     return int(started) + passed * 1000 + _HALF_A_SECOND
 
 
@@ -267,12 +267,12 @@ async def _members(
             return members.member(client, info, admin.session.clock.time_ms(), admin.short_name)
 
     asked = [clients[client_id] for client_id in sorted(clients)]
-    told = await asyncio.gather(*map(ask, asked[:MEMBERS_ASKED]))
+    answers = await asyncio.gather(*map(ask, asked[:MEMBERS_ASKED]))
     rest = (
         members.silent_member(client, f"not asked: only {MEMBERS_ASKED} members are")
         for client in asked[MEMBERS_ASKED:]
     )
-    return [*told, *rest]
+    return [*answers, *rest]
 
 
 def _subscriptions(
@@ -294,7 +294,7 @@ def _subscriptions(
 
 
 async def _topics_with_offsets(admin: Admin, name: str, masters: Mapping[str, str]) -> list[str]:
-    """Where a group that nobody is connected for has been."""
+    """The topics of a group without connected members."""
     tables = await _each(
         masters,
         lambda address: admin.ask_body(

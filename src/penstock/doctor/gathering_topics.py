@@ -48,7 +48,7 @@ class TopicGathering:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def topic(self, topic: str, wanted: Sequence[Subscription] | None) -> TopicFacts:
-        """One topic; ``wanted`` is what members subscribe to, None that nobody does."""
+        """One topic; ``wanted`` is the members' subscription, None if there is none."""
         name = self._admin.long_name(topic)
         routes, error = await self._routes(name)
         route = next((found for found in routes.values() if found is not None), None)
@@ -161,7 +161,7 @@ class TopicGathering:
         if not count:
             return DeadLetterFacts()
         try:
-            # Those that were redriven or purged stay stored, but nobody needs to look at them.
+            # Redriven and purged letters stay stored, but need no attention.
             places = await self._admin.dead_letter_queues(group)
             count = sum(place.pending for place in places)
             if not count:

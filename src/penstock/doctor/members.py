@@ -115,11 +115,11 @@ def _handling(by_topic: Mapping[str, ConsumeStatus]) -> HandlingFacts | None:
     """Over all topics, retries included: a failed message is consumed under another topic."""
     if not by_topic:
         return None
-    told = by_topic.values()
+    statuses = by_topic.values()
     return HandlingFacts(
-        sum(status.consume_ok_tps for status in told),
-        sum(status.consume_failed_tps for status in told),
-        sum(status.consume_failed_count for status in told),
+        sum(status.consume_ok_tps for status in statuses),
+        sum(status.consume_failed_tps for status in statuses),
+        sum(status.consume_failed_count for status in statuses),
     )
 
 

@@ -18,7 +18,7 @@ class GroupReport:
     facts: GroupFacts
     findings: tuple[Finding, ...]
     unknown: tuple[str, ...]
-    """Sentences about what nobody told."""
+    """Sentences about missing facts."""
 
     @property
     def is_healthy(self) -> bool:
@@ -100,7 +100,7 @@ def unknown(facts: GroupFacts) -> Iterator[str]:
         if broker.error is None and broker.clock_ahead_ms is None:
             yield f"what time it is at broker {broker.name}: it does not tell"
     for member in facts.members:
-        who = f"member {member.client_id} ({member.language or 'language not told'})"
+        who = f"member {member.client_id} ({member.language or 'unknown language'})"
         if member.error is not None:
             yield f"all that {who} does: it did not answer ({member.error})"
             continue

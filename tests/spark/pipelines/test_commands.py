@@ -165,7 +165,7 @@ def test_mistakes_are_one_sentence_each(spark: SparkSession, shop: Shop, tmp_pat
     repairs = tmp_path / "repairs.py"
     repairs.write_text(REPAIRS)
     assert "orders" in fail("spark", "archive", "ordrs", str(tmp_path / "a"), *cluster)
-    assert "not clear what to replay" in fail("spark", "replay", "again", *cluster)
+    assert "source of the replay is missing" in fail("spark", "replay", "again", *cluster)
     assert f"there is no archive in {tmp_path};" in fail(
         "spark", "replay", "again", "--archive", str(tmp_path), "--dry-run", *cluster
     )

@@ -19,7 +19,7 @@ _LOCK_LIFE_MS = 30_000
 
 
 def paused(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """Its program said so, and nobody else can take its queues meanwhile."""
+    """The program paused it, and no other member can take its queues meanwhile."""
     for member in facts.members:
         held = len(member.queues or ())
         if member.is_paused:
@@ -184,7 +184,7 @@ def _limit_reached(member: MemberFacts, queue: MessageQueue, held: HeldQueue) ->
 
 
 def lock_held_elsewhere(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """In order, a queue is consumed by whoever has the broker's lock on it."""
+    """An orderly queue is consumed by the member that holds its lock at the broker."""
     owners = _lock_owners(facts)
     present = {member.client_id for member in facts.members}
     for member in facts.members:
@@ -274,7 +274,7 @@ def not_pulled(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 
 def queue_without_member(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """Between two rebalances a queue may have nobody; for longer, something is wrong."""
+    """Between two rebalances a queue may have no consumer; for longer, something is wrong."""
     if facts.is_broadcasting or not _all_told(facts, limits):
         return
     taken = {queue for member in facts.members for queue in member.queues or ()}
@@ -327,7 +327,7 @@ def queue_with_two_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Fi
 
 
 def _all_told(facts: GroupFacts, limits: Thresholds) -> bool:
-    """Whether every member told its queues, and had time to get them.
+    """Whether every member reported its queues, and had time to get them.
 
     Who polls may have chosen its queues itself.
     """

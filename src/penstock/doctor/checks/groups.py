@@ -25,7 +25,7 @@ def group_unknown(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     meant = [f"did you mean {' or '.join(near)}?  penstock doctor {near[0]}"] if near else []
     yield critical(
         "group-unknown",
-        f"no broker knows group {facts.group!r}: nobody was ever connected for it",
+        f"no broker knows group {facts.group!r}: no member has ever connected",
         "penstock group list",
         *meant,
         "start a consumer of the group: brokers make it when it connects",
@@ -43,7 +43,7 @@ def no_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     waiting = f"; {plural(facts.lag, 'message')} wait" if facts.lag else ""
     yield found(
         "no-members",
-        f"nobody is connected for group {facts.group!r}{waiting}",
+        f"group {facts.group!r} has no connected members{waiting}",
         f"penstock group describe {facts.group}",
         "start its consumer, and look at what it logs: a wrong name server address, topic or "
         "group name keeps it away from here",
@@ -99,7 +99,7 @@ def consuming_disabled(facts: GroupFacts, limits: Thresholds) -> Iterator[Findin
                 "consuming-disabled",
                 f"group {facts.group!r} is kept from reading topic {topic.name!r} on "
                 f"{listed(list(topic.forbidden_on))} (forbidden bit {READ})",
-                "have it allowed again by whoever forbade it, or consume with another group",
+                "ask the operator who disabled it to enable it, or consume with another group",
                 topic=topic.name,
                 brokers=list(topic.forbidden_on),
             )
@@ -111,10 +111,10 @@ def subscription_conflict(facts: GroupFacts, limits: Thresholds) -> Iterator[Fin
     So a member that wants something else makes the others lose messages: those of its share that
     only they want.
     """
-    told = [member for member in facts.members if member.subscriptions is not None]
-    for topic in sorted({s.topic for member in told for s in member.subscriptions or ()}):
+    known = [member for member in facts.members if member.subscriptions is not None]
+    for topic in sorted({s.topic for member in known for s in member.subscriptions or ()}):
         said: dict[str, list[str]] = defaultdict(list)
-        for member in told:
+        for member in known:
             said[_wanted(member, topic)].append(member.client_id)
         if len(said) > 1:
             differ = "; ".join(

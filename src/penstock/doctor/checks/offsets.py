@@ -86,7 +86,7 @@ def beyond_last(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 
 def retry_backlog(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """Retries whose time has come, and that nobody took; those still delayed are not counted."""
+    """Retries that are due but not consumed; delayed ones are not counted."""
     if facts.retry_lag:
         behind = [q for q in facts.retries if q.lag]
         yield warning(
@@ -102,7 +102,7 @@ def retry_backlog(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 
 def dead_letters(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """They stay until somebody sends them again, or until they are as old as all else."""
+    """They stay until they are redriven or expire."""
     letters = facts.dead_letters
     if letters is None or not letters.count:
         return

@@ -69,19 +69,19 @@ def broker_unreachable(facts: ClusterFacts, limits: Thresholds) -> Iterator[Find
 
 
 def stale_registration(facts: ClusterFacts, limits: Thresholds) -> Iterator[Finding]:
-    """Name servers know nothing of each other: each has what brokers told it, or told it once."""
+    """Name servers do not share state: each has only what brokers registered with it."""
     answering = [server for server in facts.nameservers if server.error is None]
-    everybody = {key: address for server in answering for key, address in server.brokers.items()}
-    for name, broker_id in sorted(everybody):
+    registered = {key: address for server in answering for key, address in server.brokers.items()}
+    for name, broker_id in sorted(registered):
         said = {
             server.address: server.brokers.get((name, broker_id), "not registered")
             for server in answering
         }
         if len(set(said.values())) > 1:
-            told = "; ".join(f"{server} says {address}" for server, address in said.items())
+            answers = "; ".join(f"{server} says {address}" for server, address in said.items())
             yield warning(
                 "stale-registration",
-                f"the name servers do not agree about broker {name} (id {broker_id}): {told}",
+                f"the name servers do not agree about broker {name} (id {broker_id}): {answers}",
                 "penstock cluster overview",
                 "have every broker register with every name server (namesrvAddr), and give "
                 "clients the same list",
@@ -105,7 +105,7 @@ def stale_registration(facts: ClusterFacts, limits: Thresholds) -> Iterator[Find
 
 
 def clock_skew(facts: ClusterFacts, limits: Thresholds) -> Iterator[Finding]:
-    """Offsets by time, delays and what a tool calls old all go by somebody's clock."""
+    """Offsets by time, delays and ages depend on the clocks of the servers."""
     for broker in facts.brokers:
         ahead = broker.clock_ahead_ms
         if ahead is None or abs(ahead) - broker.clock_precision_ms <= limits.skew_ms:

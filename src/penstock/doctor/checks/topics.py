@@ -34,7 +34,7 @@ def topic_missing(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
             yield warning(
                 "topic-missing",
                 f"topic {topic.name!r} is known to some name servers only, not to "
-                f"{', '.join(unknown)}: whoever asks there finds nothing",
+                f"{', '.join(unknown)}: clients that ask there find nothing",
                 "have every broker register with every name server (namesrvAddr)",
                 topic=topic.name,
                 nameservers=unknown,
@@ -72,7 +72,7 @@ def route_unreadable(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]
 
 
 def route_stale(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """A name server keeps what a broker once told it; the broker refuses every pull."""
+    """A name server keeps an old registration; the broker refuses every pull."""
     for topic in facts.topics:
         if topic.missing_on:
             names = list(topic.missing_on)
@@ -146,7 +146,7 @@ def queues_not_read(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
                     "queues-not-read",
                     f"topic {topic.name!r} has {queues.write_queues} queues to write and "
                     f"{queues.read_queues} to read on {queues.broker_name}: "
-                    f"{plural(waiting, 'message')} in the others, which nobody gets",
+                    f"{plural(waiting, 'message')} in the others, which are not delivered",
                     f"penstock topic create {topic.name} --queues {queues.write_queues} "
                     f"--broker {queues.broker_name}",
                     topic=topic.name,
