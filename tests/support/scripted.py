@@ -1,4 +1,4 @@
-"""A cluster that does what it is told: it records every request and answers as scripted.
+"""A scripted cluster: it records every request and answers as the test has set.
 
 For tests of clients. It is a peer, not a broker: messages live in lists, nothing is stored, and
 every answer can be replaced:

@@ -1,4 +1,4 @@
-"""A clock that moves when told, on a real loop."""
+"""A clock that moves only when it is advanced, on a real loop."""
 
 from __future__ import annotations
 

@@ -785,7 +785,7 @@ async def test_a_crashed_host_gets_no_callback_and_the_other_side_a_reset(
     assert isinstance(pair.client.error, ConnectionResetError)
     await asyncio.sleep(10)
     assert (pair.server.events, pair.server.received) == (["made"], b"")
-    pair.server.transport.write(b"nobody hears")
+    pair.server.transport.write(b"not received")
     with loop.network.host(B), pytest.raises(ConnectionRefusedError):
         await loop.create_connection(Recorder, A, PORT)
     with loop.network.host(A):

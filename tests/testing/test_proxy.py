@@ -166,7 +166,7 @@ async def test_new_connections_may_be_refused_and_sent_elsewhere() -> None:
             with pytest.raises(ConnectionResetError):
                 await reader.readexactly(1)
         proxy.refuse = False
-        # Port 1 is nobody's: the proxy resets what it cannot pass on.
+        # Nothing listens on port 1: the proxy resets what it cannot forward.
         proxy.target = ("127.0.0.1", 1)
         async with connected(proxy) as (reader, _):
             with pytest.raises(ConnectionResetError):

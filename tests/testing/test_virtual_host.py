@@ -1,4 +1,4 @@
-"""The thread of a virtual loop: time passes while somebody waits, and only then."""
+"""The thread of a virtual loop: time passes while a caller waits, and only then."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_results_come_when_the_moment_is_over(host: VirtualHost) -> None:
 
 
 def test_what_is_expected_lets_time_pass_until_it_is_told(host: VirtualHost) -> None:
-    told: concurrent.futures.Future[float] = concurrent.futures.Future()
+    finished: concurrent.futures.Future[float] = concurrent.futures.Future()
 
     def tell(at: float) -> None:
-        told.set_result(at)
+        finished.set_result(at)
 
     done = host.expect(tell)
     host.call_soon(lambda: host.loop.call_later(60, lambda: done(host.loop.time())))
-    assert told.result(timeout=30) == 60
+    assert finished.result(timeout=30) == 60
     host.run(double(1))
     assert host.loop.time() == 60
 

@@ -115,7 +115,7 @@ def test_consistent_hash_needs_a_point_a_member() -> None:
 def test_configured_returns_its_list_without_a_look_at_the_members() -> None:
     fixed = [queues(8)[1], queues(8)[5]]
     assert share(Configured(fixed), GROUP, "c0", queues(8), members(3)) == set(fixed)
-    assert share(Configured(fixed), GROUP, "stranger", [], []) == set(fixed)
+    assert share(Configured(fixed), GROUP, "outsider", [], []) == set(fixed)
 
 
 @pytest.mark.spec("S27")
@@ -218,8 +218,8 @@ def test_shares_of_average_and_circle_differ_by_one_at_most(n: int, c: int) -> N
 @pytest.mark.parametrize(
     "chosen", [*ALL_SPLITTING, MachineRoomNearby(Average(), Rooms())], ids=lambda s: s.name
 )
-def test_a_stranger_gets_nothing_and_empty_lists_are_errors(chosen: AssignmentStrategy) -> None:
-    assert share(chosen, GROUP, "stranger-A", queues(4), ["c0-A"]) == frozenset()
+def test_an_outsider_gets_nothing_and_empty_lists_are_errors(chosen: AssignmentStrategy) -> None:
+    assert share(chosen, GROUP, "outsider-A", queues(4), ["c0-A"]) == frozenset()
     with pytest.raises(InvalidArgument, match="no queues"):
         chosen.assign(GROUP, "c0-A", [], ["c0-A"])
     with pytest.raises(InvalidArgument, match="no members"):

@@ -156,7 +156,7 @@ async def test_a_batch_of_the_retry_topic_never_mixes_handlers(bench: Bench) -> 
     )
     await asyncio.sleep(3)
     assert sorted(seen) == [("T", [b"1", b"3"]), ("U", [b"2"])]
-    # Nobody handles the fourth; it stays in the retry circle, with the reason.
+    # The fourth has no handler; it is retried again, with the reason.
     (back,) = bench.broker.asked(BACK)
     assert "no handler for topic 'GONE'" in back.ext["penstockReasonMessage"]
 

@@ -108,7 +108,7 @@ async def test_a_failed_read_is_told_from_a_missing_offset_and_a_bad_argument(
     store = BrokerOffsetStore(bench.session(), GROUP)
     bench.broker.script[QUERY] = lambda peer, request: Command(ResponseCode.SYSTEM_ERROR)
     assert await store.read(Q[0], ReadFrom.STORE) == READ_FAILED
-    assert await store.read(MessageQueue("T", "nobody", 0), ReadFrom.STORE) == READ_FAILED
+    assert await store.read(MessageQueue("T", "unknown", 0), ReadFrom.STORE) == READ_FAILED
     assert await store.read(None, ReadFrom.STORE) == BAD_ARGUMENT  # type: ignore[arg-type]
     assert await store.read(Q[0], "memory") == BAD_ARGUMENT  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ async def test_persisting_writes_held_queues_and_forgets_the_others(bench: Bench
 @on_bench()
 async def test_a_broker_that_is_away_costs_a_warning_and_not_the_others(bench: Bench) -> None:
     store = BrokerOffsetStore(bench.session(), GROUP)
-    lost = MessageQueue("T", "nobody", 0)
+    lost = MessageQueue("T", "unknown", 0)
     store.update(lost, 5, increase_only=True)
     store.update(Q[0], 6, increase_only=True)
     await store.persist_all({lost, Q[0]}, wait=True)
@@ -194,8 +194,8 @@ async def test_a_silent_broker_is_waited_for_twice_and_not_once_for_each_queue(
 @on_bench()
 async def test_an_unknown_broker_is_looked_up_once_and_is_then_an_error(bench: Bench) -> None:
     store = BrokerOffsetStore(bench.session(), GROUP)
-    lost = MessageQueue("T", "nobody", 0)
-    with pytest.raises(ServiceNotAvailable, match="'nobody'"):
+    lost = MessageQueue("T", "unknown", 0)
+    with pytest.raises(ServiceNotAvailable, match="'unknown'"):
         await store.commit_to_broker(lost, 5, oneway=False)
     assert len(bench.cluster.nameserver.asked(ROUTE, topic="T")) == 1
 
@@ -336,7 +336,7 @@ async def test_what_could_not_be_written_is_read_from_memory_until_it_is(
     again = file_store(blocked)
     await again.load()
     assert again.snapshot() == {Q[0]: 5, Q[1]: 6}
-    # From now on the file is what counts, whoever writes it.
+    # From now on the file counts, also when another process writes it.
     again.update(Q[0], 7, increase_only=True)
     await again.persist(Q[0])
     assert await store.read(Q[0], ReadFrom.STORE) == 7

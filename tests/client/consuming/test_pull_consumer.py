@@ -48,7 +48,7 @@ async def test_a_poll_brings_the_next_batch_and_commits_the_one_before(bench: Be
     await consumer.start()
     assert offsets(await consumer.poll(5.0)) == list(range(10))
     await asyncio.sleep(12)
-    # Whoever polled may still work on them.
+    # The program that polled may still work on them.
     assert bench.broker.offsets.get((GROUP, "T", 0), 0) == 0
     assert offsets(await consumer.poll(5.0)) == list(range(10, 20))
     await asyncio.sleep(6)
@@ -67,7 +67,7 @@ async def test_stopping_commits_nothing_of_the_last_poll(bench: Bench) -> None:
     await consumer.start()
     await consumer.poll(5.0)
     await consumer.poll(5.0)
-    # Nobody said what became of the second ten.
+    # The second ten were not acknowledged.
     await consumer.stop()
     assert bench.broker.offsets[GROUP, "T", 0] == 10
 
@@ -344,7 +344,7 @@ async def test_what_was_polled_before_a_queue_went_is_not_committed_when_it_is_b
     assert len(await consumer.poll(5.0)) == 10
     await consumer.poll(5.0)
     await consumer.assign([])
-    # Whoever read it meanwhile got further.
+    # The member that read it meanwhile got further.
     bench.broker.offsets[GROUP, "T", 0] = 30
     await consumer.assign([QUEUE])
     await consumer.commit()
@@ -390,7 +390,7 @@ async def test_a_queue_that_begins_again_is_read_and_committed_again(
     await consumer.start()
     assert len(await consumer.poll(5.0)) == 10
     await asyncio.sleep(1)
-    # Ten are in somebody's hands, five are read ahead, and the topic is made anew.
+    # Ten were polled, five are read ahead, and the topic is created again.
     bench.broker.queues["T", 0] = ScriptedQueue()
     await asyncio.sleep(30)
     bench.broker.put("T", 0, *[b"new"] * 3)

@@ -235,7 +235,7 @@ async def test_a_broker_that_leads_nowhere_is_asked_ever_less(bench: Bench, code
     assert 15 <= len(waits) <= 100
     assert waits[0] < 0.1, "once may be chance"
     assert waits[-1] >= 0.9
-    # Whatever was wrong with it: it is listened to again as soon as it is right.
+    # It is accepted again as soon as it is right.
     del bench.broker.script[PULL]
     bench.broker.put("T", 0, *[b"x"] * 80)
     await asyncio.sleep(4)
@@ -607,12 +607,12 @@ async def test_a_slave_that_is_suggested_is_pulled_from_and_keeps_no_offset(benc
     (first,) = master.asked(PULL, queueOffset=2)
     (second,) = slave.asked(PULL)
     assert offsets([second]) == [5]
-    # Only the master is told what is committed, and only its answers say so.
+    # Only the master gets committed offsets, and only its answers confirm them.
     assert int(first.ext["sysFlag"]) & PullFlag.COMMIT_OFFSET
     assert not int(second.ext["sysFlag"]) & PullFlag.COMMIT_OFFSET
     # The slave said nothing of a slave, so the master goes on.
     assert offsets(master.asked(PULL)) == [2, 9]
-    # Whoever consumes greets slaves, too.
+    # Consumers send heartbeats to slaves, too.
     assert slave.asked(RequestCode.HEART_BEAT)
 
 

@@ -34,7 +34,7 @@ def queues(*numbers: int, topic: str = "T", broker: str = "broker-a") -> set[Mes
 
 
 class Slow:
-    """A handler that takes as long as it is told and then does what it is told."""
+    """A handler with a chosen duration and a chosen result."""
 
     def __init__(self, seconds: float = 5.0, *, fails: bool = False) -> None:
         self.seconds = seconds
@@ -47,7 +47,7 @@ class Slow:
         await asyncio.sleep(self.seconds)
         self.ended.append(message.queue_offset)
         if self.fails:
-            raise ValueError("as told")
+            raise ValueError("as chosen")
 
 
 @pytest.mark.spec("S3", "S18")
@@ -192,7 +192,7 @@ async def test_results_for_a_lost_queue_count_for_nothing(bench: Bench, fails: b
     assert (GROUP, "T", 3) not in bench.broker.offsets
     assert MessageQueue("T", "broker-a", 3) not in one.state.offsets.snapshot()
     assert one.state.statistics.results_ignored == 2
-    # Whoever gets them next counts them.
+    # The next owner counts them.
     assert one.state.statistics.totals("T") == (0, 0)
 
 
@@ -220,7 +220,7 @@ async def test_finished_messages_are_committed_when_their_queue_is_given_up(benc
     bench.broker.notify_members_changed(GROUP)
     await asyncio.sleep(2)
     commits = bench.broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET, topic="T", queueId=3)
-    # Not one-way: whoever takes the queue next must find it there.
+    # Not one-way: the next owner must find it there.
     assert [(c.ext["commitOffset"], c.is_oneway) for c in commits] == [("3", False)]
 
 
@@ -253,7 +253,7 @@ async def test_queues_of_one_broker_do_not_wait_for_another_that_answers_nothing
     await asyncio.sleep(7)
     near, far = queues(0, 1), queues(0, 1, broker="broker-b")
     assert consumer.assignment() == near
-    # Limits are shared and listeners told, though two queues are missing.
+    # Limits are shared and listeners called, though two queues are missing.
     assert changes == [near]
     assert consumer.state.limits.count == 50
     del other.script[RequestCode.QUERY_CONSUMER_OFFSET]

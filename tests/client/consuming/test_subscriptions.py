@@ -99,13 +99,13 @@ def test_pulls_name_a_new_version_only_after_brokers_were_told() -> None:
     first = wanted.add("T", handler, takes_batch=False)
     assert wanted["T"] == first
     wanted.renew("T")
-    told = next(s for s in wanted.all if s.topic == "T")
-    assert told.version > first.version
+    renewed = next(s for s in wanted.all if s.topic == "T")
+    assert renewed.version > first.version
     pulled = wanted["T"]
     assert pulled is not None
     assert pulled.version == first.version
     wanted.accept("T")
-    assert wanted["T"] == told
+    assert wanted["T"] == renewed
     assert wanted["UNKNOWN"] is None
     wanted.renew("UNKNOWN")
     wanted.accept("UNKNOWN")

@@ -37,7 +37,9 @@ async def send(mq: AsyncEmbedded, count: int) -> None:
             await producer.send(Message("orders", b"%d" % number))
 
 
-async def told(mq: AsyncEmbedded, consumer: aio.PushConsumer | aio.PullConsumer) -> dict[str, str]:
+async def reported(
+    mq: AsyncEmbedded, consumer: aio.PushConsumer | aio.PullConsumer
+) -> dict[str, str]:
     return (await mq.admin.running_info(GROUP, consumer.client_id)).properties
 
 
@@ -52,7 +54,7 @@ async def test_settings_have_the_names_java_gives_them() -> None:
         consumer.on("orders")(never)
         async with consumer:
             await mq.clock.advance("5s")
-            said = await told(mq, consumer)
+            said = await reported(mq, consumer)
     assert said["pullThresholdForQueue"] == "7"
     assert said["pullThresholdForTopic"] == "-1"
     assert said["consumeTimeout"] == "3"
@@ -77,7 +79,7 @@ def test_the_message_whose_handler_runs_longest_is_named(orderly: bool) -> None:
                 await mq.clock.advance("1m")
                 await send(mq, 2)
                 await mq.clock.advance("1m")
-                said = await told(mq, consumer)
+                said = await reported(mq, consumer)
                 longest = json.loads(said[RunningExtension.LONGEST_RUNNING])
                 assert longest["queue"] == str(QUEUE)
                 assert longest["offset"] == 0
@@ -97,14 +99,14 @@ async def test_an_idle_consumer_names_no_message_and_the_time() -> None:
         consumer.on("orders")(never)
         async with consumer:
             await mq.clock.advance("5s")
-            said = await told(mq, consumer)
+            said = await reported(mq, consumer)
             assert RunningExtension.LONGEST_RUNNING not in said
             assert said[RunningExtension.RUNNING] == "0"
             assert said[RunningExtension.PAUSED] == "false"
             assert said[RunningExtension.STOPPED_QUEUES] == "{}"
             assert abs(int(said[RunningExtension.CLOCK]) - mq.clock.time_ms()) < 100
             await consumer.pause()
-            assert (await told(mq, consumer))[RunningExtension.PAUSED] == "true"
+            assert (await reported(mq, consumer))[RunningExtension.PAUSED] == "true"
 
 
 @in_virtual_time
@@ -117,7 +119,7 @@ async def test_a_queue_that_waits_for_its_handlers_is_told_with_the_limit() -> N
         async with consumer:
             await send(mq, 12)
             await mq.clock.advance("10s")
-            said = await told(mq, consumer)
+            said = await reported(mq, consumer)
             assert json.loads(said[RunningExtension.STOPPED_QUEUES]) == {str(QUEUE): "count"}
             assert json.loads(said[RunningExtension.FLOW_STOPS])["count"] > 10
             await consumer.stop(0)
@@ -135,12 +137,12 @@ async def test_a_refused_lock_is_told_with_the_client_that_holds_it() -> None:
             consumer.on("orders")(never)
             async with consumer:
                 await mq.clock.advance("10s")
-                said = await told(mq, consumer)
+                said = await reported(mq, consumer)
                 refused: dict[str, Any] = json.loads(said[RunningExtension.REFUSED_LOCKS])
                 assert refused == {str(QUEUE): "ghost@1"}
                 # The lock is not renewed, and ends after a minute.
                 await mq.clock.advance("80s")
-                said = await told(mq, consumer)
+                said = await reported(mq, consumer)
                 assert said[RunningExtension.REFUSED_LOCKS] == "{}"
                 assert len(await consumer.assignment()) == 2
 

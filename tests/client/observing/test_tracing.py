@@ -1,4 +1,4 @@
-"""Message traces: told to a topic of their own, in the way of nobody."""
+"""Message traces: sent to a topic of their own, without delaying anything."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def place(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     if not queues:
         raise InvalidArgument(f"nothing to assign to {client_id!r}: the topic has no queues")
     if not members:
-        raise InvalidArgument(f"no member to assign queues to: the group of {client_id!r} is empty")
+        raise InvalidArgument(f"cannot assign queues: the group of {client_id!r} has no members")
     return members.index(client_id) if client_id in members else None
 
 
