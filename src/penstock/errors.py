@@ -14,7 +14,7 @@
     ├── StoreError
     │   ├── StoreLocked   StoreDamaged   StoreReadOnly   DiskFull
     │   └── FlushFailed                     an fsync failed: nothing is accepted any more
-    ├── RequestRefused                      the other side answered with an error code
+    ├── RequestRefused                      the peer answered with an error code
     │   └── leaves for the codes that callers tell apart (TopicNotFound, NoPermission, ...)
     ├── LifecycleError                      used before start, after stop, or twice
     └── MissingPackage (also ImportError)   an optional dependency that is not installed
@@ -94,7 +94,7 @@ class HeaderFieldError(ProtocolError):
 
 
 class RemotingError(PenstockError):
-    """The connection failed, whatever was to be said over it."""
+    """A connection failed."""
 
     retriable = True
 
@@ -162,7 +162,7 @@ class MissingPackage(PenstockError, ImportError):
 
 
 class RequestRefused(PenstockError):
-    """The other side answered a request with an error code.
+    """The peer answered a request with an error code.
 
     ``code`` is the code of the answer; ``refused(code, what)`` picks the leaf that stands for it.
     """
@@ -188,7 +188,7 @@ class SystemBusy(RequestRefused):
 
 
 class RequestCodeNotSupported(RequestRefused):
-    """The other side does not know this request."""
+    """The peer does not know this request."""
 
     code = 3
 
@@ -213,7 +213,7 @@ class NoPermission(RequestRefused):
 
 
 class TopicNotFound(RequestRefused):
-    """Nobody knows the topic."""
+    """The topic does not exist."""
 
     code = 17
 

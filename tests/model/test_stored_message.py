@@ -1,4 +1,4 @@
-"""Stored messages: what is computed late reads the same in whatever order it is read."""
+"""Stored messages: lazy fields have the same values in any order of reading."""
 
 from __future__ import annotations
 

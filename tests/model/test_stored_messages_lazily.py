@@ -1,4 +1,4 @@
-"""What was pulled is unpacked when somebody looks; nobody can tell."""
+"""Pulled messages are unpacked on demand, without a visible difference."""
 
 from __future__ import annotations
 

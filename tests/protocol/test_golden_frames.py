@@ -184,7 +184,7 @@ def check_body(recorded: Recorded) -> None:
 
 
 def check_registration(recorded: Recorded) -> None:
-    """A registration may be deflated, whatever its header says."""
+    """A registration may be deflated although its header says otherwise."""
     header = decode_header(RegisterBroker, recorded.command.ext)
     version, body = recorded.command.version, recorded.body
     assert header.body_crc32 in (0, zlib.crc32(body) & 0x7FFF_FFFF), recorded

@@ -97,5 +97,5 @@ async def test_a_lost_connection_keeps_nothing_of_its_frame() -> None:
         [peer] = server.peers
         raw.abort()
         await eventually(lambda: not server.peers)
-        # Not even while somebody holds on to it.
+        # Not even while a reference to it remains.
         assert peer._decoder.buffered == 0

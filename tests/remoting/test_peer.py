@@ -437,7 +437,7 @@ async def test_a_handler_that_closes_its_connection_still_answers() -> None:
 
     def farewell(peer: Peer, request: Command) -> Command:
         served.append(request.request_id)
-        peer.close("told to leave")
+        peer.close("asked to leave")
         return reply(request, body=b"bye")
 
     async with Server(farewell) as server, await RawConnection.open(server.port) as raw:

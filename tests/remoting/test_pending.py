@@ -18,7 +18,7 @@ PULL = RequestCode.PULL_MESSAGE
 
 
 class Results:
-    """What the callbacks were told, and when."""
+    """The results of the callbacks, and when they came."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

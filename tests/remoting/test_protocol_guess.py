@@ -6,7 +6,7 @@ from penstock.remoting.protocol_guess import guess_protocol
 
 
 @pytest.mark.parametrize(
-    ("data", "who"),
+    ("data", "client"),
     [
         (b"\x16\x03\x01\x02\x00", "TLS"),
         (b"PROXY TCP4 10.0.0.1 10.0.0.2 5 6\r\n", "PROXY preamble"),
@@ -18,5 +18,5 @@ from penstock.remoting.protocol_guess import guess_protocol
         (b"", "out of step"),
     ],
 )
-def test_the_first_bytes_tell_who_it_may_be(data: bytes, who: str) -> None:
-    assert who in guess_protocol(data)
+def test_the_first_bytes_show_the_kind_of_client(data: bytes, client: str) -> None:
+    assert client in guess_protocol(data)

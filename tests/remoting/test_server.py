@@ -25,7 +25,7 @@ def echo(_peer: Peer, request: Command) -> Command:
 
 
 class Holder:
-    """A handler that answers code 11 when told to, and everything else at once."""
+    """A handler that answers code 11 on demand, and everything else at once."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Promise, Command]] = []

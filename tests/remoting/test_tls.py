@@ -1,4 +1,4 @@
-"""Plain and TLS on one port; who is let in is decided by the first byte."""
+"""Plain and TLS on one port; the first byte decides which is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that sends whatever bytes a test wants, for what no well-behaved peer would do."""
+"""A client that sends any bytes, for what no well-behaved peer would send."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RawConnection:
         return f"{host}:{port}"
 
     async def send(self, data: bytes) -> None:
-        """Send bytes, of whatever meaning."""
+        """Send any bytes."""
         self._writer.write(data)
         await self._writer.drain()
 
@@ -65,7 +65,7 @@ class RawConnection:
         return self._received.pop(0)
 
     async def ask(self, command: Command) -> Command:
-        """Send a request and return whatever comes next."""
+        """Send a request and return the next command."""
         await self.send_command(command)
         return await self.receive()
 
@@ -84,7 +84,7 @@ class RawConnection:
         self._writer.write_eof()
 
     async def close(self) -> None:
-        """Close, whatever state the connection is in."""
+        """Close, in any state of the connection."""
         self._writer.close()
         # The other side may have been faster.
         with contextlib.suppress(ConnectionError, ssl.SSLError):

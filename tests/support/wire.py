@@ -1,6 +1,6 @@
-"""A client for tests of servers: says what it is told to, and keeps what it hears.
+"""A scripted client for tests of servers: sends what a test asks for and keeps what it receives.
 
-It has no opinion of its own: no heartbeats, no retries, no checks. A test sees every answer and
+It does nothing by itself: no heartbeats, no retries, no checks. A test sees every answer and
 every request of the server, in the order they came.
 """
 
@@ -61,7 +61,7 @@ class Wire(asyncio.Protocol):
         self.language = language
         self.version = version
         self.requests: list[Command] = []
-        """What the server asked, oldest first."""
+        """Requests of the server, oldest first."""
         self.is_closed = False
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
@@ -118,7 +118,7 @@ class Wire(asyncio.Protocol):
         *,
         serializer: int = 0,
     ) -> Command:
-        """Send a request and return its answer, whatever its code."""
+        """Send a request and return its answer, with any code."""
         async with asyncio.timeout(ANSWER_SECONDS):
             return await self.start(code, header, body, serializer=serializer)
 
@@ -281,7 +281,7 @@ class Wire(asyncio.Protocol):
         version: int = 1,
         expression_type: str = "TAG",
     ) -> Command:
-        """Say who we are; ``topics`` are what the consumer group subscribes to."""
+        """Send a heartbeat; ``topics`` are the subscriptions of the consumer group."""
         expressions = topics if isinstance(topics, dict) else dict.fromkeys(topics, "*")
         consumers: tuple[ConsumerData, ...] = ()
         if consumer is not None:

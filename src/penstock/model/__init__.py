@@ -1,4 +1,4 @@
-"""What messages, queues, routes and subscriptions are, with no idea of how they travel."""
+"""Messages, queues, routes and subscriptions, and the layout and text forms they share."""
 
 from penstock.model.message import Message, StoredMessage
 from penstock.model.queue import MessageQueue

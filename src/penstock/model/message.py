@@ -42,8 +42,8 @@ class Message:
         sharding_key: str | None = None,
         flag: int = 0,
     ) -> None:
-        # One is made for each send. What a frozen dataclass has by itself looks every field up by
-        # name to set it, which takes three times as long.
+        # Made for each send. The generated __init__ of a frozen dataclass looks up every field by
+        # name, which takes three times as long.
         _set_topic(self, topic)
         _set_body(self, body)
         _set_tag(self, tag)
@@ -87,7 +87,7 @@ _OFFSET_MSG_ID: Final = 10
 
 
 class _OfHead(Generic[_T]):
-    """A field that is looked up in a message's head, which is unpacked for the first of them."""
+    """A field of the head of a message, which is unpacked when the first one is read."""
 
     __slots__ = ("_index",)
 
@@ -113,13 +113,13 @@ class _OfHead(Generic[_T]):
 class StoredMessage:
     """A message as a consumer gets it.
 
-    One is made for every record of every pull, and most handlers look at a few fields only. So
-    properties, hosts, ids and what else a record's head holds are kept as they came off the wire
-    until somebody reads them; properties and hosts may be handed in either way. Equality, ``repr``
-    and pickling don't show the difference.
+    One is made for every record of every pull, and most handlers read a few fields only. So
+    properties, hosts, ids and the other fields of a record's head are kept in wire form until they
+    are read; properties and hosts may be passed in either form. Equality, ``repr`` and pickling do
+    not show the difference.
     """
 
-    # Those of a pull are made slot by slot, in protocol.pulled.
+    # Messages of a pull are made slot by slot, in protocol.records.pulled.
     __slots__ = ("_added", "_head", "_properties", "body", "queue", "queue_offset", "topic")
 
     topic: str
@@ -181,7 +181,7 @@ class StoredMessage:
     def _fields_of_head(self) -> list[Any]:
         head = self._head
         if isinstance(head, bytes):
-            # No ids yet: they are made when somebody asks.
+            # Ids are made on demand.
             head = self._head = [*_HEAD.unpack(head), None, None]
         return head
 
@@ -206,7 +206,7 @@ class StoredMessage:
         self._added = b""
 
     def peek(self, key: str) -> str | None:
-        """One property, without parsing the others when nobody has asked for them yet."""
+        """One property, without parsing the others unless they were read before."""
         properties = self._properties
         if isinstance(properties, bytes):
             name = key.encode()
@@ -219,7 +219,7 @@ class StoredMessage:
     def append_properties(self, encoded: bytes) -> None:
         """Add or replace properties given in their wire form, each pair ended by 0x02.
 
-        What every message of a pull gets costs one concatenation here instead of a parse.
+        For properties that every message of a pull gets: one concatenation instead of a parse.
         """
         properties = self._properties
         if isinstance(properties, bytes):
@@ -324,7 +324,7 @@ def append_to_all(messages: Iterable[StoredMessage], encoded: bytes) -> None:
     before = added = b""
     for message in messages:
         if type(message._properties) is bytes:
-            # Messages of one pull were given the same before, and get the same object now.
+            # Messages of one pull share one object before and after.
             if message._added is not before or not added:
                 before = message._added
                 added = before + encoded

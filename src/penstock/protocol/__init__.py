@@ -1,6 +1,7 @@
-"""RocketMQ in bytes: pure functions and values, no sockets, no files, no clock.
+"""RocketMQ's bytes: pure functions and values, no sockets, no files, no clock.
 
-The remoting side: ``frames`` cut a stream, ``commands`` say what is in a frame, ``headers`` and
-``bodies`` give it types, ``acl`` signs it. The stored side: ``records``, ``properties``,
-``batches``, ``message_ids``. Whatever is not as it should be raises ``ProtocolError``.
+The remoting side: ``frames`` cuts a stream, ``commands`` decodes a frame, ``headers`` and
+``bodies`` give it types, ``acl`` signs it, ``fastjson`` reads Java's dialect of JSON. The stored
+side: ``records`` (their layout is in `model.record_layout`). ``filters`` compiles subscriptions.
+Malformed input raises ``ProtocolError``.
 """

@@ -1,4 +1,4 @@
-"""Signed requests: who asks, and proof of it.
+"""Signed requests: the access key of the sender, and a signature that proves it.
 
 The signature is the HMAC-SHA1, in base64, of the values of all ext fields but itself, in the order
 of their names and with nothing between them, followed by the body. Code, flag and request id are
@@ -37,7 +37,7 @@ def sign(
 
 
 def access_key(ext: Mapping[str, str] | None) -> str | None:
-    """Whom a request claims to come from; the C++ client sends an empty key for nobody."""
+    """The access key of a request; the C++ client sends an empty one if it has none."""
     return (ext or {}).get(ACCESS_KEY) or None
 
 

@@ -1,4 +1,4 @@
-"""Commands: what a frame says.
+"""Commands: the meaning of a frame.
 
 A command is a request or a response. Its header is written in one of two ways, and the frame says
 in which. JSON is one object; the binary form is
@@ -6,12 +6,12 @@ in which. JSON is one object; the binary form is
     code:2 | language:1 | version:2 | opaque:4 | flag:4
     remark_length:4 | remark | ext_length:4 | ( key_length:2 | key | value_length:4 | value )*
 
-``opaque`` is called ``request_id`` here: the asker numbers its request, the answer repeats the
+``opaque`` is called ``request_id`` here: the sender numbers its request, the answer repeats the
 number. ``ext`` (``extFields`` on the wire) holds the typed header of the request as text; module
-``headers`` turns it into a dataclass and back.
+``headers`` turns it into a struct and back.
 
 What the binary form cannot carry (a code above 32767, as all pop requests have, or a very long
-key) is sent as JSON instead: whoever sends binary headers reads both.
+key) is sent as JSON instead: every peer that sends binary headers reads both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 class Language(IntEnum):
-    """What a peer is written in: its name in a JSON header, its number in a binary one."""
+    """The language of a peer: its name in a JSON header, its number in a binary one."""
 
     JAVA = 0
     CPP = 1
@@ -123,7 +123,7 @@ class Command:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody may answer this request, not even with an error."""
+        """Whether this request must not be answered, not even with an error."""
         return self.flag & ONEWAY != 0
 
 
@@ -161,7 +161,7 @@ def body_size(body: Body) -> int:
 
 
 def decode_command(frame: BareFrame) -> Command:
-    """What ``frame`` says; anything but a well-formed header is a ``ProtocolError``."""
+    """The command in ``frame``; a malformed header is a ``ProtocolError``."""
     serializer, header, body = frame
     if serializer != JSON:
         return _decode_binary(serializer, header, body)
@@ -177,7 +177,7 @@ def decode_command(frame: BareFrame) -> Command:
 
 
 def _decode_json_slowly(header: bytes, body: bytes) -> Command:
-    """Read an unusual header: tell what is wrong with it, or make the best of it."""
+    """Read an unusual header; raises an error that names what is wrong with it."""
     try:
         head = orjson.loads(header)
     except ValueError as error:
@@ -195,7 +195,7 @@ def _decode_json_slowly(header: bytes, body: bytes) -> Command:
     return Command(
         _int32(head, "code"),
         _int32(head, "opaque"),
-        # Who leaves it out means a plain request: so Java reads it.
+        # A missing flag means a plain request, as in Java.
         0 if head.get("flag") is None else _int32(head, "flag"),
         _ext_as_text(head.get("extFields")),
         body,
@@ -237,7 +237,7 @@ def _ext_as_text(ext: object) -> dict[str, str] | None:
 
 
 def _shown(value: object) -> str:
-    """``value`` for an error text: what a stranger sent may be megabytes, or nested deeply."""
+    """``value`` for an error text, shortened: a peer may send megabytes, or deep nesting."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, bytes | str) and len(value) > 100:

@@ -10,11 +10,11 @@ from typing import Final
 from penstock.model.names import Failure
 
 PULL_BYTES: Final = "penstockPullBytes"
-"""On a pull: how many bytes of records the asker takes; lifts the caps of 32 and 256 KiB."""
+"""On a pull: how many bytes of records the client takes; lifts the caps of 32 and 256 KiB."""
 
 PULL_COUNT: Final = "penstockPullCount"
-"""Beside `PULL_BYTES`: how many messages the asker takes, instead of ``maxMsgNums``, which says how
-many it asks of a broker that knows neither."""
+"""Beside `PULL_BYTES`: how many messages the client takes, instead of ``maxMsgNums``, which applies
+to brokers that know neither field."""
 
 REASON_FIELDS: Final = {
     "penstockReasonType": Failure.TYPE,
@@ -25,20 +25,20 @@ REASON_FIELDS: Final = {
 """On a send-back: why the message failed, and the properties that keep it."""
 
 LOCK_OWNERS: Final = "penstockLockOwners"
-"""On the answer to a lock request: who holds the queues that were refused, as a JSON object of
-client ids by queue."""
+"""On the answer to a lock request: the holders of the refused queues, as a JSON object of client
+ids by queue."""
 
 
 class RunningExtension:
-    """Further keys of ``ConsumerRunningInfo.properties``: what Java's consumers do not tell.
+    """Further keys of ``ConsumerRunningInfo.properties``: what Java's consumers do not report.
 
-    Tools print properties they do not know; brokers hand them on.
+    Tools print properties they do not know; brokers pass them on.
     """
 
     CLOCK: Final = "penstock.clockMs"
-    """What time it is for this member."""
+    """The clock of this member."""
     PAUSED: Final = "penstock.paused"
-    """Whether it pulls nothing because its program said so."""
+    """Whether its program has paused it."""
     PAUSED_QUEUES: Final = "penstock.pausedQueues"
     """A JSON list of the single queues that are paused."""
     LONGEST_RUNNING: Final = "penstock.longestRunning"
@@ -55,8 +55,8 @@ class RunningExtension:
     ``agoMs``; left out where none did."""
     REFUSED_LOCKS: Final = "penstock.refusedLocks"
     """Queues it should consume in order and cannot lock, as a JSON object by queue of the client
-    that holds the lock; an empty text where the broker does not tell."""
+    that holds the lock; an empty text where the broker does not report it."""
 
 
 SHORT_RECEIPT: Final = "penstockShortReceipt"
-"""On a batch send: the id of the first message is enough of an answer."""
+"""On a batch send: an answer with the id of the first message only is enough."""

@@ -1,4 +1,4 @@
-"""Message traces: what became of each message, as clients tell it to a topic of its own.
+"""Message traces: the life of each message, as clients report it to a trace topic.
 
 The text of Java's TraceDataEncoder. A trace message has one entry after the other, each ended by
 0x02; an entry is its kind and the fields of its class here, in their order, separated by 0x01. An

@@ -338,9 +338,9 @@ def test_the_host_bits_follow_from_the_hosts() -> None:
         ({"properties": b"p" * 32768}, "properties take 32768 bytes"),
         ({"born_host": b"\x7f\0\0\1"}, "packed host '7f000001' of 4 bytes"),
         ({"store_host": b""}, "packed host"),
-        ({"queue_id": 1 << 31}, "no room in a record"),
-        ({"born_host": HOST_6, "flag": 1 << 40}, "no room in a record"),
-        ({"queue_offset": 1 << 63}, "no room in a record"),
+        ({"queue_id": 1 << 31}, "does not fit into a record"),
+        ({"born_host": HOST_6, "flag": 1 << 40}, "does not fit into a record"),
+        ({"queue_offset": 1 << 63}, "does not fit into a record"),
     ],
 )
 def test_what_no_record_can_hold_is_refused(change: dict[str, object], complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""Pull answers as messages: laziness that nobody sees, compressed bodies, inner batches."""
+"""Pull answers as messages: invisible laziness, compressed bodies, inner batches."""
 
 from __future__ import annotations
 
@@ -178,16 +178,16 @@ def test_a_body_that_does_not_inflate_can_be_delivered_as_stored() -> None:
     assert second.body == b"Hello"
 
 
-def test_a_body_that_is_delivered_as_stored_is_told_of() -> None:
+def test_a_body_that_is_delivered_as_stored_is_reported_of() -> None:
     body = record(b"garbage", sys_flag=0x301) + record(queue_offset=43)
-    told: list[tuple[MessageQueue, int, str]] = []
+    reported: list[tuple[MessageQueue, int, str]] = []
     messages_from_pull(
         body,
         "broker-a",
         keep_unreadable=True,
-        tell_unreadable=lambda queue, offset, error: told.append((queue, offset, str(error))),
+        tell_unreadable=lambda queue, offset, error: reported.append((queue, offset, str(error))),
     )
-    ((queue, offset, error),) = told
+    ((queue, offset, error),) = reported
     assert (queue, offset) == (MessageQueue("TopicTest", "broker-a", 1), 42)
     assert "no zlib stream" in error
 

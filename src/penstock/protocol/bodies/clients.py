@@ -1,4 +1,4 @@
-"""What a client tells a broker about itself: heartbeats, locks, the check of a filter."""
+"""Requests of a client to a broker: heartbeats, locks, the check of a filter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One codec for every JSON body: dataclasses in, dataclasses out.
 
 A body is a frozen dataclass. Its type hints say how each member is read and written; they are
-compiled to plain functions once per class. What a hint may be:
+turned into closures once per class. The hints:
 
     bool int float str bytes        scalars; numbers and booleans may come as text; bytes are base64
     Annotated[int, Between(0, 9)]   an integer within bounds
@@ -14,7 +14,7 @@ compiled to plain functions once per class. What a hint may be:
 
 The wire name of a field is its name in camelCase unless ``wire("clientID")`` says otherwise. A
 field without a default is required; null and absent are the same. Unknown members are ignored,
-or collected by a field marked ``extra()`` unless they are nested deeply. Every complaint names its
+or collected by a field marked ``extra()`` unless they are nested deeply. Every error names its
 path, such as ``brokerDatas[0].brokerAddrs``.
 """
 
@@ -62,7 +62,7 @@ from penstock.protocol.fastjson.dialect import FrozenObject, Json, Key, dumps, d
 
 T = TypeVar("T")
 
-# What nobody knows is written again as part of larger documents, which may be nested only so deep.
+# Unknown members are written again as part of larger documents, whose nesting is limited.
 MAX_EXTRA_LEVELS = 8
 
 
@@ -76,7 +76,7 @@ def wire(
 
 
 def extra() -> Mapping[str, object]:
-    """Field metadata: collects the members nobody knows, so that writing does not lose them."""
+    """Field metadata: collects unknown members, so that writing does not lose them."""
     return {"extra": True}
 
 

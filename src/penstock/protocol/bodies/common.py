@@ -141,14 +141,14 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ProducerConnections:
-    """Who is connected for a producer group."""
+    """The connected clients of a producer group."""
 
     connection_set: tuple[Connection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnections:
-    """Who is connected for a consumer group, and what it subscribes to."""
+    """The connected clients of a consumer group, and its subscriptions."""
 
     connection_set: tuple[Connection, ...] = ()
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)

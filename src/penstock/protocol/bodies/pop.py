@@ -44,7 +44,7 @@ class QueueAssignments:
 
 @dataclass(frozen=True, slots=True)
 class SetRequestMode:
-    """Whether a group pulls or pops a topic; a share of 0 or less: everybody pops every queue."""
+    """Whether a group pulls or pops a topic; a share of 0 or less: all pop every queue."""
 
     topic: str
     consumer_group: str

@@ -1,4 +1,4 @@
-"""How a broker tells a name server about itself and its topics: REGISTER_BROKER.
+"""The registration of a broker and its topics at a name server: REGISTER_BROKER.
 
 The plain body is JSON. The compressed one is a zlib stream of
 
@@ -9,7 +9,7 @@ The plain body is JSON. The compressed one is a zlib stream of
 
 where 4.9 leaves out the attributes of a topic and the mappings. Order flag and system flag of a
 topic are not part of it. Brokers of 5.x send it with ``compressed=false``, so the first byte of
-a zlib stream is believed more than the header.
+a zlib stream takes precedence over the header.
 """
 
 from __future__ import annotations

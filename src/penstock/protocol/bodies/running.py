@@ -1,4 +1,4 @@
-"""What a running consumer answers when it is asked how it does."""
+"""The state that a running consumer reports."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.values import Between, Int32, Misfit, WireEnum, decode_int
 from penstock.protocol.fastjson.dialect import Json, Key
 
-# More queues than anybody runs; a reader allocates one object per queue, so there must be a bound.
+# A reader allocates one object per queue, so their number is bounded.
 MAX_QUEUES = 65_536
 
 QueueCount = Annotated[int, Between(0, MAX_QUEUES)]
 
 TellOdd: TypeAlias = Callable[[str, str], object]
-"""Told the name of a topic that could not be taken as it is, and what is wrong with it."""
+"""Called with the name of a topic that was corrected or dropped, and what is wrong with it."""
 
 
 class TopicFilterType(WireEnum):

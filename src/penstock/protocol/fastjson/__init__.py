@@ -1,1 +1,1 @@
-"""JSON as Java's fastjson writes it: unquoted keys, references, lenient values."""
+"""JSON as Java's fastjson writes it: bare keys, objects as keys, references, lenient values."""

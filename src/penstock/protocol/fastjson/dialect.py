@@ -1,8 +1,8 @@
 """JSON as RocketMQ's peers write it, and as all of them can read it.
 
 Reading: strict JSON goes straight through orjson. What it refuses is read by the tolerant reader
-(``json_reader``), and fastjson's ``$ref`` is resolved (``json_references``). Depth, number of
-items and growth through references are bounded; whatever is wrong raises ``ProtocolError``.
+(``reader``), and fastjson's ``$ref`` is resolved (``references``). Depth, number of
+items and growth through references are bounded; malformed input raises ``ProtocolError``.
 
 Writing: compact, because the Go client splits routes as text at ``,`` and ``:``; integer keys
 quoted, which every client reads; object keys (``FrozenObject``) in fastjson's form, which is the
@@ -85,7 +85,7 @@ def dumps_pretty(value: Json) -> bytes:
 
 
 def _with_quoted_keys(data: bytes) -> bytes | None:
-    """``data`` with its bare integer keys quoted, for orjson; None if that cannot be told apart.
+    """``data`` with its bare integer keys quoted, for orjson; None if they cannot be recognised.
 
     Offset tables have nothing else against strict JSON, and are the biggest of all. A key is
     known by what is around it; no string may look like that inside.

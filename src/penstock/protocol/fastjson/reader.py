@@ -1,4 +1,4 @@
-"""The tolerant JSON reader behind ``json_dialect.loads``.
+"""The tolerant JSON reader behind ``dialect.loads``.
 
 fastjson writes, and other clients send, text that is JSON only at heart:
 

@@ -3,8 +3,8 @@
 A reference is replaced by the object it names, shared and not copied. What cannot be found becomes
 null, and an entry whose key cannot be found is dropped, as fastjson itself loses them. A document
 that refers to one of its own ancestors, or that would be far bigger with its references written
-out (a "billion laughs"), is refused: whoever walks the result visits shared objects once for
-every reference.
+out (a "billion laughs"), is refused: a walk over the result visits a shared object once for every
+reference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients coming, going and being told things."""
+"""Registration of clients, and the requests that brokers send to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnregisterClient(Header):
 
 
 class GetConsumerList(Header):
-    """Who is in a consumer group."""
+    """The members of a consumer group."""
 
     consumer_group: str
 
@@ -57,7 +57,7 @@ class GetConsumerStatus(Header):
 
 
 class GetConsumerRunningInfo(Header):
-    """What a consumer is doing; asked of a broker, which asks the client."""
+    """The state of a consumer; sent to a broker, which forwards it to the client."""
 
     consumer_group: str
     client_id: str
@@ -65,7 +65,7 @@ class GetConsumerRunningInfo(Header):
 
 
 class ConsumeMessageDirectly(Header):
-    """Have a consumer handle one message now and tell the result."""
+    """Have a consumer handle one message now and return the result."""
 
     consumer_group: str
     client_id: str | None = None

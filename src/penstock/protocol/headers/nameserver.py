@@ -1,4 +1,4 @@
-"""What brokers, clients and tools say to a name server."""
+"""Requests of brokers, clients and tools to a name server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulling, and looking messages up."""
+"""Pulls, and queries for messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PullMessageResult(Header):
 
 
 class PullRefused(Header):
-    """Who forbade a pull: 1 broker, 2 group, 3 topic, 4 no broadcasting, 5 subscription."""
+    """What forbade a pull: 1 broker, 2 group, 3 topic, 4 no broadcasting, 5 subscription."""
 
     forbidden_type: Int32 | None = None
 

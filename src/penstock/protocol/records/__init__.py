@@ -1,1 +1,1 @@
-"""Stored messages in bytes: layout, codec, properties, ids, compression, batches."""
+"""Stored records and their parts: encoding, batches, compression, message ids, pull answers."""

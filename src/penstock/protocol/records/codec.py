@@ -75,7 +75,7 @@ def record_size(
     born_host_bytes: int = IPV4_HOST_BYTES,
     store_host_bytes: int = IPV4_HOST_BYTES,
 ) -> int:
-    """How many bytes ``encode_record`` makes of parts of these lengths."""
+    """The size of the record that ``encode_record`` makes of parts of these lengths."""
     hosts = born_host_bytes + store_host_bytes - 2 * IPV4_HOST_BYTES
     wide = topic_bytes > MAX_V1_TOPIC_BYTES
     return MIN_RECORD_BYTES + hosts + wide + topic_bytes + body_bytes + properties_bytes
@@ -99,8 +99,8 @@ def encode_record(
 ) -> bytes:
     """One whole record. Positional arguments on hot paths: this is called for every append.
 
-    The version follows from the topic's length, and the IPv6 bits of ``sys_flag`` from the
-    lengths of the hosts, whatever they were before.
+    The version follows from the length of the topic, and the IPv6 bits of ``sys_flag`` are set
+    from the lengths of the hosts.
     """
     topic_length = len(topic)
     body_length = len(body)
@@ -161,7 +161,7 @@ def _encode_unusual_record(
     origin: tuple[int, bytes, int, bytes],
     counts: tuple[int, int],
 ) -> bytes:
-    """A record with a long topic or IPv6 hosts, or the reason why it cannot be one."""
+    """A record with a long topic or IPv6 hosts; raises what is wrong with other parts."""
     if len(topic) > MAX_TOPIC_BYTES:
         raise IllegalMessage(
             f"topic of {len(topic)} bytes", expected=f"at most {MAX_TOPIC_BYTES} in a record"
@@ -203,7 +203,7 @@ def _encode_unusual_record(
 
 def _out_of_range(error: struct.error) -> IllegalMessage:
     return IllegalMessage(
-        f"a number that has no room in a record: {error}",
+        f"a number that does not fit into a record: {error}",
         expected="32 bits for queue, flags and counts, 64 for offsets and times",
     )
 
@@ -214,7 +214,7 @@ def encode_blank(size: int) -> bytes:
 
 
 def peek_record(buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """Size and magic of what starts at ``position``, unchecked; blanks are told by their magic.
+    """Size and magic at ``position``, unchecked; a blank record has its own magic.
 
     A store walks its log with this: past blanks, up to the zeros nothing was written to.
     """
@@ -228,7 +228,7 @@ def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = False)
     """The record that starts at ``position``.
 
     Every length is checked against the record's size, and that against the buffer, before
-    anything is copied; whatever does not add up is a ``ProtocolError``.
+    anything is copied; a record that does not add up is a ``ProtocolError``.
     """
     size, magic = peek_record(buffer, position)
     if magic not in (MAGIC_V1, MAGIC_V2):

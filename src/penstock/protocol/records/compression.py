@@ -114,7 +114,7 @@ def _inflate_lz4(body: bytes, max_bytes: int) -> bytes:
 
 
 def _inflate_zstd(body: bytes, max_bytes: int) -> bytes:
-    # The one-shot call allocates whatever size a frame claims; feeding it in small pieces does not.
+    # The one-shot call allocates the size that a frame claims; feeding small pieces does not.
     zstandard = _library(Compression.ZSTD)
     inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES).decompressobj()
     pieces: list[bytes] = []

@@ -69,7 +69,7 @@ def parse_unique_id(text: str) -> UniqueId:
 
 
 def unique_id_time(unique_id: UniqueId, now_ms: int, utc_offset_seconds: int = 0) -> int:
-    """When an id was made, in epoch ms, taking it for less than a month old."""
+    """When an id was made, in epoch ms, assuming that it is less than a month old."""
     start, _ = _month_bounds_ms(now_ms, utc_offset_seconds)
     if start + unique_id.elapsed_ms > now_ms:
         start, _ = _month_bounds_ms(start - 1, utc_offset_seconds)
@@ -77,7 +77,7 @@ def unique_id_time(unique_id: UniqueId, now_ms: int, utc_offset_seconds: int = 0
 
 
 class UniqueIds:
-    """Makes the unique ids of one process; whoever creates it brings address, pid and chance.
+    """Makes the unique ids of one process from its address, process id and a random constant.
 
     Safe to share between threads: the counter is one atomic step, the rest may be computed twice.
     """
@@ -101,7 +101,7 @@ class UniqueIds:
         return f"{self._head(now_ms)}{next(self._counter) & 0xFFFF:04X}"
 
     def several(self, now_ms: int, count: int) -> list[str]:
-        """New ids at this time, for less than one by one."""
+        """New ids at this time; faster than one by one."""
         head = self._head(now_ms)
         return [f"{head}{n & 0xFFFF:04X}" for n in itertools.islice(self._counter, count)]
 

@@ -1,4 +1,4 @@
-"""From the body of a pull answer to the messages a consumer works with."""
+"""The messages in the body of a pull answer."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from penstock.protocol.records.sys_flags import SysFlag
 _UNWRAP = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 # The fields that have to be known of each record.
 _LOOK: Final = head_struct("size", "magic", "queue_id", "queue_offset", "sys_flag", "body_length")
-# Records with any of these bits are opened field by field; all others take the short way.
+# Records with any of these bits are decoded field by field; all others take the fast path.
 _UNUSUAL = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _UNWRAP
 _FEW: Final = 16
-"""Fewer records are not worth the preparations."""
+"""For fewer records the preparation costs more than it saves."""
 _MANY: Final = 64
-"""From so many on it pays to look at records that are alike a column of bytes at a time."""
+"""From this number on, comparing records a column of bytes at a time is faster."""
 _MAX_SHAPES: Final = 256
 _START_BYTES: Final = PREFIX.size
 # As _LOOK, with size and magic as one value.
@@ -47,11 +47,11 @@ _FIXED_BYTES: Final = tuple(
 )
 
 TellUnreadable = Callable[[MessageQueue, int, ProtocolError], None]
-"""Hears of a message by queue and offset, and why its body stays as it was stored."""
+"""Called with queue and offset of a message, and why its body is left as it was stored."""
 
 
-def _say_nothing(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
-    """For those who look at the COMPRESSED bit."""
+def _ignore(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
+    """For callers that look at the COMPRESSED bit."""
 
 
 def messages_from_pull(
@@ -66,11 +66,10 @@ def messages_from_pull(
 ) -> list[StoredMessage]:
     """The messages in a pull answer: bodies inflated, inner batches split.
 
-    Whatever does not add up is a ``ProtocolError`` for the whole answer. With ``keep_unreadable``
-    a body that does not inflate is not: the message comes as stored, its COMPRESSED bit still
-    set, so that one broken message of a producer cannot stop a queue for good;
-    ``tell_unreadable`` is told of it. ``added`` are properties in wire form that every message
-    gets besides its own.
+    A malformed record is a ``ProtocolError`` for the whole answer. With ``keep_unreadable`` a body
+    that does not inflate is not: the message is returned as stored, its COMPRESSED bit still set,
+    so that one broken message of a producer cannot stop a queue for good; ``tell_unreadable`` is
+    called for it. ``added`` are properties in wire form that every message gets besides its own.
     """
     if not check_crc:
         many = alike_records(body, broker_name)
@@ -110,14 +109,14 @@ def messages_from_pull(
             or end - body_end - between_length != properties_length
             or not starts_with(between, body_end)
         ):
-            # It takes what is not ordinary, and says what is wrong with what is not whole.
+            # Decodes unusual records, and raises the error for a malformed one.
             record = decode_record(body, position, check_crc=check_crc)
             if record.topic != topic or record.queue_id != last_queue_id:
                 topic, last_queue_id = record.topic, record.queue_id
                 queue = MessageQueue(topic, broker_name, last_queue_id)
             if magic != magic_v1 or sys_flag & unusual:
                 between_length, properties_length = 0, unheard_of
-                tell = (tell_unreadable or _say_nothing) if keep_unreadable else None
+                tell = (tell_unreadable or _ignore) if keep_unreadable else None
                 opened = _open(record, queue, max_body_bytes, tell)
                 append_to_all(opened, added)
                 messages += opened
@@ -144,7 +143,7 @@ class AlikeRecords:
     """Records of one queue at consecutive offsets, as long as each other in every part.
 
     What one program sends in bulk is, and a large pull brings. Such a table is checked a column of
-    bytes at a time, and cut into messages when somebody wants some of them.
+    bytes at a time, and cut into messages on demand.
     """
 
     __slots__ = ("_cut", "_queue", "_records", "_size", "_topic", "body_length", "offsets")
@@ -301,7 +300,7 @@ def _open(
 def _message(
     record: Record, queue: MessageQueue, max_body_bytes: int, tell: TellUnreadable | None
 ) -> StoredMessage:
-    """The message of a record; a body that does not inflate is told of, or an error."""
+    """The message of a record; a body that does not inflate is reported, or an error."""
     body, sys_flag = record.body, record.sys_flag
     if sys_flag & SysFlag.COMPRESSED:
         try:
