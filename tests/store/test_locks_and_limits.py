@@ -40,7 +40,9 @@ except Exception as error:
 
 def test_a_second_process_cannot_open_the_store(open_store: OpenStore) -> None:
     store = open_store()
-    assert run_python(OPEN, store.root).stdout.startswith("StoreLocked somebody writes to store")
+    assert run_python(OPEN, store.root).stdout.startswith(
+        "StoreLocked another process writes to store"
+    )
     store.close()
     assert run_python(OPEN, store.root).stdout == ""
 

@@ -1,4 +1,4 @@
-"""What a broker does every few seconds: drop silent clients and old locks, delete old files."""
+"""Periodic work of a broker: drop silent clients and expired locks, delete old files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Housekeeping(Service):
-    """The broker's periodic chores."""
+    """The broker's periodic work."""
 
     PERIOD = 10.0
     FIRST_CLEANING = 60.0
@@ -35,7 +35,7 @@ class Housekeeping(Service):
     def _drop_silent_clients(self, now: float) -> None:
         for peer in self._broker.clients.expired(now):
             log.warning("client dropped, no heartbeat for two minutes remote=%s", peer.remote)
-            # Before its connection is closed, so that its groups are not told, as in RocketMQ:
+            # Before its connection is closed, so that its groups are not notified, as in RocketMQ:
             # the members that live notice at their next rebalance.
             self._broker.clients.drop_peer(peer)
             peer.close("no heartbeat for too long")

@@ -4,21 +4,20 @@ What an acknowledgement means:
 
 * async flush: the message is in the page cache. It survives the death of this process; a power
   failure may take what was not flushed yet, half a second of it under load.
-* sync flush: the message is on the disk. Appends that wait share one fdatasync, and nobody reads a
-  message before it is there.
+* sync flush: the message is on the disk. Appends that wait share one fdatasync, and no
+  message is read before it is there.
 
     append … append ─▶ end of the loop turn: write(), one writev ─▶ async: answered ─▶ visible
                                             │
                                             └▶ sync: flush() in a thread ─▶ visible, answered
 
 With async flush the work for readers (queue and index entries) comes right after the answers, so
-that nobody waits for it who need not; whoever reads before it is done does it first, and so does a
-write that somebody waits for: a held pull is answered together with the send that it waited for.
+that answers do not wait for it. A read that comes earlier does it first, and so does a write that a
+held pull waits for: the pull is answered together with the send.
 
-`write` is called by the connections before they send their answers (`remoting.turn`), and once a
-turn by itself for appends that nobody waits for. Whoever comes first does the work; a failure is
-remembered until every answer of the turn has met it, because any of them may speak of a message
-that is lost.
+The connections call `write` before they send their answers (`remoting.write_batch`). It is also
+called once a turn by itself, for appends without an answer. A failure is remembered until it has
+reached every answer of the turn, because any of them may acknowledge a lost message.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class Answered(Protocol):
-    """What an answer is given to: a `Promise`, or who stands before one."""
+    """A `Promise` or a wrapper around one."""
 
     def resolve(self, answer: Command) -> bool:
         """Give the answer."""
@@ -85,7 +84,7 @@ class Storage(Service):
         sync_timeout: float = 5.0,
         put_took: Callable[[str, int, float], None] = lambda topic, queue_id, seconds: None,
     ) -> None:
-        """``put_took`` is told topic, queue and seconds of one message a write: a sample."""
+        """``put_took`` gets topic, queue and seconds of one message per write, as a sample."""
         self.store = store
         self._stage = store.append
         store.on_failed_write(self._note_loss)
@@ -161,7 +160,7 @@ class Storage(Service):
     def _note_loss(self, error: Exception) -> None:
         """Messages are lost, and answers that say the opposite may be on their way."""
         assert self._loop is not None, "the storage was started"
-        # Answers of this turn leave in the next one, so the one after it is innocent.
+        # Answers of this turn leave in the next one; later turns are not affected.
         self._loop.call_soon(self._loop.call_soon, self._forget_loss, error)
         self._loss = error
         failure = error if isinstance(error, StoreError) else StoreError(f"write failed: {error}")

@@ -57,7 +57,7 @@ class RegisterResult(NamedTuple):
 
     @property
     def accepted(self) -> bool:
-        """Whether the broker is told that it went well."""
+        """Whether the broker gets a success."""
         return self.outcome is not RegisterOutcome.REFUSED
 
 

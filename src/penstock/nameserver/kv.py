@@ -1,4 +1,4 @@
-"""Texts that tools keep at a name server, by namespace and key.
+"""Texts that tools store at a name server, by namespace and key.
 
 Only one namespace has a meaning to others: brokers turn the topics of ``ORDER_TOPIC_CONFIG`` into
 order topics, and producers use the queues listed there (``broker-a:4;broker-b:4``).
@@ -18,7 +18,7 @@ from penstock.protocol.bodies.common import KvTable
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
-# Entries stay until somebody deletes them, so anybody could fill the memory with them.
+# Entries stay until they are deleted, so a remote client could exhaust memory with them.
 MAX_ENTRIES = 100_000
 MAX_CHARACTERS = 2 * 1024 * 1024
 """Of all keys and texts together, since every change writes all of them."""

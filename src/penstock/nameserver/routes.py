@@ -4,7 +4,7 @@
     topics    topic                 -> {broker name -> queues and permission}
     live      (cluster, address)    -> when it was last heard of, what it said then, its connection
 
-Plain and synchronous: whoever calls hands in the time and the connection, and closes what expired.
+Plain and synchronous: the caller passes the time and the connection, and closes what expired.
 A broker is known exactly as long as it is live, a broker name as long as it has an address, and a
 topic as long as a broker name has queues of it.
 
@@ -91,7 +91,7 @@ class RouteTable:
         return self._applied(registration)
 
     def heartbeat(self, cluster: str, address: str, now_ms: int) -> bool:
-        """Note that a broker is alive; False if nobody by that address has registered."""
+        """Note that a broker is alive; False if no broker of that address has registered."""
         live = self._live.get((cluster, address))
         if live is None:
             return False
@@ -160,7 +160,7 @@ class RouteTable:
         )
 
     def member_group(self, cluster: str, broker_name: str) -> BrokerMemberGroup:
-        """The brokers of one broker name; nobody, if it is not known."""
+        """The brokers of one broker name; empty if it is unknown."""
         broker = self._brokers.get(broker_name)
         addresses = dict(sorted(broker.addresses.items())) if broker else {}
         return BrokerMemberGroup(MemberGroup(cluster, broker_name, addresses))

@@ -1,7 +1,6 @@
-"""Time as something that is handed in.
+"""Time as a dependency that is passed in.
 
-Whatever the protocol gives a meaning to (long polls, delays, expiry, retention) asks a `Clock`, so
-that a test can let two hours pass in a millisecond. `SystemClock` is the real one;
+Everything the protocol defines (long polls, delays, expiry, retention) asks a `Clock`, so that a test can let two hours pass in a millisecond. `SystemClock` is the real one;
 `penstock.testing` has `VirtualClock` for the virtual loop.
 """
 

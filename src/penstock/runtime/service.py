@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """One task running `_run`, which somebody owns.
+    """One task running `_run`, with one owner.
 
     The state is class attributes until `start`, so a subclass need not call ``super().__init__``.
     """
@@ -68,7 +68,7 @@ class Service:
         try:
             await asyncio.wait((task, is_ready), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # Whoever asked for the start is gone, so nobody would stop what it started.
+            # The caller of start() is gone, so nothing would stop the task later.
             is_ready.cancel()
             await self.stop()
             raise
@@ -86,7 +86,7 @@ class Service:
         """Cancel the task and return when it has ended; idempotent, and harmless before `start`.
 
         A cancellation of the caller comes through at once, while the service goes on stopping. What
-        the service died of is raised by `wait`; if nobody asked, it is logged here.
+        the service died of is raised by `wait`; if `wait` was not called, it is logged here.
         """
         await self._halt()
         failure = self._failure()
@@ -147,7 +147,7 @@ class Service:
         if task.cancelled():
             if self._stop_requested:
                 return None
-            return LifecycleError(f"{self._name} was cancelled by somebody else than its owner")
+            return LifecycleError(f"{self._name} was cancelled by other code than its owner")
         return task.exception()
 
     def _raise_failure(self) -> None:

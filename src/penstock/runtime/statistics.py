@@ -1,4 +1,4 @@
-"""RocketMQ's own statistics: sums and times, sampled, so that a rate of late can be told.
+"""RocketMQ's own statistics: sums and times, sampled, so that a recent rate can be given.
 
 An item counts a sum and how often something was added. Every 10 seconds, 10 minutes and hour the
 pair is put on record:

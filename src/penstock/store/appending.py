@@ -92,15 +92,15 @@ class Appender:
         self._time_ms = context.time_ms
         self._is_sync = context.config.is_sync_flush
         self._pending: list[Staged | StagedBatch] = []
-        self._in_runs = 0
-        """Messages that wait in runs, but for one of each."""
-        self._has_runs = False
-        """Whether a run may be among what is staged."""
+        self._in_batches = 0
+        """Messages in staged batches, less one for each batch."""
+        self._has_batches = False
+        """Whether a batch may be among what is staged."""
         self._unflushed: deque[Staged | StagedBatch] = deque()
         self.unpublished: list[Staged | StagedBatch] = []
         """Written without a wait for a flush, but not visible yet; see `publish`."""
-        self._publishes_runs = False
-        """Whether a run may be among what is to be published."""
+        self._publishes_batches = False
+        """Whether a batch may be among what is to be published."""
 
     def append(self, draft: Draft) -> Appended:
         """Stage one message; ``write`` puts it into the log."""
@@ -205,8 +205,8 @@ class Appender:
     ) -> AppendedBatch | None:
         """Stage the messages of a batch send as a whole, straight from its body.
 
-        None if something about them is unusual, or properties have one of ``unless``: then
-        `append_batch` is the way.
+        None if they need the plain path, `append_batch`: something about them is unusual, or
+        properties contain one of ``unless``.
         """
         if self._context.refusal is not None:
             self._context.refuse()
@@ -238,8 +238,8 @@ class Appender:
         commit_log.position = position + total
         queue.next_offset = queue_offset + count
         self._pending.append((queue, position, total, queue_offset, sys_flag, now, batch))
-        self._in_runs += count - 1
-        self._has_runs = True
+        self._in_batches += count - 1
+        self._has_batches = True
         if position - commit_log.written[0] > MAX_STAGED_BYTES:
             self.write()
         last = (positions[-1], queue_offset + count - 1, batch.sizes[-1], now)
@@ -327,29 +327,29 @@ class Appender:
             self.publish()
 
     def write_log(self) -> bool:
-        """`write`, but what nobody waits for becomes visible by `publish`; True: call it."""
+        """`write`, but leaves messages without a waiting listener to `publish`; True: call it."""
         pending = self._pending
         if self._queues.has_persisted:
             self._queues.drop_persisted()
         if not pending:
             return bool(self.unpublished)
         self._pending = []
-        in_runs, self._in_runs = self._in_runs, 0
+        in_batches, self._in_batches = self._in_batches, 0
         commit_log = self._log
         last = pending[-1]
         before = commit_log.written[0]
         try:
             commit_log.write(last[5])
         except (OSError, StoreError) as error:
-            self._write_failed(pending, len(pending) + in_runs, error)
+            self._write_failed(pending, len(pending) + in_batches, error)
         tail = last[6]
         commit_log.last_record = last[1] if isinstance(tail, bytes) else tail.positions[-1]
         counts = self._context.counts
         counts.write_calls += 1
-        counts.put_count += len(pending) + in_runs
+        counts.put_count += len(pending) + in_batches
         counts.put_bytes += commit_log.written[0] - before
-        if self._has_runs:
-            self._has_runs, self._publishes_runs = False, True
+        if self._has_batches:
+            self._has_batches, self._publishes_batches = False, True
         if self._is_sync:
             self._unflushed.extend(pending)
             return False
@@ -381,7 +381,7 @@ class Appender:
 
     def publish(self) -> None:
         """Make visible what is written; a reader that comes first does the same."""
-        # Taken before anybody is told of a message: whoever is may read at once.
+        # Taken before listeners are called: a listener may read at once.
         staged, self.unpublished = self.unpublished, []
         if staged:
             self._publish(staged)
@@ -390,11 +390,11 @@ class Appender:
         context = self._context
         last = staged[-1]
         try:
-            if self._publishes_runs:
-                self._publishes_runs = self._is_sync  # With sync flush others may still wait.
+            if self._publishes_batches:
+                self._publishes_batches = self._is_sync  # With sync flush others may still wait.
                 context.index_builder.apply_appended(staged)
             else:
-                context.index_builder.apply_records(staged)  # type: ignore[arg-type]  # no run among them
+                context.index_builder.apply_records(staged)  # type: ignore[arg-type]  # no batch among them
         finally:
             context.published = (last[1] + last[2], last[5])
         problem = context.index_builder.index_error or self._queues.failed_writes

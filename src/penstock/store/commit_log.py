@@ -9,7 +9,7 @@ segment.
 Three positions move forward: ``position`` (staged), ``written`` (in the page cache) and ``flushed``
 (on the disk). Staged records are buffers in memory; ``write`` hands all of them to the system in
 one call per segment, mostly one call. A failed write leaves nothing behind: its bytes are cleared,
-so that no later recovery finds a message in them whose sender was told that it failed.
+so that no later recovery finds a message in them whose sender got an error.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class CommitLog:
 
     @property
     def has_failed_sync(self) -> bool:
-        """Whether nobody knows any more what is on the disk."""
+        """Whether a sync failed, so that the content of the disk is unknown."""
         return self._sync_error is not None
 
     def _sync(self, target: int) -> None:
@@ -239,7 +239,7 @@ class CommitLog:
                 break
             self._files.sync(descriptor)
             if base + self.segment_size <= target:
-                # Sealed and flushed: nobody writes to it again.
+                # Sealed and flushed: it is not written to again.
                 del self._descriptors[base]
                 self._files.close(descriptor)
 

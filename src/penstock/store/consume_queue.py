@@ -84,7 +84,7 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
         self.key = (topic, queue_id)
-        """Both together, as those name it who wait for messages."""
+        """Both together, as waiting listeners name it."""
         self.directory = f"{shared.directory}/{topic}/{queue_id}"
         self.next_offset = 0
         """The queue offset the next appended message gets; ahead of ``max_offset`` while staged."""
@@ -230,7 +230,7 @@ class ConsumeQueue:
         """Up to ``wanted`` entries: a buffer, where they start in it, and how many there are.
 
         There are fewer at the end of the queue and at the end of a file. The buffer must not be
-        kept: it may be the tail itself, which cannot grow while someone looks at it.
+        kept: it may be the tail itself, which cannot grow while a view of it exists.
         """
         tail_start = self.tail_start
         if queue_offset >= tail_start:
@@ -273,7 +273,7 @@ class ConsumeQueue:
     def restart_at(self, queue_offset: int) -> None:
         """Make ``queue_offset`` the next entry: drop what is behind, fill what is missing.
 
-        Dispatching the log again calls this where a queue's own idea of its end differs from the
+        Replaying the log calls this where a queue's own idea of its end differs from the
         record's, which is the truth.
         """
         gap = queue_offset - self.max_offset
@@ -312,7 +312,7 @@ class ConsumeQueue:
         self.clear_files_behind()
 
     def clear_files_behind(self) -> None:
-        """Remove from the files whatever is behind the last persisted entry."""
+        """Remove everything behind the last persisted entry from the files."""
         shared = self._shared
         if self.first_base < 0 or shared.read_only:
             return

@@ -105,7 +105,7 @@ class FileLayer(Protocol):
         """Give a file another name, replacing what had it."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; whoever has it open or mapped keeps its bytes."""
+        """Remove a file; open descriptors and maps keep its bytes."""
 
     def remove_dir(self, path: str) -> None:
         """Remove an empty directory."""

@@ -1,6 +1,6 @@
-"""Flushing: what is in the page cache goes to the disk, the log first, then what is made of it.
+"""Flushing: moves the page cache to the disk, the log first, then queues and index.
 
-After a failed fsync nobody knows what is on the disk: the kernel may have dropped the pages and
+After a failed fsync the content of the disk is unknown: the kernel may have dropped the pages and
 called them clean, so a second fsync that succeeds proves nothing. The store refuses everything.
 """
 

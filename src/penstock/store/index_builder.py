@@ -1,7 +1,7 @@
-"""From the log to queues and index: what a record means for both, for fresh and for old ones.
+"""Builds queue entries and index entries from records, new ones and those found in the log.
 
-A fresh append is dispatched from what the appender has in hand; the log is not parsed a second
-time. After a crash the same records are dispatched again from the log, which must give the same.
+Appended records are applied from memory; the log is not parsed a second time. After a crash the
+same records are replayed from the log, with the same result.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _UNQUEUED = (SysFlag.TRANSACTION_PREPARED, _ROLLBACK)
 _MAX_CACHED_TAGS = 4096
 _MAX_CACHED_TOPICS = 4096
 _PORTION = 256
-"""Records dispatched again together."""
+"""Records replayed together."""
 _UNKNOWN_LEVEL_MS = 1_000
 
 Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes]
-"""A fresh record on its way to queue and index: queue, log position, size, queue offset, system
+"""A record on its way to queue and index: queue, log position, size, queue offset, system
 flag, store timestamp, properties. A plain tuple, since one is made for every append."""
 
 StagedBatch = tuple[ConsumeQueue, int, int, int, int, int, EncodedBatch]
-"""Fresh records of one batch: queue, log position of the first, size of all, queue offset of the
-first, system flag, store timestamp, and the run itself."""
+"""Records of one batch: queue, log position of the first, size of all, queue offset of the
+first, system flag, store timestamp, and the encoded batch."""
 
 _Visible = tuple[ConsumeQueue, int, int, int, bytes]
 """A record that readers see now: queue, next queue offset, tags code, store timestamp, properties.
@@ -58,7 +58,7 @@ def message_keys(properties: bytes) -> list[bytes]:
 
 
 def _opened(staged: StagedBatch) -> list[Staged]:
-    """The messages of a run one by one."""
+    """The messages of a batch one by one."""
     queue, _, _, queue_offset, sys_flag, timestamp, batch = staged
     return [
         (queue, position, size, offset, sys_flag, timestamp, properties)
@@ -69,7 +69,7 @@ def _opened(staged: StagedBatch) -> list[Staged]:
 
 
 class IndexBuilder:
-    """Builds queue entries and index entries, and tells who waits for messages."""
+    """Builds queue entries and index entries, and calls listeners that wait for messages."""
 
     def __init__(self, config: StoreConfig, queues: QueueTable, index: KeyIndex | None) -> None:
         self._queues = queues
@@ -88,7 +88,7 @@ class IndexBuilder:
         """Why nothing is added to the index now, if so."""
 
     def is_awaited(self, staged: Sequence[Staged | StagedBatch]) -> bool:
-        """Whether somebody waits for a message of one of these queues."""
+        """Whether a listener waits for a message of one of these queues."""
         for _, waiting in self.listeners:
             if waiting is None:
                 return True
@@ -120,7 +120,7 @@ class IndexBuilder:
     def _read_batch(
         self, queue: ConsumeQueue, sys_flag: int, batch: EncodedBatch
     ) -> BatchKeys | None:
-        """What a run means, if that can be said of all its messages at once."""
+        """The tag and keys of a batch, if they can be read for all messages at once."""
         if (
             sys_flag & _TRANSACTION
             or queue.is_schedule
@@ -140,7 +140,7 @@ class IndexBuilder:
         batch: EncodedBatch,
         keys: BatchKeys,
     ) -> None:
-        """Make a run visible, as `apply_records` would its messages one by one."""
+        """Make a batch visible, as `apply_records` would its messages one by one."""
         queues = self._queues
         code = self._tag_code(keys.tag)
         count = len(batch.sizes)
@@ -157,7 +157,7 @@ class IndexBuilder:
         key = queue.key
         for listener, waiting in self.listeners:
             for next_offset, properties in enumerate(batch.properties, queue_offset + 1):
-                # Mostly nobody waits, or no longer than for the first of them.
+                # Usually no listener waits, or only for the first message.
                 if waiting is None or key not in waiting:
                     break
                 listener(*key, next_offset, code, timestamp, properties)
@@ -177,7 +177,7 @@ class IndexBuilder:
         index = self._index if self.index_error is None else None
         keys: list[Keyed] = []
         arrivals: list[_Visible] = []
-        # Mostly nobody waits for a message to arrive, and then nothing is noted down.
+        # Usually no listener waits; skip collecting the arrivals.
         is_awaited = any(waiting is None or waiting for _, waiting in self.listeners)
         queues = self._queues
         tag_codes = self._tag_codes
@@ -242,12 +242,12 @@ class IndexBuilder:
         self.replay(records, include_queues=False)
         if self.index_error is not None:
             return False
-        # Not sooner: who dies halfway must find a note that keys are missing.
+        # Not sooner: a process that dies halfway must leave the note that keys are missing.
         self.index_stopped_at = None
         return True
 
     def replay(self, records: Iterable[Scanned], *, include_queues: bool = True) -> int:
-        """Dispatch records of the log; doing so twice changes nothing. Returns how many."""
+        """Apply records of the log; repeating it changes nothing. Returns how many there were."""
         total = 0
         remaining = iter(records)
         while portion := list(islice(remaining, _PORTION)):

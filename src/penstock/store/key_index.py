@@ -6,7 +6,7 @@
     unit:   key_hash:4 | log_position:8 | seconds since begin_timestamp:4 | previous unit:4
 
 ``count`` is the number the next unit gets, so it starts at 1. A key is ``topic#key``; its hash is
-the absolute value of Java's string hash. Hashes collide, so whoever finds a message compares keys.
+the absolute value of Java's string hash. Hashes collide, so readers compare keys.
 
 The newest file is written through a map, since a new key changes four bytes anywhere in the slots.
 Before a page is stored to for the first time it is written once with ``write``: that takes the
@@ -136,7 +136,7 @@ class KeyIndex:
             self._take_over(*next(reversed(self.headers.items())))
 
     def reload(self) -> None:
-        """Read the headers again, of a store that somebody else writes."""
+        """Read the headers again, of a store that another process writes."""
         entries, _ = find_index_files(self._files, self.directory)
         self.headers.clear()
         self.load([entry for entry in entries if entry.size == self.shape.file_bytes])
@@ -224,8 +224,8 @@ class KeyIndex:
         """Enter keys of several messages, in the order of the log.
 
         The header is written twice, not once a message. Until all keys are in, it counts them
-        all but names the first message as the last one: whoever finds it like that after the
-        death of the process dispatches all of them again, as after an error here.
+        all but names the first message as the last one: a start that finds it
+        like that after the death of the process replays all of them, as after an error here.
         """
         count = self._count
         total = len(entries)
@@ -391,7 +391,7 @@ class KeyIndex:
         moment = datetime.fromtimestamp(timestamp / 1000).astimezone()
         name = f"{moment:%Y%m%d%H%M%S}{timestamp % 1000:03d}"
         newest = max(self.headers, default="")
-        # Nobody reads the time out of a name, only the order.
+        # Only the order of names matters, not the time in them.
         return name if name > newest else f"{int(newest) + 1:0{NAME_DIGITS}d}"
 
     def rewrite(self, name: str) -> None:
@@ -469,7 +469,7 @@ class KeyIndex:
     def _full_files(self) -> list[tuple[str, IndexHeader]]:
         """Full files that are not written to any more; the thread that flushes asks, too."""
         writing = self._name if self._map is not None else ""
-        # The list is made in one step, whatever the other thread does to the table.
+        # The list is made in one step, so changes by the other thread do not matter.
         return [
             (name, header)
             for name, header in list(self.headers.items())

@@ -71,7 +71,7 @@ class Segmented(Protocol):
 class LogScan:
     """An iterator over records; afterwards ``end`` and ``damage`` say how it stopped.
 
-    ``damage`` is None where zeros follow, which is how a log ends that nobody damaged.
+    ``damage`` is None where zeros follow, which is how an undamaged log ends.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Opening a store: look, load, recover, leave the signs of a running store; and closing it."""
+"""Opening a store: load it, recover it, mark it as running; and marking a clean stop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load_context(
     *,
     read_only: bool,
 ) -> StoreContext:
-    """Look at the files and make the context; no message is read yet."""
+    """Load the files into a context; no message is read yet."""
     state = load_state(files, root)
     has_crashed = files.stat(f"{root}/{layout.ABORT}") is not None or (
         state is not None and not state.clean
@@ -102,7 +102,7 @@ def recover(context: StoreContext) -> Recovery:
     elif not context.has_crashed and _is_as_we_left_it(context):
         recovery = recover_clean(context)
     if not context.read_only:
-        # The note's sync below makes these names last, so that nobody has to think of it later.
+        # The sync of the note below makes these names durable.
         for name in (layout.COMMIT_LOG, layout.CONSUME_QUEUE, layout.INDEX):
             context.files.make_dir(f"{context.root}/{name}")
         _mark_open(context, is_recovering=True)

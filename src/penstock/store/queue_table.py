@@ -1,7 +1,7 @@
-"""All queues of a store: found on first use, kept small, written behind.
+"""All queues of a store: loaded on first use, kept small, written later.
 
-A queue costs a few hundred bytes once it was used and nothing before: after a clean stop nobody
-reads ten thousand directories to serve one of them.
+A queue costs a few hundred bytes once it was used and nothing before: after a clean stop
+ten thousand directories are not read to serve one of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class QueueTable:
         """Whether a flush wrote tails that are still in memory."""
         self.is_after_crash = False
         self.has_gap = False
-        """Whether dispatching again found entries missing that should have been on the disk."""
+        """Whether replaying the log found entries missing that should have been on the disk."""
         self.lock = threading.Lock()
         """Held while tails go to files; never while something waits for the disk."""
         self._removing: Counter[str] = Counter()
@@ -123,7 +123,7 @@ class QueueTable:
             self._log.written[0] if limit is None else limit,
             self._is_record,
             after_crash=self.is_after_crash,
-            # Recovery loads all queues, so whatever is loaded later was left by a clean stop.
+            # Recovery loads all queues, so what is loaded later was left by a clean stop.
             is_clean=limit is None and not self.is_after_crash and not self._read_only,
         )
         if not self._read_only and queue.has_rubbish():
@@ -135,7 +135,7 @@ class QueueTable:
     def _is_record(self, queue: ConsumeQueue, queue_offset: int, entry: QueueEntry) -> bool:
         """Whether an entry is about the message that the log has there."""
         if not self._log.bases or entry.log_position < self._log.min_position:
-            return True  # deleted with its segment; nobody can tell any more
+            return True  # deleted with its segment; cannot be checked any more
         record = self._log.record_at(entry.log_position)
         if record is None or len(record) != entry.size:
             return False
@@ -265,7 +265,7 @@ class QueueTable:
             with contextlib.suppress(FileNotFoundError):
                 files.sync_dir(path)
 
-    # Dispatching again
+    # Replaying the log
 
     def get_for_recovery(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue of a record found in the log; None for a name no queue can have."""
@@ -297,7 +297,7 @@ class QueueTable:
             self.flush_tail(queue)
 
     def start_over(self) -> None:
-        """Forget what was dispatched again so far."""
+        """Forget what was replayed so far."""
         self.has_gap = False
         self.replayed.clear()
 

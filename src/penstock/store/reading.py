@@ -23,7 +23,7 @@ from penstock.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 
 MAX_READ_BYTES: Final = 128 << 20
 MAX_ASKED: Final = 1024
-"""Records one read asks a filter about: ten milliseconds or so, in which nobody else is served."""
+"""Records one read asks a filter about: about ten milliseconds that block other requests."""
 MAX_FILTER_WORK: Final = 16 << 20
 """What one read lets a filter do: its steps times the bytes it may have to look at, about the same
 ten milliseconds. The first record is always asked about, so that every read gets on."""
@@ -62,7 +62,7 @@ class ReadResult(NamedTuple):
 
     status: ReadStatus
     slices: list[memoryview]
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used here
     size: int
     next_offset: int
     min_offset: int
@@ -266,7 +266,7 @@ class Reader:
         """Read entry by entry: for filters, for limits that cut, and for scattered records."""
         scan_limit = max(self._max_filter_bytes, max_count * UNIT_BYTES) // UNIT_BYTES
         if callable(matches):
-            # Whatever a foreign client asks for; it goes on at once where this read ends.
+            # A limit for foreign clients; they continue at once where this read ends.
             scan_limit = min(scan_limit, MAX_ASKED)
         buffer, at, available = queue.units(queue_offset, scan_limit)
         low, high = queue.min_offset, queue.max_offset

@@ -15,8 +15,8 @@ The index of RocketMQ forgets keys in a crash: files that were not full are dele
 part of the log that is dispatched anyway is indexed again. Here the missing part is indexed from
 the log. If only the process died, the page cache is as it was and the index needs no repair.
 
-Bytes behind the end that nobody promised to keep, a torn record or what the disk wrote out of
-order, are cleared. If a damaged record lies before what is known to have been flushed, recovery
+Bytes behind the end that were never acknowledged as durable (a torn record, or what the disk wrote
+out of order) are cleared. If a damaged record lies before what is known to have been flushed, recovery
 refuses: cutting there would lose acknowledged messages without a word.
 """
 

@@ -1,7 +1,8 @@
 """Which log segments may go, and when: pure decisions over times and ratios.
 
 Deletion goes from the oldest segment on, stops at the first that must stay and never takes the
-last one. Nobody asks how far consumers are: a slow group loses what is deleted, as in RocketMQ.
+last one. The progress of consumers does not matter: a slow group loses what is
+deleted, as in RocketMQ.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A segment is created at its full size and named with the 20-digit position of its first byte. It is
 written with ``pwritev`` and read through a shared read-only map of the same file, which Linux keeps
 coherent. Writing never goes through the map: on a full disk a store to a hole of a mapped file
-kills the process with SIGBUS, while ``pwritev`` returns an error that can be told to the producer.
+kills the process with SIGBUS, while ``pwritev`` returns an error, which the producer gets.
 
 Maps are kept in a bounded cache. Dropping one from the cache, and even removing its file, does not
 hurt a reader that still holds a slice: the slice keeps the map, the map keeps the file.
@@ -223,14 +223,14 @@ def segment_path(directory: str, base: int) -> str:
 
 
 def make_durable_dir(files: FileLayer, path: str) -> None:
-    """Create a directory that a dying machine does not forget, whatever is stored in it later."""
+    """Create a directory whose name survives a crash of the machine."""
     missing = [path]
     while (parent := _parent(missing[-1])) != missing[-1] and files.stat(parent) is None:
         missing.append(parent)
     files.make_dir(path)
     for made in reversed(missing):
         # Not only if it was missing: who made it may have died before this point. A parent that
-        # we may not even list was made by somebody else, long ago.
+        # we may not even list was made by another user, long ago.
         with contextlib.suppress(PermissionError):
             files.sync_dir(_parent(made))
 
@@ -258,7 +258,7 @@ def rewrite(files: FileLayer, path: str, start: int, end: int) -> None:
     """Write what a file holds from ``start`` to ``end`` once more, and sync it.
 
     If a sync failed, the system may have forgotten that the pages were never written and call
-    them clean. Whoever finds such a file must not believe a second sync that succeeds.
+    them clean. So a second sync that succeeds proves nothing about such a file.
 
     Reads, not a map: a look at a hole through a map takes room on some file systems, and where
     there is none left it ends the process.
@@ -343,7 +343,7 @@ def find_segments(
 ) -> SegmentList:
     """The segments in ``directory``, checked: names, sizes, no gaps.
 
-    The size is ``size``, else that of the files, else ``default``. Whatever is not a segment is
+    The size is ``size``, else that of the files, else ``default``. Anything else is
     refused: the store must not start beside data that it cannot read. Only a last file without any
     byte is normal; a crash leaves one that died while it was created. A machine that crashed may
     also have forgotten a new file and kept the one behind it: ``after_crash`` what follows a gap

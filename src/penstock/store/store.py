@@ -8,9 +8,9 @@ One thread appends, writes and reads; ``flush`` may run in another. The way of a
                                  visible: queue entry, index entry, arrival
 
 What an acknowledgement means is decided by when the broker sends it: after ``write`` a message
-survives the death of the process, after ``flush`` that of the machine. Who wants to acknowledge
-as soon as possible calls ``write_log``, answers, and then ``publish``; no reader of this store can
-tell the difference, since a read begins by publishing what was left.
+survives the death of the process, after ``flush`` that of the machine. To acknowledge as soon
+as possible, call ``write_log``, answer, and then ``publish``; readers see no difference, because a
+read first publishes what is left.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class MessageStore:
             self._lock_token = self._files.lock(f"{self.root}/{layout.LOCK}")
         except BlockingIOError as error:
             raise StoreLocked(
-                f"somebody writes to store {self.root}: {error.strerror}",
+                f"another process writes to store {self.root}: {error.strerror}",
                 hint="stop that broker, or use another directory",
             ) from error
 
@@ -268,9 +268,9 @@ class MessageStore:
         self._appender.write()
 
     def write_log(self) -> bool:
-        """`write` without the work for readers, unless somebody waits for one of the messages.
+        """`write` without the work for readers, unless a listener waits for one of the messages.
 
-        True: that work is left to `publish`, or to the first one who reads.
+        True: that work is left to `publish`, or to the first read.
         """
         return self._appender.write_log()
 
@@ -356,12 +356,12 @@ class MessageStore:
         return queue.entry(queue_offset)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first queue offset that is still there; 0 for a queue nobody knows."""
+        """The first queue offset that is still there; 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset the next visible message will have; 0 for a queue nobody knows."""
+        """The queue offset the next visible message will have; 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -509,7 +509,7 @@ class MessageStore:
         """Keep and delete by other rules from now on; what the store was opened with stays."""
         self.config = self._context.config = config
 
-    # Being asked
+    # State
 
     @property
     def counts(self) -> StoreStatistics:

@@ -1,13 +1,13 @@
-"""Batches on the short way: from the body of a batch send to records, in one pass.
+"""The fast path of batches: from the body of a batch send to records, in one pass.
 
 A batch of thousands of small messages is what bulk writers send. Decoding it into messages, making
 a record of each and staging them one by one costs several times what is needed when they are all
 alike: they go to one queue, side by side, and most have neither key nor tag. So here the body is
 cut and every record put together in one loop, or without any where all are of one size, and the
-whole run is staged as one entry.
+whole batch is staged as one entry.
 
 What is unusual (hosts of IPv6, a long topic, properties of more than 32,767 bytes, a body that does
-not add up) is left to the long way, `Appender.append_batch`, which also knows how to complain.
+not add up) is left to the plain path, `Appender.append_batch`, which also raises the errors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _pack_start = PREFIX.pack
 _IDS = head_part("queue_id", "flag")
 _pack_ids = _IDS.pack
 _COMMON = head_part("sys_flag", "prepared_transaction_offset")
-"""The part that a run shares: up to the length of the body."""
+"""The part that all records of a batch share: up to the length of the body."""
 _BODY_LENGTH = head_part("body_length", "body_length")
 _pack_length = _BODY_LENGTH.pack
 _MAX_SHAPES: Final = 64
@@ -70,7 +70,7 @@ class EncodedBatch(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """What the records of a run have in common."""
+    """What the records of a batch have in common."""
 
     topic: bytes
     queue_id: int
@@ -100,7 +100,7 @@ def encode_batch_records(
 ) -> tuple[bytes, EncodedBatch] | None:
     """The records of the messages in ``body``, from these offsets on.
 
-    None: take the long way, because something is unusual or one of ``unless`` may be among the
+    None: take the plain path, because something is unusual or one of ``unless`` may be among the
     properties.
     """
     if not header.is_usual or len(body) < MIN_ITEM_BYTES:
@@ -149,7 +149,7 @@ def _is_plain(properties_blob: bytes) -> bool:
 def _encode_uniform(
     body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
 ) -> tuple[bytes, EncodedBatch] | None:
-    """The run of messages with bodies of one length and properties of one length, or None.
+    """Messages with bodies of one length and properties of one length; None for others.
 
     Each step is one call for all of them: cut the body, sum, put the records together.
     """
@@ -200,7 +200,7 @@ def _rows(body_bytes: int, topic_bytes: int, properties_bytes: int) -> tuple[str
 def _encode_mixed(
     body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
 ) -> tuple[bytes, EncodedBatch] | None:
-    """The run of any messages, one by one."""
+    """Messages of any lengths, one by one."""
     queue_id = header.queue_id
     common = _common(header, now)
     named = bytes((len(header.topic),)) + header.topic

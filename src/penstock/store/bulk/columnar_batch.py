@@ -1,4 +1,4 @@
-r"""Runs whose property strings are all alike: their keys and their tag, found column by column.
+r"""Batches with uniform property strings: their keys and their tag, found column by column.
 
 Messages that one program sends in bulk have the same properties in the same places, with values of
 one length. Written below each other their property strings form a table: columns of names and
@@ -8,8 +8,9 @@ separators that hold the same from top to bottom, and columns of values.
     UNIQ_KEY\1 | 7F0000013A22 | 18B4AAC200000002 | \2TAGS\1t\2WAIT\1 | true | \2
       fixed       head of a key     end of a key          fixed        value  fixed
 
-So properties are looked for in one string only, mostly not even in one of each run: the layout of
-the last run is tried first. Everything else is done to whole columns, outside of Python's loops.
+So properties are searched for in one string only, and usually not even in one of each batch: the
+layout of the last batch is tried first. Everything else is done to whole columns, outside of
+Python's loops.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MAX_LAYOUTS: Final = 256
 
 
 class BatchKeys(NamedTuple):
-    """What the messages of a run have in common, and the hashes of their keys."""
+    """What the messages of a batch have in common, and the hashes of their keys."""
 
     tag: bytes
     keys_each: int
@@ -70,7 +71,7 @@ _layouts: Final[dict[int, _Layout]] = {}
 
 
 def read_batch_keys(batch: EncodedBatch, topic: TopicHash | None) -> BatchKeys | None:
-    """The tag and the keys of a run, without keys if there is no ``topic``; None: not even."""
+    """The tag and the keys of a batch, without keys if ``topic`` is None; None: not uniform."""
     if batch.is_plain:
         return NO_KEYS
     if not batch.width:
@@ -137,7 +138,7 @@ def _words(first: bytes, start: int, stop: int) -> list[tuple[int, int]]:
 
 
 class _Columns:
-    """Cuts a string into columns from left to right; what nobody asks for is fixed."""
+    """Cuts a string into columns from left to right; the rest is fixed."""
 
     # Places count from the separator in front of a string, which is not here.
     _SHIFT: Final = -1
@@ -170,7 +171,7 @@ class _Columns:
 
 
 def _read(layout: _Layout, batch: EncodedBatch, topic: TopicHash | None) -> BatchKeys | None:
-    """What the layout makes of a run; None if one of its strings does not fit."""
+    """The tag and keys of a batch by this layout; None if one of its strings does not fit."""
     count = len(batch.properties)
     columns = cut_rows(layout.row, count, layout.columns, batch.properties_blob)
     for number, held in layout.fixed:

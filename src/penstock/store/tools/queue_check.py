@@ -244,7 +244,7 @@ class QueueCheck:
         return {topic for topic, end in now.items() if self._deleted.get(topic) != end}
 
     def _report_missing(self, deleted_meanwhile: set[str]) -> None:
-        """Tell which queues are gone, topic by topic; ten thousand lines are read by nobody."""
+        """Report missing queues by topic: ten thousand lines would not be read."""
         by_topic: dict[str, list[tuple[int, _Missing]]] = {}
         for (topic, queue_id), missing in sorted(self._missing.items()):
             by_topic.setdefault(topic, []).append((queue_id, missing))

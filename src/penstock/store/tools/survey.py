@@ -112,9 +112,9 @@ def survey(
 def _look_inside(
     store: MessageStore, found: Survey, progress: Callable[[int, int], None] | None
 ) -> None:
-    told = {line.partition(":")[0] for line in store.foreign}
+    reported = {line.partition(":")[0] for line in store.foreign}
     found.foreign = store.foreign + [
-        line for line in found.foreign if line.partition(":")[0] not in told
+        line for line in found.foreign if line.partition(":")[0] not in reported
     ]
     found.min_position, found.max_position = store.min_position, store.max_position
     found.first_ms = store.earliest_store_time()

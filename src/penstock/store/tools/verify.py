@@ -5,7 +5,7 @@ be found through the index. Queue entries and index units are in the order of th
 nothing is searched for and memory does not grow with the store.
 
 A store that runs or crashed is unfinished, not damaged: what lies behind the last flush is made
-again by recovery. Such things are counted and told, but they are no damage.
+again by recovery. Such things are counted and reported, but they are not damage.
 """
 
 from __future__ import annotations
