@@ -2,7 +2,7 @@
 
 Each consumer has a connection and one held pull. Sends to another topic are measured with and
 without them, in turn on two brokers; then one message is sent to the queue that all wait at, and
-the time until the last of them has it is told.
+the time until the last of them has it is reported.
 
     python -m benchmarks.broker_idle [--full]
 """

@@ -1,7 +1,7 @@
 """Sends per second of `penstock up`, one message each, against a bare echo of the same bytes.
 
 The load generator (`load`) runs in this process, on the other core. The broker flushes
-asynchronously, as it does unless told otherwise.
+asynchronously, which is the default.
 
     python -m benchmarks.broker_send [--full]
 """

@@ -1,6 +1,6 @@
 """What one round with a client came to, and how rounds are summed up.
 
-A busy machine slows whoever it likes, so beside rates there is the CPU time of one message on
+A busy machine slows any process, so beside rates there is the CPU time of one message on
 either side: its minimum over the rounds hardly depends on who else was there.
 """
 

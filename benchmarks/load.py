@@ -1,6 +1,6 @@
 """The load generator: keeps requests in flight on some connections and looks at every answer.
 
-Requests are encoded beforehand. Whatever comes in is walked frame by frame, by the length words,
+Requests are encoded beforehand. The input is walked frame by frame, by the length words,
 and for so many whole answers as many requests go out, in one write: the least a client can do that
 cares for its answers, and the same for every server it is turned on. A generator that counted
 bytes instead would make an echo look like millions of requests per second, which is the speed of

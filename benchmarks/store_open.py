@@ -1,8 +1,8 @@
 """How long a store takes to open: after a clean stop, after another program, after a crash.
 
-A clean stop of our own costs the same whatever the store holds, which is shown by two stores of
+A clean stop of our own costs the same for any content of the store, which is shown by two stores of
 which one has ten times the messages. ``--full`` makes the large one ten million messages. Recovery
-is told in megabytes of log per second, beside the rate at which a bare loop computes the checksums
+is given in megabytes of log per second, beside the rate at which a bare loop computes the checksums
 of the same bytes, in pieces of the same size.
 
     python -m benchmarks.store_open [--full | --tiny]

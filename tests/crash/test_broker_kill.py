@@ -1,6 +1,6 @@
 """A broker process that is killed while it works, and what the next one finds.
 
-Whatever was acknowledged must be there, once, in its place; and a producer that got no answer must
+Everything acknowledged must be there, once, in its place; and a producer that got no answer must
 be able to go on. The broker is a real process, killed with SIGKILL at moments that a seed chooses.
 """
 
@@ -106,7 +106,7 @@ class Producer:
                     assert done, "no answer and no end of the connection"
                     self._note(done, pending)
             except ConnectionError:
-                # Answers that came before the end count, whatever the end was.
+                # Answers that came before the end count, however the process ended.
                 self._note({one for one in pending if one.done()}, pending, lenient=True)
 
     def _start(self, wire: Wire) -> asyncio.Future[Command]:

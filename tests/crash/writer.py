@@ -2,7 +2,7 @@
 
     python writer.py ROOT FLUSH_DISK_TYPE FIRST SEED
 
-Message number n is the same in every run, so whoever reads the store knows what must be in it.
+Message number n is the same in every run, so a reader of the store knows what must be in it.
 """
 
 from __future__ import annotations

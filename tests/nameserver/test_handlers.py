@@ -237,8 +237,8 @@ async def test_one_odd_topic_costs_no_other_its_route(
         assert (await route(wire, "Fine")).queue_datas[0].read_queue_nums == 4
         assert (await route(wire, "Wide")).queue_datas[0].read_queue_nums == 65_536
         assert (await wire.request(ROUTE, asks.GetRouteInfo("Broken"))).code == 17
-    (told,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
-    assert "broker=broker-a count=2 first=Wide" in told
+    (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert "broker=broker-a count=2 first=Wide" in line
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff" * 20, b"[]", b"\x78\xda" + b"x" * 20])

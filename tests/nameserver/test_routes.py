@@ -417,7 +417,7 @@ class TestOperators:
         table.register(broker(table=topics("T", "U", perm=0)), NOW)
         assert table.add_write_permission("broker-a") == 2
         assert permission(table, "T") == 6
-        assert table.wipe_write_permission("nobody") == 0
+        assert table.wipe_write_permission("unknown") == 0
 
     def test_a_topic_is_deleted_everywhere(self) -> None:
         table = RouteTable()
@@ -450,7 +450,7 @@ class TestOperators:
         queue = QueueRoute("broker-a", 2, 2, 6)
         assert table.register_topic("W", [queue])
         assert routed(table, "W").queues == (queue,)
-        assert not table.register_topic("X", [queue, QueueRoute("stranger", 1, 1)])
+        assert not table.register_topic("X", [queue, QueueRoute("unknown", 1, 1)])
         assert not table.register_topic("X", [])
         assert table.route("X") is None
 
@@ -467,8 +467,8 @@ class TestLists:
 
     def test_the_members_of_a_broker_name(self) -> None:
         table = RouteTable()
-        nobody = BrokerMemberGroup(MemberGroup("DefaultCluster", "broker-a", {}))
-        assert table.member_group("DefaultCluster", "broker-a") == nobody
+        empty = BrokerMemberGroup(MemberGroup("DefaultCluster", "broker-a", {}))
+        assert table.member_group("DefaultCluster", "broker-a") == empty
         table.register(broker(broker_id=1, address=B), NOW)
         table.register(broker(), NOW)
         group = table.member_group("DefaultCluster", "broker-a").broker_member_group

@@ -1,4 +1,4 @@
-"""What Apache's brokers told their name server, told to ours: the answers agree."""
+"""Registrations captured from Apache's brokers, sent to our name server: the answers agree."""
 
 from __future__ import annotations
 

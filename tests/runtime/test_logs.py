@@ -16,7 +16,7 @@ from penstock.runtime.logs import set_up_logging
 
 @pytest.fixture
 def clean_logging() -> Iterator[None]:
-    """Whatever a test sets up is gone after it."""
+    """Undo what a test sets up."""
     root, ours = logging.getLogger(), logging.getLogger("penstock")
     before = (root.level, ours.level, list(root.handlers))
     yield

@@ -10,7 +10,7 @@ from penstock.errors import ConfigError
 from penstock.runtime.properties_format import format_properties, parse_properties
 
 BROKER_CONF = """
-# Licensed to nobody in particular
+# A licence text
 ! also a comment
 brokerClusterName = DefaultCluster
 brokerName=broker-a

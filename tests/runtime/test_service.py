@@ -14,7 +14,7 @@ from penstock.runtime.service import Service, wait_any
 
 
 class Probe(Service):
-    """Serves until told to fail, and writes down what happens to it."""
+    """Serves until it has to fail, and records what happens to it."""
 
     def __init__(self, name: str = "probe", events: list[str] | None = None) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Probe(Service):
 
 class FailsAtOnce(Service):
     async def _run(self, ready: Callable[[], None]) -> None:
-        raise ConnectionRefusedError("nobody there")
+        raise ConnectionRefusedError("no server there")
 
 
 class ForgetsToBeReady(Service):
@@ -72,7 +72,7 @@ async def test_start_returns_when_the_service_is_ready_and_not_before() -> None:
 
 async def test_start_raises_what_kept_the_service_from_being_ready() -> None:
     service = FailsAtOnce()
-    with pytest.raises(ConnectionRefusedError, match="nobody there"):
+    with pytest.raises(ConnectionRefusedError, match="no server there"):
         await service.start()
     await service.stop()
 
@@ -142,7 +142,7 @@ async def test_the_stoppers_own_cancellation_is_not_eaten() -> None:
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
-    # The service goes on stopping; nobody has to ask again.
+    # The service continues stopping without a second call.
     assert not probe.is_running
     probe.cleanup.set()
     await probe.wait()
@@ -225,12 +225,12 @@ async def test_waiting_for_a_service_that_was_never_started_is_an_error() -> Non
         await Probe().wait()
 
 
-async def test_a_cancellation_from_somebody_else_counts_as_death() -> None:
+async def test_a_cancellation_by_other_code_counts_as_a_failure() -> None:
     probe = Probe()
     await probe.start()
     task = next(task for task in asyncio.all_tasks() if task.get_name() == "Probe")
     task.cancel()
-    with pytest.raises(LifecycleError, match="somebody else"):
+    with pytest.raises(LifecycleError, match="other code"):
         await probe.wait()
 
 

@@ -1,4 +1,4 @@
-"""State files survive whatever happens between two instructions."""
+"""State files survive a crash between any two instructions."""
 
 from __future__ import annotations
 

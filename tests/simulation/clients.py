@@ -101,7 +101,7 @@ class Member:
             await self.session.stop()
 
     async def die(self, *, silent: bool) -> None:
-        """As a process that is killed: nothing of it runs on, nobody is told."""
+        """As a process that is killed: nothing of it continues, no peer is notified."""
         self.is_dead = True
         lose_host(self._scene.loop.network, self.host, silent=silent)
         for held in self.consumer.state.queues.values():

@@ -134,7 +134,7 @@ class GroupLedger:
     def check_dead_letters(self, dead: dict[bytes, int]) -> None:
         for body in dead:
             if not self.failed.get(body):
-                raise Broken(f"{self.name}: {body!r} is a dead letter, and nobody failed on it")
+                raise Broken(f"{self.name}: {body!r} is a dead letter, but no handler failed")
 
 
 class Ledger:
@@ -151,6 +151,6 @@ class Ledger:
         return group
 
     def check_known(self, message: StoredMessage) -> None:
-        """A message that nobody sent, or to somewhere else, is a phantom."""
+        """A message that was never sent, or not to this topic, is a phantom."""
         if message.body not in self.sent[message.topic]:
-            raise Broken(f"nobody sent {message.body!r} to {message.topic}: {message}")
+            raise Broken(f"never sent: {message.body!r} to {message.topic}: {message}")

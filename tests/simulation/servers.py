@@ -108,7 +108,7 @@ class BrokerSlot:
             await broker.stop()
 
     async def kill(self, *, silent: bool) -> None:
-        """End at once: the next start finds the files as they are now, and nobody said goodbye."""
+        """End at once: the next start finds the files as they are now, without a clean stop."""
         broker, self.broker = self.broker, None
         if broker is None:
             return
@@ -120,7 +120,7 @@ class BrokerSlot:
             if silent:
                 self._disk = self._disk.after_machine_crash(self._chance)
                 self.had_power_cut = True
-        # What the dead broker still does happens to files that nobody will look at.
+        # What the dead broker still does happens to files that are not read any more.
         await broker.stop()
         shutil.rmtree(self._data)
         as_it_was.rename(self._data)

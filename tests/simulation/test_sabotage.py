@@ -67,7 +67,7 @@ def run_seeds() -> None:
         (FailedMessages, "_resend", lambda _: believe_it_was_sent, "lost .* acknowledged"),
         (ProcessQueue, "commit", one_too_far, "is unfinished|committed"),
         (Offsets, "commit", lambda _: always_room, "does not reach the end"),
-        (Storage, "append", forget_some, "nobody sent"),
+        (Storage, "append", forget_some, "never sent"),
     ],
     ids=["no lock", "no flow control", "failed is gone", "early commit", "no commit", "phantom"],
 )

@@ -77,7 +77,7 @@ class World:
         self._numbers = 0
 
     def note(self, text: str) -> None:
-        """A line for whoever has to understand a failure."""
+        """A line that helps to understand a failure."""
         self.notes.append(f"{self.loop.time():9.3f}  {text}")
 
     def fail(self, error: Broken) -> None:
@@ -120,7 +120,7 @@ class World:
         )
 
     async def _calm_down(self) -> None:
-        """No more faults: whoever is gone is there again, and every group has a member."""
+        """No more faults: every stopped process runs again, and every group has a member."""
         self.note("the faults are over")
         self._scene.is_rough = False
         self.loop.network.heal()
@@ -353,7 +353,7 @@ class World:
 
 
 class _ErrorWatch(logging.Handler):
-    """Keeps errors that carry an exception: a task that failed is logged, and nobody else looks."""
+    """Keeps errors that carry an exception: a task that failed is only logged."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)

@@ -27,7 +27,7 @@ SMALL = StoreConfig(
 
 
 class Clock:
-    """Milliseconds that pass when told to."""
+    """Milliseconds that pass only when a test changes them."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000

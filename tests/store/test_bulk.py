@@ -194,20 +194,20 @@ def test_strings_of_one_length_that_mean_something_else_are_read_anew(tmp_path: 
 def test_what_others_wait_for_is_told_until_they_wait_no_longer(tmp_path: Path) -> None:
     store = opened(tmp_path)
     waiting = {("orders", 2)}
-    told: list[tuple[int, int, bytes]] = []
+    arrived: list[tuple[int, int, bytes]] = []
 
     def listener(
         topic: str, queue: int, offset: int, code: int, time: int, properties: bytes
     ) -> None:
-        told.append((offset, code, properties))
-        if len(told) == 2:
+        arrived.append((offset, code, properties))
+        if len(arrived) == 2:
             waiting.clear()
 
     store.on_arrival(listener, waiting)
     properties = [b"UNIQ_KEY\x01id-%03d\x02TAGS\x01t\x02" % number for number in range(FEW)]
     store.append_batch_body(DRAFT, encode_batch([BatchItem(b"b", said) for said in properties]))
     store.write()
-    assert told == [(1, ord("t"), properties[0]), (2, ord("t"), properties[1])]
+    assert arrived == [(1, ord("t"), properties[0]), (2, ord("t"), properties[1])]
     store.close()
 
 
@@ -227,14 +227,14 @@ def test_a_run_longer_than_a_queue_file_and_a_log_segment_is_read_back(tmp_path:
 
 def test_a_run_is_seen_by_who_waits_for_its_queue(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    told: list[tuple[str, int, int]] = []
+    arrived: list[tuple[str, int, int]] = []
     store.on_arrival(
-        lambda topic, queue, offset, code, time, properties: told.append((topic, queue, offset)),
+        lambda topic, queue, offset, code, time, properties: arrived.append((topic, queue, offset)),
         {("orders", 2)},
     )
     store.append_batch_body(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
     store.write()
-    assert told == [("orders", 2, 1), ("orders", 2, 2)]
+    assert arrived == [("orders", 2, 1), ("orders", 2, 2)]
     store.close()
 
 

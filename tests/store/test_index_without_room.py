@@ -1,4 +1,4 @@
-"""An index that could not be written is completed by the next start, whatever ended this one."""
+"""An index that could not be written is completed by the next start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store against a model, on files that fail: whatever happens, nothing acknowledged is lost.
+"""The store against a model, on files that fail: nothing acknowledged is ever lost.
 
 The model is a list of messages in log order with two marks: up to where they were written (they
 survive the process) and up to where they were flushed (they survive the machine). Each rule does

@@ -277,7 +277,7 @@ def test_flushing_and_appending_do_not_disturb_each_other(tmp_path: Path) -> Non
         try:
             while not is_done.is_set():
                 store.flush(thorough=True)
-        except BaseException as error:  # told to the test below
+        except BaseException as error:  # raised by the test below
             failures.append(error)
 
     thread = threading.Thread(target=flush_all_the_time)
@@ -303,7 +303,7 @@ def test_flushing_and_appending_do_not_disturb_each_other(tmp_path: Path) -> Non
 
 
 def test_an_index_file_without_a_key_hides_no_older_one(tmp_path: Path) -> None:
-    """Whoever made it was killed before the first key, so its header is all zeros."""
+    """The process was killed before the first key, so its header is all zeros."""
     root = tmp_path / "store"
     store = MessageStore(root, config(), time_ms=lambda: NOW)
     store.open()

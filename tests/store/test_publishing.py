@@ -21,7 +21,7 @@ def opened(path: Path, **config: object) -> MessageStore:
 
 
 def written(path: Path) -> MessageStore:
-    """A store whose log has two messages that nobody was told of."""
+    """A store whose log has two messages that are not visible yet."""
     store = opened(path)
     for key in (b"first", b"second"):
         store.append(Draft("orders", 0, b"body", b"KEYS\x01%b\x02" % key))
@@ -62,23 +62,25 @@ def test_every_reader_sees_what_is_written(tmp_path: Path, reader: str) -> None:
 def test_who_waits_for_a_message_is_told_at_once(tmp_path: Path) -> None:
     store = opened(tmp_path)
     waiting = {("orders", 0)}
-    told: list[tuple[int, ReadStatus]] = []
+    arrived: list[tuple[int, ReadStatus]] = []
     store.on_arrival(
-        # Whoever is told reads, and finds it.
-        lambda *arrival: told.append((arrival[2], store.read("orders", 0, arrival[2] - 1).status)),
+        # A listener that reads finds the message.
+        lambda *arrival: arrived.append(
+            (arrival[2], store.read("orders", 0, arrival[2] - 1).status)
+        ),
         waiting,
     )
-    store.append(Draft("orders", 1, b"for somebody else"))
+    store.append(Draft("orders", 1, b"of another queue"))
     assert store.write_log()
     store.append(Draft("orders", 0, b"awaited"))
     assert not store.write_log()
-    assert told == [(1, ReadStatus.FOUND)]
+    assert arrived == [(1, ReadStatus.FOUND)]
     assert store.statistics().dispatch_behind_bytes == 0
     waiting.clear()
     store.append(Draft("orders", 0, b"not awaited"))
     assert store.write_log()
     store.publish()
-    assert len(told) == 1
+    assert len(arrived) == 1
     store.close()
 
 

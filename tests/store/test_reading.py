@@ -307,7 +307,7 @@ def test_a_filter_that_is_much_work_is_asked_about_fewer_records_a_read(
         result = store.read("orders", 0, offset, matches=RecordTest(takes_last, steps))
         assert result.next_offset > offset
         reads, offset = reads + 1, result.next_offset
-    # Whoever goes on where a read ended misses nothing and asks about nothing twice.
+    # A reader that continues where a read ended misses nothing and asks for nothing twice.
     assert (len(asked), result.status) == (900, ReadStatus.FOUND)
     assert reads > 1
 

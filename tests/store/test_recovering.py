@@ -501,7 +501,7 @@ def test_the_index_of_full_files_survives_and_the_rest_is_made_again(
     names = sorted(path.name for path in (Path(store.root) / "index").iterdir())
     assert len(names) == 3
     store.abandon()
-    # Whatever is in a file that was not full, it is not trusted after a power loss.
+    # A file that was not full is not trusted after a power loss.
     overwrite(Path(store.root) / "index" / names[2], 0, bytes(80))
     clock.now += 5
     store = open_store(files=AfterPowerLoss())

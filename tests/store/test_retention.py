@@ -118,7 +118,7 @@ def fill(store: MessageStore, make_draft: MakeDraft, count: int) -> None:
 
 
 def expire(store: MessageStore, segments: int) -> None:
-    """Make the oldest segments look as if nobody wrote to them for a week."""
+    """Make the oldest segments look a week old."""
     directory = Path(store.root) / "commitlog"
     for path in sorted(directory.iterdir())[:segments]:
         os.utime(path, (1_600_000_000, 1_600_000_000))

@@ -396,7 +396,7 @@ def test_a_queue_that_starts_late_is_filled_as_rocketmq_fills_it(
         store.append(make_draft(body=bytes(900)))
     store.close()
     root = Path(store.root)
-    # The log starts at queue offset 13 now, and somebody deleted the queues.
+    # The log starts at queue offset 13 now, and the queues were deleted by hand.
     for path in sorted((root / "commitlog").iterdir())[:3]:
         path.unlink()
     for name in ("consumequeue", "index"):

@@ -184,7 +184,7 @@ def test_a_range_of_times_and_topics(tmp_path: Path) -> None:
     assert [message["store_timestamp"] for message in part] == times[3:9]
     bills = export(tmp_path / "store", topics=["bills"])
     assert [message["queue_offset"] for message in bills] == list(range(5))
-    assert export(tmp_path / "store", topics=["nobody's"]) == []
+    assert export(tmp_path / "store", topics=["unknown"]) == []
 
 
 def test_what_is_written_to_a_live_store_can_be_exported_at_once(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_export_goes_on_behind_each_damage_and_tells(root: Path) -> None:
         patch(hurt, victim["log_position"] % 4096 + 100, b"\xff")
     exporter = Exporter(str(root))
     assert list(exporter) == [m for m in whole if m not in victims]
-    # What lies side by side is one damage: its inside cannot be told apart.
+    # What lies side by side is one damage: its parts cannot be distinguished.
     places = [(Path(damage.file), damage.position) for damage in exporter.damages]
     assert places == [(hurt, 0), (hurt, inside[3]["log_position"] % 4096)]
 
@@ -460,7 +460,7 @@ def test_tools_change_nothing_and_take_no_lock(root: Path) -> None:
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_no_damage_makes_a_tool_fail(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Whatever stands in the files, each tool comes to an end and says what it found."""
+    """Each tool ends and reports what it found, with any content of the files."""
     random = Random(seed)
     directory = tmp_path_factory.mktemp("fuzz")
     root = directory / "store"

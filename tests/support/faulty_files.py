@@ -154,7 +154,7 @@ class FaultyFiles:
         return descriptor
 
     def close(self, descriptor: int) -> None:
-        # What the dead give back is nobody's business.
+        # A dead process may close anything; it has no effect.
         if not self.is_dead and self._open.pop(descriptor, None) is None:
             raise OSError(errno.EBADF, f"descriptor {descriptor} is not open")
 

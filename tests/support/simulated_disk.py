@@ -43,7 +43,7 @@ class File:
             self.on_disk[:] = self.data
 
     def lose(self, random: Random) -> None:
-        """What a failed sync does: some changes reached the disk, nobody tries the rest again.
+        """What a failed sync does: some changes reached the disk, the rest is not tried again.
 
         Lengths do: a journal that failed would have ended all writing to the file system.
         """

@@ -1,7 +1,8 @@
 """Time as a dependency that is passed in.
 
-Everything the protocol defines (long polls, delays, expiry, retention) asks a `Clock`, so that a test can let two hours pass in a millisecond. `SystemClock` is the real one;
-`penstock.testing` has `VirtualClock` for the virtual loop.
+Everything the protocol defines (long polls, delays, expiry, retention) asks a `Clock`, so that a
+test can let two hours pass in a millisecond. `SystemClock` is the real one; `penstock.testing` has
+`VirtualClock` for the virtual loop.
 """
 
 from __future__ import annotations

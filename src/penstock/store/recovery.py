@@ -16,8 +16,8 @@ part of the log that is dispatched anyway is indexed again. Here the missing par
 the log. If only the process died, the page cache is as it was and the index needs no repair.
 
 Bytes behind the end that were never acknowledged as durable (a torn record, or what the disk wrote
-out of order) are cleared. If a damaged record lies before what is known to have been flushed, recovery
-refuses: cutting there would lose acknowledged messages without a word.
+out of order) are cleared. If a damaged record lies before what is known to have been flushed,
+recovery refuses: cutting there would lose acknowledged messages silently.
 """
 
 from __future__ import annotations
