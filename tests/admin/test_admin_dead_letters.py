@@ -185,7 +185,7 @@ def test_locks_that_outlive_their_consumers_are_noticed(mq: Embedded) -> None:
     from penstock.protocol.bodies.codec import encode_body
     from penstock.protocol.codes import RequestCode
 
-    # A consumer that was killed: its locks are there, and nobody is connected.
+    # A consumer that was killed: its locks remain, without a connected member.
     queues = (MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0))
     body = encode_body(LockBatch(GROUP, "gone@1", queues, only_this_broker=True))
     actions = mq.admin._actions

@@ -54,7 +54,7 @@ def test_a_topic_can_be_changed(mq: Embedded) -> None:
 def test_an_ordered_topic_is_announced_as_one(mq: Embedded) -> None:
     mq.admin.create_topic("orders", 4, order=True)
     assert mq.admin.topic_config("orders")["broker-a"].order
-    # Brokers learn it again from the name servers, whatever their own table says.
+    # Brokers learn it again from the name servers, regardless of their own table.
     mq.admin.create_topic("orders", 4, order=False)
     mq.clock.advance("1m")
     assert mq.admin.topic_config("orders")["broker-a"].order

@@ -330,7 +330,7 @@ def test_a_broker_is_watched_while_it_grows() -> None:
 # The report
 
 
-def told() -> report.Document:
+def full_document() -> report.Document:
     """What three rounds of two clients might have come to."""
     found = Found()
     ours, theirs, third = (
@@ -403,7 +403,7 @@ def test_a_cell_shows_the_spread_where_there_is_one() -> None:
 
 
 def test_the_report_has_tables_plots_and_what_is_missing(tmp_path: Path) -> None:
-    written = report.write_report(told(), tmp_path)
+    written = report.write_report(full_document(), tmp_path)
     assert all(path.stat().st_size for path in written)
     text = (tmp_path / "report.md").read_text()
     assert "| penstock on penstock | 8,000 (4,000 to 12,000) |" in text
@@ -422,7 +422,7 @@ def test_the_report_has_tables_plots_and_what_is_missing(tmp_path: Path) -> None
 
 
 def test_the_same_figures_make_the_same_report(tmp_path: Path) -> None:
-    first = [path.read_bytes() for path in report.write_report(told(), tmp_path)]
+    first = [path.read_bytes() for path in report.write_report(full_document(), tmp_path)]
     assert [path.read_bytes() for path in report.make_report(tmp_path)] == first
 
 

@@ -73,7 +73,7 @@ def rates(*values: float) -> dict[str, list[float]]:
     return {"per_second": list(values), "spark_microseconds": [2.0], "server_microseconds": [1.0]}
 
 
-def told() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """What two rounds might have come to."""
     return {
         "plan": {"rounds": 2, "messages": 1000, "batches": 4, "written": 500},
@@ -100,7 +100,7 @@ def told() -> dict[str, Any]:
 def test_ours_stand_beside_theirs_and_a_shorter_time_is_the_faster_one() -> None:
     found = {
         (one["row"], one["ours"], one["beside"]): (one["median"], one["met"])
-        for one in compared(told()["rows"])
+        for one in compared(document()["rows"])
     }
     assert found == {
         (SCAN, BROKER, KAFKA): (pytest.approx(0.975), False),
@@ -113,7 +113,7 @@ def test_ours_stand_beside_theirs_and_a_shorter_time_is_the_faster_one() -> None
 
 
 def test_the_section_about_spark_shows_figures_their_spread_and_targets() -> None:
-    text = spark_markdown(told())
+    text = spark_markdown(document())
     assert "| penstock, broker | 450 (300 to 600) | 200 (200 to 200) | 110 (100 to 120) |" in text
     assert "| sink, penstock, broker | spark-sql-kafka | 0.5 (0.5 to 0.5) | 1 | no |" in text
     assert "The connector is that of Spark 4.2.0, used with Spark 4.3.0" in text
@@ -121,7 +121,7 @@ def test_the_section_about_spark_shows_figures_their_spread_and_targets() -> Non
 
 
 def test_the_plot_of_spark_has_a_panel_for_each_row(tmp_path: Path) -> None:
-    written = draw({"rows": {}, "servers": {}, "growth": {}, "spark": told()}, tmp_path)
+    written = draw({"rows": {}, "servers": {}, "growth": {}, "spark": document()}, tmp_path)
     assert [path.name for path in written] == ["peers-spark.svg"]
     drawn = written[0].read_text()
     for row in ("scan: rows a second", "idle: ms a micro-batch"):

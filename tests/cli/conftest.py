@@ -12,7 +12,7 @@ from penstock.testing.embedded import Embedded, embedded
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nobody's contexts and no variables: what a command does depends on the test alone."""
+    """No contexts and no variables, so a command depends on the test alone."""
     config = tmp_path / "config"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
     for name in ("NAMESRV_ADDR", "PENSTOCK_ACCESS_KEY", "PENSTOCK_SECRET_KEY", "PENSTOCK_TLS"):

@@ -38,7 +38,7 @@ def test_a_broker_that_does_not_answer_is_a_problem_and_the_others_are_shown(
         process.wait_for_line(r"^ready ")
         wait_for(lambda: len(running_cluster.admin.cluster()) == 2)
         assert succeed("cluster", "overview", "-n", namesrv, "--json").json[1]["problem"] is None
-        # Its connections stay open, and nobody answers: what a broker that hangs looks like.
+        # Its connections stay open, without answers, like a broker that hangs.
         process.send_signal(signal.SIGSTOP)
         try:
             done = run("cluster", "overview", "-n", namesrv)

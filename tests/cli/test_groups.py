@@ -48,7 +48,7 @@ def connected(bills: str, cluster: Embedded) -> Iterator[threading.Semaphore]:
 
 @pytest.fixture
 def idle(bills: str, cluster: Embedded) -> Iterator[str]:
-    """A group that is at the end of the topic, and nobody is connected."""
+    """A group that is at the end of the topic, without connected members."""
     cluster.admin.create_group("idle")
     cluster.admin.reset_offsets("idle", bills, "last")
     yield "idle"

@@ -51,10 +51,10 @@ def test_the_json_of_a_table_has_the_values_as_they_are(capsys: pytest.CaptureFi
 
 
 def test_an_empty_table_says_so_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show(Table(COLUMNS, [], empty="Nobody is there."), as_json=False)
+    output.show(Table(COLUMNS, [], empty="It is empty."), as_json=False)
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "Nobody is there.\n")
-    output.show(Table(COLUMNS, [], empty="Nobody is there."), as_json=True)
+    assert (said.out, said.err) == ("", "It is empty.\n")
+    output.show(Table(COLUMNS, [], empty="It is empty."), as_json=True)
     said = capsys.readouterr()
     assert (said.out, said.err) == ("[]\n", "")
 

@@ -164,7 +164,7 @@ def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
 
 
 def test_an_address_of_another_machine_is_not_told_to_be_in_use(tmp_path: Path) -> None:
-    # Kept free for documents, so it is nobody's.
+    # Reserved for documentation, so no machine has it.
     flags = ["--data", str(tmp_path), "--bind", "203.0.113.77", "--insecure", *ANY_PORTS]
     said = refused("up", *flags)
     assert "an address of this machine" in said

@@ -58,7 +58,7 @@ def test_a_number_below_zero_or_with_a_point_needs_a_unit(text: str) -> None:
 
 
 class Time:
-    """A clock that passes when somebody sleeps."""
+    """A clock that advances with each sleep."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -57,7 +57,7 @@ async def test_a_group_that_nobody_is_connected_for_is_told_with_what_waits() ->
         assert found.severity is Severity.CRITICAL
         assert found.evidence["lag"] == 3
         assert "3 messages wait" in found.what
-        # It is known where the group has been, though nobody is there to ask.
+        # It is known where the group has been, although no member can be asked.
         assert [topic.name for topic in report.facts.topics] == [TOPIC]
 
 

@@ -145,7 +145,7 @@ def test_its_limits_are_compared_with_what_it_holds(limit: str, changes: dict[st
     report = examined("4.9.7", full, "TagA")
     assert set(causes(report)) == {"flow-control"}
     assert report.findings[0].evidence["limit"] == limit
-    # How often it waited is not told.
+    # How often it waited is unknown.
     assert report.findings[0].evidence["stops"] is None
 
 

@@ -125,7 +125,7 @@ async def test_failed_messages_that_nobody_takes_are_told() -> None:
         async with consuming(mq, fails):
             await send(mq, 3)
             await mq.clock.advance("2s")
-        # Their delay passes while nobody is there.
+        # Their delay passes without a connected member.
         await mq.clock.advance("1m")
         report = await examine(mq)
         assert causes(report) == ["no-members", "retry-backlog"]

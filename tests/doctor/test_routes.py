@@ -55,7 +55,7 @@ async def in_front_of(port: int, change: Change) -> AsyncIterator[str]:
 
 
 async def examined_through(tmp_path: Path, change: Change) -> GroupReport:
-    """A group that consumes, looked at by somebody whose name server changes its routes."""
+    """A group that consumes, seen through a name server that changes its routes."""
     async with Stage(tmp_path) as stage:
         server = await stage.name_server()
         await stage.broker(broker_ip1="127.0.0.1")

@@ -87,7 +87,7 @@ async def test_name_servers_that_disagree_are_told(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         first = await stage.name_server()
         await stage.broker(broker_ip1="127.0.0.1")
-        # Nobody told the broker of this one.
+        # The broker does not know this one.
         second = await stage.name_server()
         async with aio.Admin(namesrv=[first.address, second.address]) as admin:
             found = only(await doctor.examine_cluster(admin), "stale-registration")

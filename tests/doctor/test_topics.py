@@ -55,7 +55,7 @@ async def test_a_route_to_a_broker_without_the_topic_is_told() -> None:
     async with shop(brokers=2) as mq, consuming(mq):
         assert causes(await examine(mq)) == []
         async with await connect(mq, 1) as wire:
-            # As mqadmin does it when it is told to: at the broker, and not at the name server.
+            # As mqadmin can do it: at the broker, and not at the name server.
             await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(TOPIC))
         found = only(await examine(mq), "route-stale")
         assert found.evidence == {"topic": TOPIC, "brokers": ["broker-b"]}

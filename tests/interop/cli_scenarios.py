@@ -32,7 +32,7 @@ def penstock(
     environment = {
         **os.environ,
         "NAMESRV_ADDR": lab.cluster.namesrv,
-        # Nobody's contexts: whoever runs this may have one in use.
+        # No contexts: the user who runs this may have one in use.
         "XDG_CONFIG_HOME": str(lab.place),
     }
     done = subprocess.run(
@@ -52,7 +52,7 @@ def penstock(
     return done
 
 
-def told(lab: Lab, *arguments: str, stdin: str = "") -> Any:
+def asked(lab: Lab, *arguments: str, stdin: str = "") -> Any:
     """What a command prints with ``--json``, as one document."""
     return json.loads(penstock(lab, *arguments, "--json", stdin=stdin).stdout)
 
@@ -72,21 +72,21 @@ def refused(lab: Lab, *arguments: str) -> str:
 
 def topics(lab: Lab) -> str:
     name = lab.name("made")
-    made = told(lab, "topic", "create", name, "--queues", "3")
+    made = asked(lab, "topic", "create", name, "--queues", "3")
     same([(name, 3, "rw")], [(r["topic"], r["write_queues"], r["permission"]) for r in made], "row")
     lab.send(name, [f"m-{number}" for number in range(6)])
     wait_for(
-        lambda: sum(q["messages"] for q in told(lab, "topic", "describe", name)["queues"]) == 6,
+        lambda: sum(q["messages"] for q in asked(lab, "topic", "describe", name)["queues"]) == 6,
         lambda: "6 messages sent, not all are counted",
     )
-    listed = {row["topic"]: row for row in told(lab, "topic", "list")}
+    listed = {row["topic"]: row for row in asked(lab, "topic", "list")}
     same((3, 6), (listed[name]["queues"], listed[name]["messages"]), "its line in the list")
     check(name in penstock(lab, "topic", "list").stdout, "it is not in the table")
     said = refused(lab, "topic", "describe", name[:-1])
     check("did you mean" in said, f"no suggestion: {said}")
     check("--yes" in refused(lab, "topic", "delete", name), "it did not ask")
     penstock(lab, "topic", "delete", name, "--yes")
-    wait_for(lambda: name not in told(lab, "topic", "list", "--names"), lambda: "it is listed", 40)
+    wait_for(lambda: name not in asked(lab, "topic", "list", "--names"), lambda: "it is listed", 40)
     return "made, listed, described, deleted"
 
 
@@ -95,22 +95,22 @@ def groups(lab: Lab) -> str:
     consumer, seen = lab.collect(topic, group)
     seen.wait_for(lab.send(topic, [f"m-{number}" for number in range(8)]))
     wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")
-    found = told(lab, "group", "describe", group)
+    found = asked(lab, "group", "describe", group)
     same([consumer.client_id], [member["client_id"] for member in found["members"]], "members")
     check(
         topic in {wanted["topic"] for wanted in found["subscriptions"]}, "no subscription is shown"
     )
-    rows = told(lab, "group", "lag", group, "--topic", topic)
+    rows = asked(lab, "group", "lag", group, "--topic", topic)
     same((8, 0), (sum(r["committed"] for r in rows), sum(r["lag"] for r in rows)), "lag")
-    listed = {row["group"]: row for row in told(lab, "group", "list")}
+    listed = {row["group"]: row for row in asked(lab, "group", "list")}
     same(1, listed[group]["members"], "members in the list")
     consumer.stop()
     wait_for(
-        lambda: not told(lab, "group", "describe", group)["members"], lambda: "it is connected"
+        lambda: not asked(lab, "group", "describe", group)["members"], lambda: "it is connected"
     )
 
     def is_gone() -> bool:
-        if group not in told(lab, "group", "list", "--names"):
+        if group not in asked(lab, "group", "list", "--names"):
             return True
         # Apache's broker makes a group again for a pull it has held for one that is gone.
         penstock(lab, "group", "delete", group, "--yes")
@@ -126,12 +126,12 @@ def reset(lab: Lab) -> str:
     penstock(lab, "group", "create", group)
 
     def stands() -> list[int]:
-        return [r["committed"] for r in told(lab, "group", "lag", group, "--topic", topic)]
+        return [r["committed"] for r in asked(lab, "group", "lag", group, "--topic", topic)]
 
     to = ("group", "reset", group, "--topic", topic, "--to")
     penstock(lab, *to, "latest", "--yes")
     same([5, 5], stands(), "at the end")
-    planned = told(lab, *to, "earliest", "--dry-run")
+    planned = asked(lab, *to, "earliest", "--dry-run")
     same([(5, 0), (5, 0)], [(row["committed"], row["target"]) for row in planned], "the preview")
     same([5, 5], stands(), "after the preview")
     penstock(lab, *to, "earliest", "--yes")
@@ -146,7 +146,7 @@ def reset(lab: Lab) -> str:
 
 
 def cluster(lab: Lab) -> str:
-    rows = told(lab, "cluster", "overview")
+    rows = asked(lab, "cluster", "overview")
     found = [(row["broker"], row["role"], row["address"], row["problem"]) for row in rows]
     same([(lab.cluster.broker_name, "master", lab.cluster.broker, None)], found, "brokers")
     check(rows[0]["version"][:1].isdigit(), f"version {rows[0]['version']}")
@@ -188,12 +188,12 @@ def query(lab: Lab) -> str:
     receipts = told_lines(lab, "send", topic, "a", "b", "--key", "k-1")
 
     def by_key() -> Any:
-        return told(lab, "query", topic, "--key", "k-1")
+        return asked(lab, "query", topic, "--key", "k-1")
 
     wait_for(lambda: len(by_key()) == 2, lambda: "the index lags", INDEX_SECONDS)
     one = receipts[0]["msg_id"]
-    same("a", told(lab, "query", topic, "--id", one)["body"], "by id")
-    found = told(lab, "query", topic, "--from", str(began))
+    same("a", asked(lab, "query", topic, "--id", one)["body"], "by id")
+    found = asked(lab, "query", topic, "--from", str(began))
     same({"a", "b"}, {row["body"] for row in found}, "by time")
     return "by key, by id, by time"
 
@@ -212,17 +212,17 @@ def dead_letters(lab: Lab) -> str:
 
     consumer.start()
     lab.send(topic, ["m-0", "m-1"])
-    wait_for(lambda: len(told(lab, "dlq", "list", group)) == 2, lambda: f"handled {handled}", 80)
-    letters = told(lab, "dlq", "list", group, "--reason", "account")
+    wait_for(lambda: len(asked(lab, "dlq", "list", group)) == 2, lambda: f"handled {handled}", 80)
+    letters = asked(lab, "dlq", "list", group, "--reason", "account")
     same({"no such account"}, {letter["reason"] for letter in letters}, "reasons")
-    shown = told(lab, "dlq", "show", group, letters[0]["msg_id"])
+    shown = asked(lab, "dlq", "show", group, letters[0]["msg_id"])
     same(letters[0]["msg_id"], shown["msg_id"], "the one that was shown")
     mended.append(True)
     penstock(lab, "dlq", "redrive", group, "--yes")
     wait_for(lambda: len(handled) >= 4, lambda: f"handled {handled}", 80)
     consumer.stop()
     same({"m-0", "m-1"}, {body for body, _ in handled[2:]}, "what came again")
-    same([], told(lab, "dlq", "list", group), "letters left")
+    same([], asked(lab, "dlq", "list", group), "letters left")
     return "listed with reasons, redriven once"
 
 
@@ -232,7 +232,7 @@ def doctor(lab: Lab) -> str:
     lab.send(topic, ["m-0"])
     penstock(lab, "group", "reset", group, "--topic", topic, "--to", "earliest", "--yes")
     said = penstock(lab, "doctor", group, code=1).stdout
-    check("no-members" in said, f"nobody is connected, and it said {said!r}")
+    check("no-members" in said, f"no member is connected, and it said {said!r}")
     consumer, seen = lab.collect(topic, group)
     seen.wait_for(["m-0"])
     wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")

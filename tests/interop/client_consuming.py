@@ -36,7 +36,7 @@ class InOrder:
         self.seen.add(message)
 
     def check(self, *, again: bool = False) -> None:
-        """Order held, and nobody ran beside another; with ``again`` a step back is a redelivery."""
+        """Order held, and no overlap; with ``again`` a step back is a redelivery."""
         same(0, self.together, "handler calls beside another of the same queue")
         for queue, offsets in self.offsets.items():
             firsts = list(dict.fromkeys(offsets)) if again else offsets
@@ -287,7 +287,7 @@ def push_start_positions(lab: Lab) -> str:
     moment = datetime.now(UTC).replace(microsecond=0)
     late = lab.send(topic, texts(5, "late"), producer)
     starts: dict[str, str | datetime] = {"first": "first", "time": moment, "last": "last"}
-    # Whoever keeps offsets locally decides alone where to begin.
+    # A consumer with local offsets decides alone where to start.
     members = {
         where: lab.collect(topic, lab.name(where), start_from=start, model="broadcasting")
         for where, start in starts.items()

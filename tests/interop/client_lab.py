@@ -60,7 +60,7 @@ def wait_for(
 
 
 class Seen:
-    """Messages as handlers got them, from whatever thread."""
+    """Messages as handlers got them, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -217,7 +217,7 @@ def admin_query(lab: Lab) -> str:
     ]
     wait_for(lambda: len(admin.query(topic, "shared")) == 8, lambda: "the index lags")
     same([b"m-3"], [message.body for message in admin.query(topic, "key-3")], "by key")
-    same([], admin.query(topic, "no-such-key"), "by a key nobody used")
+    same([], admin.query(topic, "no-such-key"), "by an unused key")
     one = receipts[5]
     same(b"m-5", admin.message(one.offset_msg_id).body, "by offset id")
     same(b"m-5", admin.message(one.msg_id, topic=topic).body, "by unique id")
@@ -239,7 +239,7 @@ def admin_clients(lab: Lab) -> str:
     info = admin.running_info(group, consumer.client_id, stacks=True)
     held = {queue for queue in info.mq_table if queue.topic == topic}
     same(consumer.assignment(), held, "queues in the running info")
-    same([], admin.clients(lab.name("nobody")), "clients of a group nobody has")
+    same([], admin.clients(lab.name("nobody")), "clients of an unknown group")
     producer = lab.producer()
     producer.send(Message(topic, b"hello"))
     wait_for(

@@ -61,10 +61,10 @@ def send_sync(lab: Lab) -> str:
     topic, producer = lab.topic(), lab.producer()
     messages = [_rich(topic, number) for number in range(12)]
     sent = [(message, producer.send(message)) for message in messages]
-    told = _compare(lab, topic, sent)
+    summary = _compare(lab, topic, sent)
     flags = sorted(message.flag for message in lab.read(topic))
     same(list(range(12)), flags, "flags")
-    return told
+    return summary
 
 
 def send_async(lab: Lab) -> str:

@@ -71,7 +71,7 @@ def spark_consume(lab: Lab) -> str:
     query.stop()
     same(Counter(sent), Counter(notes.bodies), "what was handled")
     same({(0, topic)}, {(call.times, call.topic) for call in notes.read()}, "attempts and topics")
-    # Whoever comes next in the group goes on there, also without Spark and its checkpoint.
+    # The next member of the group continues there, also without Spark and its checkpoint.
     push, seen = lab.collect(topic)
     after = lab.send(topic, texts(5, "after"))
     seen.wait_for(after)

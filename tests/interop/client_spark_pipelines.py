@@ -49,7 +49,7 @@ def spark_redrive(lab: Lab) -> str:
         namesrv=namesrv,
     )
     same(0, again.redriven, "redriven a second time")
-    # The group gets them, whoever consumes for it.
+    # The group gets them, whichever client consumes.
     push, seen = lab.collect(topic, group)
     seen.wait_for(["m-1-fixed", "m-4-fixed"], RETRY_PATIENCE)
     push.stop()

@@ -69,7 +69,7 @@ def prepare_go() -> Path:
     go = shutil.which("go")
     if go is None:
         raise Unavailable("go is not on PATH; Go 1.21 or newer is needed")
-    # Whatever is missing shows when the packages are listed; what then fails to build is ours.
+    # Anything missing shows when the packages are listed; what then fails to build is ours.
     listed = _go([go, "list", "-deps", "-f", "{{.ImportPath}}", "."])
     if listed.returncode != 0:
         reason = " ".join(listed.stderr.split())[-300:]

@@ -1,4 +1,4 @@
-"""A program with consumers and a producer of another client, told what to do line by line."""
+"""A program with consumers and a producer of another client, controlled by lines on stdin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Members:
         self._program = program
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._lock = threading.Lock()
-        self._told: list[dict[str, Any]] = []
+        self._reports: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, name=f"{kind} members", daemon=True)
         self._reader.start()
 
@@ -50,24 +50,24 @@ class Members:
         for line in self._program.stdout:
             if not line.startswith("{"):
                 continue
-            told = json.loads(line)
-            if "member" in told:
+            report = json.loads(line)
+            if "member" in report:
                 with self._lock:
-                    self._told.append(told)
+                    self._reports.append(report)
             else:
-                self._answers.put(told)
+                self._answers.put(report)
 
     def answer(self) -> str:
         """The next answer; an error of the other client fails the scenario."""
         try:
-            told = self._answers.get(timeout=ANSWER_SECONDS)
+            report = self._answers.get(timeout=ANSWER_SECONDS)
         except queue.Empty:
             raise Failed(
                 f"the {self.kind} client said nothing for {ANSWER_SECONDS:.0f} s"
             ) from None
-        if "error" in told:
-            raise Failed(f"the {self.kind} client: {told['error']}")
-        return str(told["answer"])
+        if "error" in report:
+            raise Failed(f"the {self.kind} client: {report['error']}")
+        return str(report["answer"])
 
     def tell(self, *words: object) -> str:
         """Run one command (see ``Member.java``) and return its answer."""
@@ -85,23 +85,23 @@ class Members:
         return set(json.loads(self.tell("assigned", member)))
 
     def fields(self, member: str) -> list[dict[str, Any]]:
-        """Everything told about what a consumer got."""
+        """Everything reported about what a consumer got."""
         with self._lock:
-            return [told for told in self._told if told["member"] == member]
+            return [report for report in self._reports if report["member"] == member]
 
     def got(self, member: str) -> list[Got]:
         """What a consumer got."""
         return [
             Got(
                 member,
-                told["queue"],
-                told["offset"],
-                told["attempt"],
-                told["began"] / 1000,
-                told["ended"] / 1000,
-                told["body"],
+                report["queue"],
+                report["offset"],
+                report["attempt"],
+                report["began"] / 1000,
+                report["ended"] / 1000,
+                report["body"],
             )
-            for told in self.fields(member)
+            for report in self.fields(member)
         ]
 
 

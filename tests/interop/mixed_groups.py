@@ -133,7 +133,7 @@ def shared_queues(others: Members, lab: Lab) -> str:
 
 
 def check_orderly(got: Sequence[Got]) -> list[str]:
-    """Per queue: nobody beside another, first deliveries in order; tells what came again."""
+    """Per queue: no two at once, first deliveries in order; tells what came again."""
     queues: dict[int, list[Got]] = defaultdict(list)
     for one in sorted(got, key=lambda one: (one.began, one.ended)):
         queues[one.queue_id].append(one)
@@ -193,8 +193,8 @@ def orderly_locks(others: Members, lab: Lab) -> str:
     shares = [len(source()) for source in sources]
     check(min(shares) > 0, f"shares {shares}")
     lab.check_no_lag(group, topic)
-    told = f"{len(bodies)} messages in order over three moves of the locks"
-    return f"{told}; seen again: {', '.join(again) or 'nothing'}"
+    summary = f"{len(bodies)} messages in order over three moves of the locks"
+    return f"{summary}; seen again: {', '.join(again) or 'nothing'}"
 
 
 def hand_over(others: Members, lab: Lab) -> str:

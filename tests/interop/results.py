@@ -39,11 +39,11 @@ def matrix(cells: Sequence[Cell]) -> str:
             _line(row, [_text(table.get((row, column))) for column in columns], first, widths)
             for row in rows
         ]
-    told = [cell for cell in cells if cell.status != PASS]
-    if told:
+    shown = [cell for cell in cells if cell.status != PASS]
+    if shown:
         lines.append("")
     lines += [
-        f"{cell.status}: {cell.row} [{cell.column}]: {shorten(cell.evidence)}" for cell in told
+        f"{cell.status}: {cell.row} [{cell.column}]: {shorten(cell.evidence)}" for cell in shown
     ]
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@
 
 The targets ``apache-VERSION`` check the harness itself: what Apache's own broker fails, the harness
 has wrong. The exit code is 0 when nothing failed. Where Java's tools are missing it says so and
-runs the other languages' rows alone; rows without Go, Node or their packages are told as skipped.
+runs the other languages' rows alone; rows without Go, Node or their packages are skipped.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def limits_of(target: str) -> dict[str, re.Pattern[str]] | None:
 
 
 def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> list[Cell]:
-    """Every chosen row against one target, told as they end; in the order of their names."""
+    """Every chosen row against one target, reported as they end; in the order of their names."""
     cells: list[Cell] = []
 
     def keep(cell: Cell) -> None:
@@ -290,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
     log = BUILD / "logs" / "penstock-client.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    # The failures that scenarios cause are told there, not between the rows.
+    # The failures that scenarios cause are reported there, not between the rows.
     logging.basicConfig(filename=log, filemode="w", level=logging.INFO, format=LOG_FORMAT)
     cells = run(options.target, toolchains, options.only)
     whole = not options.only and {tools.version for tools in toolchains} == set(VERSIONS)

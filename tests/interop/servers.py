@@ -53,7 +53,7 @@ def free_port() -> int:
     """A port free together with the one two below (VIP) and the one above it (replication).
 
     It lies below the ports that systems give to outgoing connections: a JVM binds it seconds later,
-    and on a busy machine somebody's connection would have it by then.
+    and on a busy machine another connection could have taken it.
     """
     while True:
         port = random.randrange(*PORTS)
@@ -204,7 +204,7 @@ def wait_until_registered(
 
     Apache's 5.x says that it has started whether it has registered or not: it registers with the
     name servers it is connected to by then, and the connection is made on another thread. Where
-    that loses the race, on a busy machine, nobody finds the broker until its next turn, 10 s later.
+    that loses the race, on a busy machine, no client finds the broker until 10 s later.
     """
     deadline = time.monotonic() + wait
     with Admin(namesrv=namesrv, **access) as admin:

@@ -1,6 +1,6 @@
 """Store directories swapped between ``penstock.store`` and Apache's broker, both ways.
 
-Each way is compared message by message: what one side wrote (or told through the official client)
+Each way is compared message by message: what one side wrote (or an official client reported)
 against what the other side reads. A store is handed over after a clean stop and as a killed process
 leaves it. Segments are small, so the log, the queues and the index all roll.
 """
@@ -51,7 +51,7 @@ CONFIG = StoreConfig(
 )
 TOPICS = {"swap-plain-swap": 4, "swap-batch-swap": 2, "swap-big-swap": 1}
 PLAIN, BATCH, BIG = TOPICS
-# One key of each kind of message, one that many share, one that nobody has.
+# One key of each kind of message, one that many share, one that no message has.
 KEYS = {
     PLAIN: ("key-0", "key-999", "shared-7", "no-such-key"),
     BATCH: ("batch-0", "batch-639"),
@@ -59,7 +59,7 @@ KEYS = {
 }
 HOST = pack_host("127.0.0.1", 10911)
 
-Told = dict[str, Any]  # a message, as one line of JSON tells it
+Described = dict[str, Any]  # a message as one line of JSON
 
 
 def write_store(root: Path) -> MessageStore:
@@ -126,20 +126,20 @@ def _write_topics(root: Path) -> None:
     path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": table}))
 
 
-def read_store(store: MessageStore) -> list[Told]:
+def read_store(store: MessageStore) -> list[Described]:
     """Every message of the swapped topics, queue by queue, as our store reads them."""
-    told: list[Told] = []
+    described: list[Described] = []
     for topic, queue_id in sorted(store.queues()):
         if topic not in TOPICS:
             continue
         offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         while offset < end:
             result = store.read(topic, queue_id, offset)
-            told += [describe(record) for part in result.slices for record in _records(part)]
+            described += [describe(record) for part in result.slices for record in _records(part)]
             if result.next_offset <= offset:
                 raise AssertionError(f"{topic}/{queue_id} at {offset}: {result.status}")
             offset = result.next_offset
-    return told
+    return described
 
 
 def _records(view: memoryview) -> Iterator[Record]:
@@ -150,7 +150,7 @@ def _records(view: memoryview) -> Iterator[Record]:
         position += record.size
 
 
-def describe(record: Record) -> Told:
+def describe(record: Record) -> Described:
     """A record in the words of ``StoreSwap.describe`` on the Java side."""
     body = decompress(record.body, record.sys_flag)
     properties = parse_properties(record.properties)
@@ -189,7 +189,7 @@ def keys_of(store: MessageStore) -> dict[str, set[str]]:
 class JavaView(NamedTuple):
     """A broker's store as the official client sees it."""
 
-    messages: list[Told]
+    messages: list[Described]
     keys: dict[str, set[str]]
     committed: dict[str, int]
 
@@ -209,17 +209,17 @@ def ask_java(toolchain: Toolchain, cluster: Cluster, *, fill: bool) -> JavaView:
         raise RuntimeError(f"StoreSwap ended with {done.returncode}: {done.stderr[-2000:]}")
     view = JavaView([], {}, {})
     for line in done.stdout.splitlines():
-        told = json.loads(line) if line.startswith("{") else {}
-        if "key" in told:
-            view.keys[told["key"]] = set(filter(None, told["ids"].split(",")))
-        elif "committed" in told:
-            view.committed[told["queue"]] = told["committed"]
-        elif told:
-            view.messages.append(told)
+        described = json.loads(line) if line.startswith("{") else {}
+        if "key" in described:
+            view.keys[described["key"]] = set(filter(None, described["ids"].split(",")))
+        elif "committed" in described:
+            view.committed[described["queue"]] = described["committed"]
+        elif described:
+            view.messages.append(described)
     return view
 
 
-def difference(wrote: Iterable[Told], read: Iterable[Told]) -> str | None:
+def difference(wrote: Iterable[Described], read: Iterable[Described]) -> str | None:
     """The first message that is missing, too much or different; None if both are the same."""
     expected, found = _by_place(wrote), _by_place(read)
     if missing := sorted(expected.keys() - found.keys()):
@@ -234,13 +234,13 @@ def difference(wrote: Iterable[Told], read: Iterable[Told]) -> str | None:
     return None
 
 
-def _by_place(told: Iterable[Told]) -> dict[tuple[str, int, int], Told]:
-    return {(one["topic"], one["queue_id"], one["queue_offset"]): one for one in told}
+def _by_place(described: Iterable[Described]) -> dict[tuple[str, int, int], Described]:
+    return {(one["topic"], one["queue_id"], one["queue_offset"]): one for one in described}
 
 
 def _compared(
-    wrote: Sequence[Told],
-    read: Sequence[Told],
+    wrote: Sequence[Described],
+    read: Sequence[Described],
     keys_before: Mapping[str, set[str]],
     keys_after: Mapping[str, set[str]],
 ) -> tuple[str, str]:

@@ -147,17 +147,17 @@ def test_a_difference_names_the_place_and_the_field() -> None:
 def test_the_store_to_be_swapped_has_rolled_everywhere_and_reads_back_alike(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = write_store(root)
-    told, keys = read_store(store), keys_of(store)
+    described, keys = read_store(store), keys_of(store)
     store.close()
-    assert len(told) == 1_000 + 640 + 40
-    assert {one["topic"] for one in told} == set(TOPICS)
+    assert len(described) == 1_000 + 640 + 40
+    assert {one["topic"] for one in described} == set(TOPICS)
     assert len(keys["shared-7"]) == 20
     assert keys["no-such-key"] == set()
     assert len(list((root / "commitlog").iterdir())) > 3
     assert len(list((root / "index").iterdir())) > 3
     assert len(list((root / "consumequeue" / "swap-batch-swap" / "0").iterdir())) > 1
     with MessageStore(root, CONFIG) as again:
-        assert difference(told, read_store(again)) is None
+        assert difference(described, read_store(again)) is None
         assert keys_of(again) == keys
 
 

@@ -17,7 +17,7 @@ PROJECT = HERE.parent.parent
 BUILD = PROJECT / "build" / "interop"
 VERSIONS = ("5.5.0", "4.9.7")
 
-# Netty and the mapped files of the store look into the JDK; Java 17 lets them only when told.
+# Netty and the mapped files of the store look into the JDK; Java 17 needs an option.
 JAVA_OPENS = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.util=ALL-UNNAMED",

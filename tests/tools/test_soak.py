@@ -1,4 +1,4 @@
-"""The soak tool: it stops in time, and a failing seed is told and fails it."""
+"""The soak tool: it stops in time, and a failing seed is reported and fails the run."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_a_short_soak_runs_in_other_processes(capsys: pytest.CaptureFixture[str]
 def test_a_part_that_is_not_there_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["simulations"])
-    told = capsys.readouterr().err
-    assert "'simulations'" in told
-    assert all(part in told for part in SHARES)
+    printed = capsys.readouterr().err
+    assert "'simulations'" in printed
+    assert all(part in printed for part in SHARES)
 
 
 def test_a_broker_under_load_and_nonsense_keeps_its_memory() -> None:
