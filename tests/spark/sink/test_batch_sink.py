@@ -165,7 +165,7 @@ def test_copies_of_a_row_are_dropped_and_other_messages_are_not(
         ("CAST(id AS string) AS text", {"topic": "orders"}, "no column 'body'"),
         ("id AS body", {"topic": "orders"}, "'body' is bigint"),
         ("'x' AS body, id AS tags", {"topic": "orders"}, "'tags' is bigint"),
-        ("'x' AS body", {}, "rows that say no topic"),
+        ("'x' AS body", {}, "rows without a topic"),
         ("'x' AS body", {"topic": "orders", "keepQueues": True}, "keepQueue"),
         ("'x' AS body", {"topic": "or ders"}, "or ders"),
         ("'x' AS body", {"topic": "orders", "keepQueue": True}, "broker and queue_id"),

@@ -38,7 +38,6 @@ from penstock.spark.pipelines.pacing import check_rate
 from penstock.spark.pipelines.progress import Progress, silent
 from penstock.spark.pipelines.redrive_task import (
     LETTER_COLUMNS,
-    RECORD_FIELDS,
     Audit,
     Outcome,
     Redriver,
@@ -153,7 +152,7 @@ def redrive_audit(spark: SparkSession, directory: str | os.PathLike[str]) -> Dat
     for run in runs:
         if files.exists(f"run={run}/_SUCCESS"):
             rows = rows.union(_rows(spark, files, run).withColumn("run", F.lit(run)))
-    return rows.select("run", *(name for name, _ in RECORD_FIELDS))
+    return rows.select("run", *record_schema().names)
 
 
 # ----------------------------------------------------------------------------------------- a run
@@ -319,5 +318,8 @@ def _copies_of(
     }
     # A copy that failed and was retried has the same properties, but a higher reconsume_times.
     return copies.where((properties[Audit.RUN] == run) & (F.col("reconsume_times") == 0)).select(
-        *(values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in RECORD_FIELDS)
+        *(
+            values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in record_schema().fields
+        )
     )

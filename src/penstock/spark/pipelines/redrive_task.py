@@ -55,33 +55,27 @@ class Outcome:
     """Deleted by the broker in the meantime."""
 
 
-RECORD_FIELDS: Final = (
-    ("by", "string"),
-    ("at", "timestamp"),
-    ("consumer_group", "string"),
-    ("broker", "string"),
-    ("queue_id", "int"),
-    ("offset", "bigint"),
-    ("letter_id", "string"),
-    ("msg_id", "string"),
-    ("origin_topic", "string"),
-    ("reason_type", "string"),
-    ("reason", "string"),
-    ("attempts", "int"),
-    ("outcome", "string"),
-    ("detail", "string"),
-    ("sent_to", "string"),
-    ("copy_id", "string"),
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        ("by", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("consumer_group", pa.string()),
+        ("broker", pa.string()),
+        ("queue_id", pa.int32()),
+        ("offset", pa.int64()),
+        ("letter_id", pa.string()),
+        ("msg_id", pa.string()),
+        ("origin_topic", pa.string()),
+        ("reason_type", pa.string()),
+        ("reason", pa.string()),
+        ("attempts", pa.int32()),
+        ("outcome", pa.string()),
+        ("detail", pa.string()),
+        ("sent_to", pa.string()),
+        ("copy_id", pa.string()),
+    ]
 )
 """The columns of the audit, with a row for each letter."""
-RECORD_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in RECORD_FIELDS)
-_ARROW_TYPES: Final = {
-    "string": pa.string(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-}
-_RECORD_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in RECORD_FIELDS])
 LETTER_COLUMNS: Final = ("broker", "queue_id", "offset", "body", "keys", "tags", "properties")
 """The columns that are sent to the executors: the position, and what may have been changed."""
 
@@ -110,7 +104,8 @@ class Redriver:
             for batch in batches:
                 for start in range(0, batch.num_rows, at_once):
                     rows = batch.slice(start, at_once).to_pylist()
-                    yield _records(self._redrive(admin, rows, pace))
+                    records = self._redrive(admin, rows, pace)
+                    yield pa.RecordBatch.from_pylist(records, schema=RECORD_SCHEMA)
 
     def _redrive(
         self, admin: Admin, rows: list[dict[str, Any]], pace: Pace | None
@@ -238,17 +233,11 @@ def _fail(record: dict[str, Any], detail: str) -> None:
     record["detail"] = detail
 
 
-def _records(records: list[dict[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(records, schema=_RECORD_SCHEMA)
-
-
 def record_schema() -> StructType:
-    """The Spark schema of records."""
-    from pyspark.sql.types import StructType
+    """The Spark schema of audit records."""
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    schema = StructType.fromDDL(RECORD_DDL)
-    assert isinstance(schema, StructType)
-    return schema
+    return from_arrow_schema(RECORD_SCHEMA)
 
 
 # ---------------------------------------------------------------------------------- new messages

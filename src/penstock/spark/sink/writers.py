@@ -70,23 +70,10 @@ class Written(WriterCommitMessage):
         self.last_offsets[queue] = max(last, self.last_offsets.get(queue, -1))
 
 
-def batch_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceArrowWriter:
-    """The writer of ``df.write``; refuses options and columns that cannot work."""
-    return BatchWriter(*_checked(options, schema, overwrite))
-
-
-def stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceStreamArrowWriter:
-    """The writer of ``df.writeStream``."""
-    return StreamWriter(*_checked(options, schema, overwrite))
-
-
-def _checked(
+def checked_write(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> tuple[WriteOptions, MessageColumns]:
+    """The arguments of a writer; refuses options and columns that cannot work."""
     if overwrite:
         raise InvalidArgument(
             "a topic cannot be overwritten",

@@ -50,11 +50,11 @@ class PenstockSource(DataSource):
             return InvalidStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from penstock.spark.sink.writers import batch_writer
+        from penstock.spark.sink.writers import BatchWriter, checked_write
 
-        return batch_writer(dict(self.options), schema, overwrite)
+        return BatchWriter(*checked_write(dict(self.options), schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from penstock.spark.sink.writers import stream_writer
+        from penstock.spark.sink.writers import StreamWriter, checked_write
 
-        return stream_writer(dict(self.options), schema, overwrite)
+        return StreamWriter(*checked_write(dict(self.options), schema, overwrite))
