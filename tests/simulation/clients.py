@@ -1,4 +1,4 @@
-"""The clients of a simulated cluster: members of consumer groups and producers, on own hosts."""
+"""The clients of a simulated cluster: group members and producers, each on its own host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAVE_SECONDS = 8.0
 
 
 class Scene:
-    """What the clients of one run share: chance, the ledger, whether faults still come."""
+    """State shared by the clients of one run: random numbers, the ledger, whether faults go on."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Scene:
         self.broken: list[Broken] = []
 
     def fail(self, error: Broken) -> None:
-        """Remember a broken promise; raised here, a consumer would take it for a bad handler."""
+        """Record a broken promise; if raised here, it would count as a handler failure."""
         self.note(f"BROKEN {error}")
         self.broken.append(error)
 
 
 class Member:
-    """One consumer on a host of its own."""
+    """One consumer on its own host."""
 
     def __init__(self, scene: Scene, plan: GroupPlan, number: int) -> None:
         self._scene = scene
@@ -85,7 +85,7 @@ class Member:
         return self._plan.name
 
     async def start(self) -> bool:
-        """Join the group; false when the cluster could not be reached."""
+        """Join the group; return false if the cluster could not be reached."""
         try:
             with self._scene.loop.network.host(self.host):
                 await self.consumer.start()
@@ -101,7 +101,7 @@ class Member:
             await self.session.stop()
 
     async def die(self, *, silent: bool) -> None:
-        """As a process that is killed: nothing of it continues, no peer is notified."""
+        """Die like a killed process: none of its code runs on, and it sends no farewell."""
         self.is_dead = True
         lose_host(self._scene.loop.network, self.host, silent=silent)
         for held in self.consumer.state.queues.values():
@@ -114,7 +114,7 @@ class Member:
         await self.session.pool.close()
 
     def check_bounds(self) -> None:
-        """Flow control: a limit is looked at before a pull, so one answer may pass it."""
+        """Check flow control. A limit is checked before a pull, so one answer may exceed it."""
         plan = self._plan
         for queue, held in self.consumer.state.queues.items():
             if held.count > plan.queue_limit + plan.pull_batch_size:
@@ -122,7 +122,7 @@ class Member:
             if not plan.orderly and held.reach > plan.max_span + plan.pull_batch_size:
                 raise Broken(f"{self.name} caches a span of {held.reach} in {queue}")
         if self.calls > plan.threads:
-            raise Broken(f"{self.name} makes {self.calls} calls at once")
+            raise Broken(f"{self.name} runs {self.calls} calls at once")
 
     # ------------------------------------------------------------------------------- handlers
 
@@ -185,8 +185,8 @@ class Member:
         return ConnectionError("by chance")
 
 
-class Seller:
-    """A producer on a host of its own; sends its part of the messages and then leaves."""
+class SimulatedProducer:
+    """A producer on its own host; sends its share of the messages, then leaves."""
 
     def __init__(self, scene: Scene, plan: Plan, number: int) -> None:
         self._scene = scene
@@ -194,7 +194,7 @@ class Seller:
         self._number = number
         self.host = f"10.1.0.{number + 1}"
 
-    async def sell(self) -> None:
+    async def run(self) -> None:
         scene, plan = self._scene, self._plan
         with scene.loop.network.host(self.host):
             session = loop_session(

@@ -1,4 +1,4 @@
-"""How a process dies on the virtual network, so that what is left of it can be cleaned up."""
+"""The death of a process on the virtual network, with enough signals left for cleanup."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from penstock.testing.virtual_time.network import Network
 
 
 def lose_host(network: Network, host: str, *, silent: bool) -> None:
-    """End every connection of a host, and listen there no more.
+    """End every connection of a host and stop listening there.
 
-    The other ends see a reset, or nothing at all if ``silent``. Unlike with `Network.crash`
-    the dead end sees it, too: its code is stopped right after, and must not wait for connections
-    that never tell of their end.
+    The remote ends see a reset, or nothing if ``silent``. Unlike with `Network.crash`, the dead
+    end also sees the loss: its code is stopped right afterwards and must not wait for connections
+    that never report their end.
     """
     for connection in list(network.connections.values()):
         is_client = connection.client.host_name == host

@@ -1,21 +1,21 @@
-"""What is known of every message, and the promises checked with it. Plain code: no loop, no clock.
+"""Records the state of every message and checks the promises. Plain code: no loop, no clock.
 
 While the cluster runs:
 
 - a handler gets nothing that was not sent (no phantoms);
-- before an orderly group handles offset *n* of a queue, every offset below *n* was dealt with: a
+- before an orderly group handles offset *n* of a queue, every offset below *n* is settled: a
   handler succeeded, or failed for the last time (a redelivery may go back, never skip forward);
-- an orderly queue is in one handler at a time over all members of the group. One excuse: a broker
-  that was started again has forgotten its locks, and the old owner may trust its own for
-  `LOCK_TRUST` seconds more, so queues of that broker are not looked at for so long;
-- a committed offset never passes a message that no handler has come back from.
+- at most one handler over all members of an orderly group processes a queue. One exception: a
+  restarted broker has lost its locks, and the old owner may trust its own for another
+  `LOCK_TRUST` seconds, so queues of that broker are not checked for that long;
+- a committed offset never passes a message whose handler has not returned.
 
-And when all is over:
+At the end of a run:
 
-- every acknowledged message was handled with success by every group, or is among its dead letters
-  (see `GroupLedger.missing` for what a power cut excuses);
-- the dead letters hold only messages that failed there;
-- every group stands at the end of every queue.
+- every acknowledged message was handled successfully by every group, or is one of its dead letters
+  (see `GroupLedger.missing` for the losses that a power cut permits);
+- the dead letters contain only messages that failed in that group;
+- the committed offset of every group is the end of every queue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from penstock.model import MessageQueue, StoredMessage
 
 LOCK_TRUST = 35.0
-"""A holder trusts a lock for 30 s after its last renewal, and a call may have begun just before."""
+"""A holder trusts a lock for 30 s after its last renewal; a call may have begun just before."""
 
 
 class Broken(AssertionError):
@@ -35,18 +35,18 @@ class Broken(AssertionError):
 
 
 @dataclass(slots=True)
-class _Line:
-    """How far one queue was dealt with by one group."""
+class _QueueProgress:
+    """The progress of one group in one queue."""
 
     done: set[int] = field(default_factory=set)
-    """Offsets dealt with, above ``front``."""
+    """Settled offsets above ``front``."""
     front: int = 0
-    """Everything below was dealt with."""
+    """Everything below is settled."""
 
     def is_done(self, offset: int) -> bool:
         return offset < self.front or offset in self.done
 
-    def deal_with(self, offset: int) -> None:
+    def settle(self, offset: int) -> None:
         if offset >= self.front:
             self.done.add(offset)
             while self.front in self.done:
@@ -55,7 +55,7 @@ class _Line:
 
 
 class GroupLedger:
-    """What one consumer group did."""
+    """The activity of one consumer group."""
 
     def __init__(self, name: str, *, orderly: bool, max_retries: int) -> None:
         self.name = name
@@ -63,15 +63,15 @@ class GroupLedger:
         self._max_retries = max_retries
         self.succeeded: dict[bytes, int] = defaultdict(int)
         self.failed: dict[bytes, int] = defaultdict(int)
-        self._lines: dict[MessageQueue, _Line] = defaultdict(_Line)
+        self._progress: dict[MessageQueue, _QueueProgress] = defaultdict(_QueueProgress)
         self._running: dict[MessageQueue, dict[int, str]] = defaultdict(dict)
-        """Calls under way: a number of the call to the member that makes it."""
+        """Maps the number of each running call to its member."""
         self._calls = 0
 
     def begin(self, member: str, messages: list[StoredMessage], *, locks_are_safe: bool) -> int:
-        """A handler is called; returns the number of the call."""
+        """Record the call of a handler; return the number of the call."""
         queue = messages[0].queue
-        line, running = self._lines[queue], self._running[queue]
+        progress, running = self._progress[queue], self._running[queue]
         self._calls += 1
         if self._orderly:
             if running and locks_are_safe:
@@ -79,37 +79,37 @@ class GroupLedger:
                     f"{self.name}: {member} handles {queue} while {sorted(running.values())} does"
                 )
             offsets = [message.queue_offset for message in messages]
-            # One that failed for the last time has left; its neighbours come again without it.
+            # After its last failure a message is gone; the rest of its batch is redelivered.
             gaps = set(range(offsets[0], offsets[-1])) - set(offsets)
-            if offsets != sorted(set(offsets)) or not all(map(line.is_done, gaps)):
+            if offsets != sorted(set(offsets)) or not all(map(progress.is_done, gaps)):
                 raise Broken(f"{self.name}: {member} got {queue} with gaps: {offsets}")
-            if offsets[0] > line.front:
+            if offsets[0] > progress.front:
                 raise Broken(
                     f"{self.name}: {member} handles {queue} at {offsets[0]}, "
-                    f"and {line.front} was not dealt with"
+                    f"and {progress.front} was not settled"
                 )
         running[self._calls] = member
         return self._calls
 
     def end(self, call: int, queue: MessageQueue) -> None:
-        """A handler came back, or its member died."""
+        """Record that a handler returned, or that its member died."""
         self._running[queue].pop(call, None)
 
     def succeed(self, messages: Iterable[StoredMessage]) -> None:
         for message in messages:
             self.succeeded[message.body] += 1
-            self._lines[message.queue].deal_with(message.queue_offset)
+            self._progress[message.queue].settle(message.queue_offset)
 
     def fail(self, messages: Iterable[StoredMessage], *, is_given_up: bool) -> None:
-        """A handler failed. Concurrently the message goes on elsewhere; in order it blocks."""
+        """Record a failure. A concurrent message is retried elsewhere; an orderly one blocks."""
         for message in messages:
             self.failed[message.body] += 1
             if not self._orderly or is_given_up or message.reconsume_times >= self._max_retries:
-                self._lines[message.queue].deal_with(message.queue_offset)
+                self._progress[message.queue].settle(message.queue_offset)
 
     def check_commit(self, queue: MessageQueue, committed: int) -> None:
-        """A broker says where the group stands."""
-        front = self._lines[queue].front
+        """Check the offset that a broker reports for the group."""
+        front = self._progress[queue].front
         if committed > front:
             raise Broken(
                 f"{self.name}: {queue} was committed at {committed}, and {front} is unfinished"
@@ -121,7 +121,7 @@ class GroupLedger:
         """Acknowledged messages that were neither handled nor given up.
 
         A broker does not flush before it answers a send-back, nor before it counts a delayed
-        message as delivered (both as in RocketMQ): a power cut may take what failed before.
+        message as delivered (as in RocketMQ), so a power cut may lose messages that failed before.
         """
         return sorted(
             body
@@ -134,15 +134,15 @@ class GroupLedger:
     def check_dead_letters(self, dead: dict[bytes, int]) -> None:
         for body in dead:
             if not self.failed.get(body):
-                raise Broken(f"{self.name}: {body!r} is a dead letter, but no handler failed")
+                raise Broken(f"{self.name}: {body!r} is a dead letter that never failed")
 
 
 class Ledger:
-    """All groups, and what was sent."""
+    """All groups, and the messages that were sent."""
 
     def __init__(self) -> None:
         self.sent: dict[str, set[bytes]] = defaultdict(set)
-        """By topic, also what was never acknowledged."""
+        """By topic, including messages that were never acknowledged."""
         self.acknowledged: dict[str, set[bytes]] = defaultdict(set)
         self.groups: dict[str, GroupLedger] = {}
 
@@ -151,6 +151,6 @@ class Ledger:
         return group
 
     def check_known(self, message: StoredMessage) -> None:
-        """A message that was never sent, or not to this topic, is a phantom."""
+        """Fail on a phantom: a message that was not sent, or was sent to another topic."""
         if message.body not in self.sent[message.topic]:
-            raise Broken(f"never sent: {message.body!r} to {message.topic}: {message}")
+            raise Broken(f"{message.body!r} was never sent to {message.topic}: {message}")

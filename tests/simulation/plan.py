@@ -1,7 +1,7 @@
-"""What happens in one simulated cluster: chosen by a seed before anything runs, and printable.
+"""The events of one simulated cluster, chosen by a seed before the run starts, and printable.
 
-The plan says who is there, what the network is like and which faults come when. What only the run
-can know, such as which connections there are, is picked there with the number in the event.
+The plan lists the participants, the network conditions and the faults with their times. What is
+known only during the run, such as which connections exist, is selected by the number in the event.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ WIDE = Conditions(latency=(0.002, 0.06), split=0.1)
 ROUGH = Conditions(latency=(0.001, 0.2), split=0.2, refuse=0.05, lose=0.001)
 NETWORKS = {"lan": LAN, "wide": WIDE, "rough": ROUGH}
 
-# A lock lives a minute at the broker and is trusted for half of it by its holder; members that are
-# cut off for longer are the interesting ones.
+# A lock lives for a minute at the broker, and its holder trusts it for half of that; members that
+# are isolated for longer are the interesting cases.
 LONGEST_CUT = 75.0
 
 
 class Fault(StrEnum):
-    """What may happen to a cluster."""
+    """The faults that a cluster may meet."""
 
     JOIN = "a consumer joins"
     LEAVE = "a consumer leaves"
-    DIE = "a consumer dies"
-    VANISH = "a consumer's machine vanishes"
+    DIE = "a consumer is killed"
+    VANISH = "a consumer's machine fails"
     CUT = "a connection is cut"
-    HALF_CUT = "a connection is cut, one end does not notice"
-    ISOLATE_MEMBER = "a consumer is cut off"
-    ISOLATE_PRODUCER = "a producer is cut off"
-    ISOLATE_BROKER = "a broker is cut off"
-    SPLIT = "a consumer and a broker cannot talk"
+    HALF_CUT = "a connection is cut, unnoticed by one end"
+    ISOLATE_MEMBER = "a consumer is isolated"
+    ISOLATE_PRODUCER = "a producer is isolated"
+    ISOLATE_BROKER = "a broker is isolated"
+    SPLIT = "a consumer and a broker cannot connect"
     RESTART_BROKER = "a broker is restarted"
     KILL_BROKER = "a broker is killed"
-    POWER_OFF_BROKER = "a broker's machine vanishes"
+    POWER_OFF_BROKER = "a broker's machine fails"
     RESTART_NAME_SERVER = "the name server is restarted"
     ROUGH = "the network is rough"
 
@@ -62,7 +62,7 @@ _WEIGHTS: dict[Fault, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One fault: when, for how long, and a number that picks whom it hits."""
+    """One fault: its time, its duration, and a number that selects the target."""
 
     at: float
     fault: Fault
@@ -75,7 +75,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """One consumer group and how its members consume."""
+    """One consumer group and its consumer settings."""
 
     name: str
     orderly: bool
@@ -88,31 +88,31 @@ class GroupPlan:
     pull_batch_size: int
     max_retries: int
     is_async: bool
-    """Whether handlers are coroutines that take time; plain ones are over at once."""
+    """Whether handlers are coroutines that take time; synchronous ones return at once."""
     failing: float
-    """How often a handler fails while faults last."""
+    """The probability that a handler fails while faults last."""
     slowest: float
-    """The longest a handler takes, in seconds."""
+    """The maximum duration of a handler, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole run."""
+    """The plan of one run."""
 
     seed: int
     brokers: int
     has_power_cuts: bool
-    """Whether a machine that vanishes loses what was not on its disk; brokers flush first then."""
+    """Whether a failed machine loses unsynced data; brokers then flush before acknowledging."""
     queues: int
     producers: int
     messages: int
     rush: float
-    """The part of the busy time in which they are sent; what is sent faster piles up."""
+    """The part of the busy time in which messages are sent; a shorter part builds a backlog."""
     linger: float
     network: str
     groups: tuple[GroupPlan, ...]
     poisoned: float
-    """The part of the messages that every handler fails on."""
+    """The fraction of messages on which every handler fails."""
     busy_seconds: float
     events: tuple[Event, ...]
 
@@ -122,7 +122,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"seed {self.seed}: {self.brokers} brokers, {self.queues} queues a topic, network "
+            f"seed {self.seed}: {self.brokers} brokers, {self.queues} queues per topic, network "
             f"{self.network}, busy {self.busy_seconds:.0f} s"
             + (", power cuts" if self.has_power_cuts else ""),
             f"  {self.producers} producers send {self.messages} messages in {self.rush:.0%} of it, "
@@ -134,7 +134,7 @@ class Plan:
 
 
 def plan(seed: int, *, is_big: bool = False) -> Plan:
-    """The run of a seed; a big one has more of everything."""
+    """The plan for a seed; a big one has more of everything."""
     chance = random.Random(f"plan {seed} {is_big}")
     scale = 4 if is_big else 1
     busy = chance.uniform(30, 70) * scale
@@ -177,7 +177,7 @@ def _groups(chance: random.Random, scale: int) -> tuple[GroupPlan, ...]:
                 max_retries=chance.choice([1, 2, 3]),
                 is_async=chance.random() < 0.8,
                 failing=chance.choice([0.0, 0.05, 0.2]),
-                # Longer than half a second a queue may be given up under a running handler.
+                # A queue may be released under a handler that runs longer than half a second.
                 slowest=chance.choice([0.05, 0.4, 0.45]) if orderly else chance.choice([0.1, 3.0]),
             )
         )

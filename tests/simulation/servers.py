@@ -1,4 +1,4 @@
-"""The name server and the brokers of a simulated cluster: stopped, killed and started again."""
+"""The name server and the brokers of a simulated cluster, which can be stopped and killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKER_PORT = 10911
 
 
 class NameServerSlot:
-    """The place of the name server: up or down."""
+    """The name server, up or down."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -50,11 +50,11 @@ class NameServerSlot:
 
 
 class BrokerSlot:
-    """The place of one broker: its address, its data, and the broker while there is one.
+    """One broker: its address, its data, and the `Broker` while it runs.
 
-    Normally the store has real files. With ``has_power_cuts`` it is on a simulated disk that
-    forgets what was not synced, and the broker flushes before it acknowledges; its tables are real
-    files still, as each save of them is synced.
+    The store normally uses real files. With ``has_power_cuts`` it is on a simulated disk that
+    loses unsynced data, and the broker flushes before it acknowledges; its tables remain real
+    files, since each save is synced.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class BrokerSlot:
         self.is_changing = False
         self.had_power_cut = False
         self.forgot_locks_at = -math.inf
-        """When it was last started with locks of others still trusted."""
+        """The time of the last start at which other members may still have trusted their locks."""
 
     async def start(self) -> None:
         loop = self._loop
@@ -90,7 +90,7 @@ class BrokerSlot:
             clock=loop.clock,
             chance=loop.random,
         )
-        # A machine that is up again resets what it no longer knows.
+        # A machine that is up again resets connections that it does not know.
         for connection in list(loop.network.connections.values()):
             if connection.server.host_name == self.host:
                 connection.cut("client")
@@ -102,13 +102,13 @@ class BrokerSlot:
         self.broker = broker
 
     async def stop(self) -> None:
-        """Stop as an operator does it."""
+        """Stop in an orderly way, as an operator does."""
         broker, self.broker = self.broker, None
         if broker is not None:
             await broker.stop()
 
     async def kill(self, *, silent: bool) -> None:
-        """End at once: the next start finds the files as they are now, without a clean stop."""
+        """Stop at once, without shutdown steps; the next start finds the files as they are now."""
         broker, self.broker = self.broker, None
         if broker is None:
             return
@@ -120,18 +120,18 @@ class BrokerSlot:
             if silent:
                 self._disk = self._disk.after_machine_crash(self._chance)
                 self.had_power_cut = True
-        # What the dead broker still does happens to files that are not read any more.
+        # Later writes of the dead broker go to files that are never read.
         await broker.stop()
         shutil.rmtree(self._data)
         as_it_was.rename(self._data)
 
     def dead_letters(self, group: str) -> list[StoredMessage]:
-        """What the store has in the dead-letter topic of a group."""
+        """The messages in the dead-letter topic of a group."""
         return self.read_all(DLQ_PREFIX + group)
 
     def read_all(self, topic: str) -> list[StoredMessage]:
-        """Every message of a topic, read past the broker."""
-        assert self.broker is not None, "looked at while it runs"
+        """Every message of a topic, read from the store directly."""
+        assert self.broker is not None, "the broker must be running"
         storage = self.broker.state.storage
         found: list[StoredMessage] = []
         for known, queue_id in storage.store.queues():
@@ -145,7 +145,7 @@ class BrokerSlot:
 
     def ends(self) -> dict[MessageQueue, int]:
         """The end of every queue."""
-        assert self.broker is not None, "looked at while it runs"
+        assert self.broker is not None, "the broker must be running"
         storage = self.broker.state.storage
         return {
             MessageQueue(topic, self.name, queue_id): storage.max_offset(topic, queue_id)

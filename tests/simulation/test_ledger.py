@@ -1,4 +1,4 @@
-"""The ledger sees every way in which a promise can be broken, and nothing else."""
+"""The ledger detects every way to break a promise and accepts everything else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def handle(group: GroupLedger, *offsets: int) -> None:
     group.succeed(messages)
 
 
-def test_a_queue_in_order_goes_on_and_may_go_back() -> None:
+def test_an_orderly_queue_moves_forward_and_may_go_back() -> None:
     group = orderly()
     for offset in (0, 1, 2, 1, 2, 3):
         handle(group, offset)
@@ -46,7 +46,7 @@ def test_a_queue_in_order_goes_on_and_may_go_back() -> None:
 def test_a_skipped_message_breaks_the_order() -> None:
     group = orderly()
     handle(group, 0)
-    with pytest.raises(Broken, match=r"handles .* at 2, and 1 was not dealt with"):
+    with pytest.raises(Broken, match=r"handles .* at 2, and 1 was not settled"):
         handle(group, 2)
 
 
@@ -55,7 +55,7 @@ def test_a_batch_with_a_gap_breaks_the_order() -> None:
         handle(orderly(), 0, 2)
 
 
-def test_a_batch_may_skip_what_was_given_up_and_nothing_else() -> None:
+def test_a_batch_may_skip_only_messages_that_were_given_up() -> None:
     group = orderly()
     group.fail([message(1)], is_given_up=True)
     handle(group, 0, 2)
@@ -69,26 +69,26 @@ def test_a_failed_message_holds_its_queue_until_its_last_attempt() -> None:
     group = orderly()
     handle(group, 0)
     group.fail([message(1, attempts=1)], is_given_up=False)
-    with pytest.raises(Broken, match="1 was not dealt with"):
+    with pytest.raises(Broken, match="1 was not settled"):
         handle(group, 2)
     group.fail([message(1, attempts=2)], is_given_up=False)
     handle(group, 2)
 
 
-def test_a_message_given_up_lets_its_queue_go_on() -> None:
+def test_a_message_that_was_given_up_no_longer_blocks_its_queue() -> None:
     group = orderly()
     group.fail([message(0)], is_given_up=True)
     handle(group, 1)
 
 
-def test_two_handlers_in_one_orderly_queue_are_one_too_many() -> None:
+def test_two_handlers_in_one_orderly_queue_break_the_promise() -> None:
     group = orderly()
     group.begin("c1", [message(0)], locks_are_safe=True)
     with pytest.raises(Broken, match=r"c2 handles .* while \['c1'\] does"):
         group.begin("c2", [message(0)], locks_are_safe=True)
 
 
-def test_two_handlers_are_excused_while_a_broker_has_forgotten_its_locks() -> None:
+def test_two_handlers_are_allowed_while_a_broker_has_lost_its_locks() -> None:
     group = orderly()
     group.begin("c1", [message(0)], locks_are_safe=True)
     group.begin("c2", [message(0)], locks_are_safe=False)
@@ -100,14 +100,14 @@ def test_two_orderly_queues_may_be_handled_at_once() -> None:
     group.begin("c2", [message(0, queue=OTHER)], locks_are_safe=True)
 
 
-def test_concurrent_handlers_take_what_comes_in_any_order() -> None:
+def test_concurrent_handlers_may_process_messages_in_any_order() -> None:
     group = concurrent()
     group.begin("c1", [message(5)], locks_are_safe=True)
     group.begin("c2", [message(2)], locks_are_safe=True)
     handle(group, 7)
 
 
-def test_a_commit_may_reach_the_first_unfinished_message_and_not_pass_it() -> None:
+def test_a_commit_may_reach_but_not_pass_the_first_unfinished_message() -> None:
     group = concurrent()
     handle(group, 0)
     handle(group, 2)
@@ -125,7 +125,7 @@ def test_an_acknowledged_message_is_missing_unless_handled_or_dead() -> None:
     assert group.missing(bodies, {b"order 2": 1}) == [b"order 1"]
 
 
-def test_a_power_cut_excuses_the_loss_of_what_failed_and_of_nothing_else() -> None:
+def test_a_power_cut_permits_only_the_loss_of_failed_messages() -> None:
     group = concurrent()
     group.fail([message(0)], is_given_up=False)
     bodies = [b"order 0", b"order 1"]
@@ -137,13 +137,13 @@ def test_a_dead_letter_needs_a_failure() -> None:
     group = concurrent()
     group.fail([message(0)], is_given_up=True)
     group.check_dead_letters({b"order 0": 1})
-    with pytest.raises(Broken, match="no handler failed"):
+    with pytest.raises(Broken, match="that never failed"):
         group.check_dead_letters({b"order 1": 1})
 
 
-def test_what_nobody_sent_is_a_phantom() -> None:
+def test_a_message_that_was_not_sent_is_a_phantom() -> None:
     ledger = Ledger()
     ledger.sent["orders"].add(b"order 0")
     ledger.check_known(message(0))
-    with pytest.raises(Broken, match="never sent"):
+    with pytest.raises(Broken, match="was never sent"):
         ledger.check_known(message(1))

@@ -1,4 +1,4 @@
-"""A plan depends on its seed alone, and the plans of many seeds cover what can happen."""
+"""A plan depends on its seed alone, and the plans of many seeds cover all faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_seed_has_one_plan() -> None:
     assert plan(7) != plan(8)
 
 
-def test_the_tested_seeds_meet_every_fault_many_times() -> None:
+def test_the_tested_seeds_contain_every_fault_many_times() -> None:
     for fault in Fault:
         assert sum(event.fault is fault for p in PLANS for event in p.events) >= 10, fault
 
@@ -30,7 +30,7 @@ def test_events_come_in_order_within_the_busy_time() -> None:
         assert p.network in NETWORKS
 
 
-def test_a_plan_tells_all_its_events() -> None:
+def test_a_printed_plan_lists_all_its_events() -> None:
     text = str(PLANS[3])
     assert text.startswith("seed 3:")
     assert all(str(event) in text for event in PLANS[3].events)

@@ -1,4 +1,4 @@
-"""A checker that never complains proves nothing: here parts are broken, and it must."""
+"""The simulation must detect faulty code: each test breaks one part and expects a failure."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from penstock.store import Draft
 SEEDS = 12
 
 
-async def trust_yourself(runner: OrderlyRunner, queues: list[ProcessQueue]) -> None:
-    """Take a lock without asking."""
+async def lock_without_asking(runner: OrderlyRunner, queues: list[ProcessQueue]) -> None:
+    """Treat the queues as locked without a request to the broker."""
     for queue in queues:
         queue.is_locked, queue.last_lock_at = True, runner._state.clock.monotonic()
 
 
-async def believe_it_was_sent(*_: object) -> bool:
+async def report_success(*_: object) -> bool:
     return True
 
 
-def always_room(*_: object, **__: object) -> None:
-    """No limit is ever reached."""
+def do_nothing(*_: object, **__: object) -> None:
+    """Apply no limit, commit nothing."""
 
 
-def one_too_far(commit: Callable[..., int]) -> Callable[..., int]:
+def commit_one_too_many(commit: Callable[..., int]) -> Callable[..., int]:
     def sabotaged(queue: ProcessQueue, up_to: int | None = None) -> int:
         offset = commit(queue, up_to)
         return offset + 1 if offset >= 0 else offset
@@ -41,8 +41,8 @@ def one_too_far(commit: Callable[..., int]) -> Callable[..., int]:
     return sabotaged
 
 
-def forget_some(append: Callable[..., Any]) -> Callable[..., Any]:
-    """Acknowledge every tenth message and store another body under its name."""
+def replace_some(append: Callable[..., Any]) -> Callable[..., Any]:
+    """Acknowledge every tenth message but store a different body in its place."""
     count = 0
 
     def sabotaged(storage: Storage, draft: Draft) -> Any:
@@ -62,16 +62,16 @@ def run_seeds() -> None:
 @pytest.mark.parametrize(
     ("part", "name", "sabotage", "complaint"),
     [
-        (OrderlyRunner, "_lock", lambda _: trust_yourself, "while .* does"),
-        (FlowLimits, "verdict", lambda _: always_room, "caches"),
-        (FailedMessages, "_resend", lambda _: believe_it_was_sent, "lost .* acknowledged"),
-        (ProcessQueue, "commit", one_too_far, "is unfinished|committed"),
-        (Offsets, "commit", lambda _: always_room, "does not reach the end"),
-        (Storage, "append", forget_some, "never sent"),
+        (OrderlyRunner, "_lock", lambda _: lock_without_asking, "while .* does"),
+        (FlowLimits, "verdict", lambda _: do_nothing, "caches"),
+        (FailedMessages, "_resend", lambda _: report_success, "lost .* acknowledged"),
+        (ProcessQueue, "commit", commit_one_too_many, "is unfinished|committed"),
+        (Offsets, "commit", lambda _: do_nothing, "does not reach the end"),
+        (Storage, "append", replace_some, "was never sent"),
     ],
-    ids=["no lock", "no flow control", "failed is gone", "early commit", "no commit", "phantom"],
+    ids=["no lock", "no flow control", "failed is lost", "early commit", "no commit", "phantom"],
 )
-def test_a_broken_part_is_noticed(
+def test_the_simulation_detects_a_broken_part(
     monkeypatch: pytest.MonkeyPatch,
     part: type,
     name: str,

@@ -1,4 +1,4 @@
-"""Two hundred clusters under faults. A failure prints its plan and how to run it again."""
+"""Two hundred clusters under faults. A failure prints its plan and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_cluster_under_faults_keeps_its_promises(first: int) -> None:
             pytest.fail(str(error), pytrace=False)
 
 
-def test_a_seed_runs_the_same_way_every_time() -> None:
+def test_a_seed_is_reproducible() -> None:
     assert run_seed(2) == run_seed(2)
 
 

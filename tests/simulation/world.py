@@ -1,4 +1,4 @@
-"""One run: a cluster lives through its plan, then the faults stop and everything must drain."""
+"""One run: a cluster executes its plan, then the faults stop and all messages must drain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.clients import Member, Scene, Seller
+from tests.simulation.clients import Member, Scene, SimulatedProducer
 from tests.simulation.ledger import LOCK_TRUST, Broken, Ledger
 from tests.simulation.plan import NETWORKS, ROUGH, Event, Fault, GroupPlan, Plan, plan
 from tests.simulation.servers import BrokerSlot, NameServerSlot
@@ -27,16 +27,16 @@ DRAIN_STEP = 5.0
 PATIENCE_SECONDS = 1200.0
 MEMBERS_PER_GROUP = 4
 SLOW_THREADS = (0.0, 0.2)
-"""How long a thread takes for a flush or a plain handler, so that deaths come in between."""
+"""The time that a flush or a plain handler takes in a thread, so that kills can interrupt it."""
 NOTES_KEPT = 80
 TRACE_SHOWN = 20
 MEMORY_DISK = Path("/dev/shm")
-"""Where there is one, stores are kept in memory: a simulated death needs no real disk."""
+"""Stores are in memory where this exists: a simulated death needs no real disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run came to; equal for equal seeds."""
+    """The result of a run; equal for equal seeds."""
 
     seed: int
     acknowledged: int
@@ -47,7 +47,7 @@ class Summary:
 
 
 class SimulationFailed(AssertionError):
-    """A seed broke a promise; the text has what is needed to look into it."""
+    """A seed broke a promise; the text contains what is needed to investigate it."""
 
 
 class World:
@@ -72,16 +72,18 @@ class World:
             BrokerSlot(loop, n + 1, root, has_power_cuts=the_plan.has_power_cuts)
             for n in range(the_plan.brokers)
         ]
-        self._sellers = [Seller(self._scene, the_plan, n) for n in range(the_plan.producers)]
+        self._producers = [
+            SimulatedProducer(self._scene, the_plan, n) for n in range(the_plan.producers)
+        ]
         self._members: list[Member] = []
         self._numbers = 0
 
     def note(self, text: str) -> None:
-        """A line that helps to understand a failure."""
+        """Add a line to the log that is printed after a failure."""
         self.notes.append(f"{self.loop.time():9.3f}  {text}")
 
     def fail(self, error: Broken) -> None:
-        """Remember a broken promise; the next check raises it."""
+        """Record a broken promise; the next check raises it."""
         self._scene.fail(error)
 
     # --------------------------------------------------------------------------------- the run
@@ -99,17 +101,17 @@ class World:
         watch = loop.create_task(self._watch())
         begun = loop.time()
         async with asyncio.TaskGroup() as tasks:
-            for seller in self._sellers:
-                tasks.create_task(seller.sell())
+            for producer in self._producers:
+                tasks.create_task(producer.run())
             for event in self.plan.events:
-                tasks.create_task(self._meet(event, begun))
-        await self._calm_down()
+                tasks.create_task(self._apply(event, begun))
+        await self._end_faults()
         await self._drain()
         self._check()
         dead = self._check_end()
         watch.cancel()
         await asyncio.wait((watch,))
-        await self._go_home()
+        await self._shut_down()
         return Summary(
             self.plan.seed,
             sum(map(len, self.ledger.acknowledged.values())),
@@ -119,8 +121,8 @@ class World:
             loop.trace.digest(),
         )
 
-    async def _calm_down(self) -> None:
-        """No more faults: every stopped process runs again, and every group has a member."""
+    async def _end_faults(self) -> None:
+        """End all faults, heal the network and give every group a member."""
         self.note("the faults are over")
         self._scene.is_rough = False
         self.loop.network.heal()
@@ -130,21 +132,21 @@ class World:
                 await self._join(group)
 
     async def _drain(self) -> None:
-        # What was sent into a partition arrives now, and may be more to do.
+        # Traffic held back by a partition arrives now and may add work.
         await asyncio.sleep(DRAIN_STEP)
         waited = 0.0
-        while self._what_is_left() and waited < PATIENCE_SECONDS:
+        while self._unfinished() and waited < PATIENCE_SECONDS:
             self._check()
             await asyncio.sleep(DRAIN_STEP)
             waited += DRAIN_STEP
 
-    async def _go_home(self) -> None:
+    async def _shut_down(self) -> None:
         for member in self._members:
             await member.leave()
         for slot in self._brokers:
             await slot.stop()
         await self._name_server.stop()
-        # A connection that was closed just now tells its protocol in the next turn.
+        # A connection that was just closed notifies its protocol in the next turn.
         await asyncio.sleep(1)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         if left:
@@ -167,7 +169,7 @@ class World:
                 return
 
     def _check(self) -> None:
-        """What must hold at any time."""
+        """Check what must hold at any time."""
         if self._scene.broken:
             raise self._scene.broken[0]
         for member in self._members:
@@ -178,8 +180,8 @@ class World:
                     queue = MessageQueue(topic, slot.name, queue_id)
                     self.ledger.groups[group].check_commit(queue, offset)
 
-    def _what_is_left(self) -> str:
-        """Why this is not over yet; empty when it is."""
+    def _unfinished(self) -> str:
+        """The reason why the run has not drained yet; empty when it has."""
         for group in self.plan.groups:
             dead = self._dead_letters(group.name)
             acknowledged = {b for topic in group.topics for b in self.ledger.acknowledged[topic]}
@@ -216,8 +218,8 @@ class World:
         return found
 
     def _check_end(self) -> int:
-        """What must hold when everything has drained; how many dead letters there are."""
-        if left := self._what_is_left():
+        """Check what must hold after draining; return the number of dead letters."""
+        if left := self._unfinished():
             raise Broken(left)
         count = 0
         for name, group in self.ledger.groups.items():
@@ -232,13 +234,13 @@ class World:
         self._numbers += 1
         member = Member(self._scene, group, self._numbers)
         self.note(f"{member.name} joins from {member.host}")
-        # A member counts from the start: what it does before start() returns is watched, too.
+        # A member counts before it starts: its actions before start() returns are checked too.
         self._members.append(member)
         if not await member.start() and member in self._members:
             self._members.remove(member)
 
     def _take(self, pick: int) -> Member | None:
-        """A member for the worst, unless it is the last one of its group."""
+        """Remove a member to be stopped, unless it is the last one of its group."""
         groups = [member.group for member in self._members]
         spare = [member for member in self._members if groups.count(member.group) > 1]
         if not spare:
@@ -247,7 +249,7 @@ class World:
         self._members.remove(member)
         return member
 
-    async def _meet(self, event: Event, begun: float) -> None:
+    async def _apply(self, event: Event, begun: float) -> None:
         await asyncio.sleep(begun + event.at - self.loop.time())
         self.note(f"{event}")
         await self._faults[event.fault](self, event)
@@ -268,7 +270,7 @@ class World:
     async def _on_death(self, event: Event) -> None:
         member = self._take(event.pick)
         if member is not None:
-            self.note(f"{member.name} dies")
+            self.note(f"{member.name} is killed")
             await member.die(silent=event.fault is Fault.VANISH)
 
     async def _on_cut(self, event: Event) -> None:
@@ -284,12 +286,12 @@ class World:
     async def _on_isolation(self, event: Event) -> None:
         hosts = {
             Fault.ISOLATE_MEMBER: [member.host for member in self._members],
-            Fault.ISOLATE_PRODUCER: [seller.host for seller in self._sellers],
+            Fault.ISOLATE_PRODUCER: [producer.host for producer in self._producers],
             Fault.ISOLATE_BROKER: [slot.host for slot in self._brokers],
         }[event.fault]
         if hosts:
             host = hosts[event.pick % len(hosts)]
-            self.note(f"{host} is cut off")
+            self.note(f"{host} is isolated")
             self.loop.network.isolate(host)
             await asyncio.sleep(event.lasts)
             self._heal()
@@ -298,13 +300,13 @@ class World:
         if self._members:
             member = self._members[event.pick % len(self._members)]
             slot = self._brokers[event.pick % len(self._brokers)]
-            self.note(f"{member.name} and {slot.name} cannot talk")
+            self.note(f"{member.name} and {slot.name} cannot connect")
             self.loop.network.partition(member.host, slot.host, one_way=event.pick % 3 == 0)
             await asyncio.sleep(event.lasts)
             self._heal()
 
     def _heal(self) -> None:
-        self.note("the network is whole")
+        self.note("the network is healed")
         self.loop.network.heal()
 
     async def _on_broker(self, event: Event) -> None:
@@ -353,7 +355,7 @@ class World:
 
 
 class _ErrorWatch(logging.Handler):
-    """Keeps errors that carry an exception: a task that failed is only logged."""
+    """Collects logged exceptions: the failure of a background task shows only in the log."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)
@@ -366,7 +368,7 @@ class _ErrorWatch(logging.Handler):
 
 
 def run_seed(seed: int, root: Path | None = None, *, is_big: bool = False) -> Summary:
-    """Run one seed; `SimulationFailed` says what broke and how to see it again."""
+    """Run one seed; `SimulationFailed` states what broke and how to repeat it."""
     the_plan = plan(seed, is_big=is_big)
     home = root or (MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None)
     worlds: list[World] = []
@@ -381,7 +383,7 @@ def run_seed(seed: int, root: Path | None = None, *, is_big: bool = False) -> Su
         finally:
             logger.removeHandler(watch)
 
-    # Removed when the loop is closed: brokers of a failed run write until then.
+    # Removed after the loop is closed: brokers of a failed run write until then.
     with tempfile.TemporaryDirectory(dir=home, prefix=f"penstock-seed-{seed}-") as directory:
         try:
             return run_virtual(main, seed=seed)
@@ -392,9 +394,9 @@ def run_seed(seed: int, root: Path | None = None, *, is_big: bool = False) -> Su
 def _report(the_plan: Plan, worlds: list[World], error: Exception, *, is_big: bool) -> str:
     lines = [f"{type(error).__name__}: {error}", "", str(the_plan)]
     for world in worlds:
-        lines += ["", "The last of what happened:", *world.notes]
+        lines += ["", "The last events:", *world.notes]
         lines += ["", "The end of the loop's trace:"]
         lines += [str(event) for event in world.loop.trace.events[-TRACE_SHOWN:]]
     big = " --big" if is_big else ""
-    lines += ["", f"Again: python -m tools.soak --seed {the_plan.seed}{big}"]
+    lines += ["", f"Repeat with: python -m tools.soak --seed {the_plan.seed}{big}"]
     return "\n".join(lines)

@@ -26,7 +26,7 @@ def test_a_seed_that_fails_prints_its_plan_and_fails(
     printed = capsys.readouterr().out
     assert "was committed at 1000000" in printed
     assert "seed 4:" in printed
-    assert "Again: python -m tools.soak --seed 4" in printed
+    assert "Repeat with: python -m tools.soak --seed 4" in printed
 
 
 def test_seeds_follow_each_other_until_the_time_has_come() -> None:
