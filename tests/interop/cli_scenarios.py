@@ -1,4 +1,4 @@
-"""Our command line on a real cluster: every verb that speaks to one, as a process of its own."""
+"""Our command line on a real cluster: every command that contacts one, as a separate process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock import DeadLetter, StoredMessage
 
 SECTION = "Penstock command line"
 PARALLEL = 2
-"""Each verb starts an interpreter; more at once would wait for one another."""
+"""Each command starts an interpreter; more at once would only compete for the CPU."""
 COMMAND_SECONDS = 60.0
 INDEX_SECONDS = 30.0
 
@@ -32,7 +32,7 @@ def penstock(
     environment = {
         **os.environ,
         "NAMESRV_ADDR": lab.cluster.namesrv,
-        # No contexts: the user who runs this may have one in use.
+        # An empty directory: the user's own contexts must not be used.
         "XDG_CONFIG_HOME": str(lab.place),
     }
     done = subprocess.run(
@@ -52,42 +52,46 @@ def penstock(
     return done
 
 
-def asked(lab: Lab, *arguments: str, stdin: str = "") -> Any:
-    """What a command prints with ``--json``, as one document."""
+def json_of(lab: Lab, *arguments: str, stdin: str = "") -> Any:
+    """The ``--json`` output of a command, as one document."""
     return json.loads(penstock(lab, *arguments, "--json", stdin=stdin).stdout)
 
 
-def told_lines(lab: Lab, *arguments: str, stdin: str = "") -> list[Any]:
-    """What a command prints with ``--json``, line by line."""
+def json_lines_of(lab: Lab, *arguments: str, stdin: str = "") -> list[Any]:
+    """The ``--json`` output of a command, line by line."""
     printed = penstock(lab, *arguments, "--json", stdin=stdin).stdout
     return [json.loads(line) for line in printed.splitlines()]
 
 
 def refused(lab: Lab, *arguments: str) -> str:
-    """What a command that must fail says: one sentence."""
+    """The error message of a command that must fail: one sentence."""
     said = penstock(lab, *arguments, code=1).stderr
-    check(len(said.splitlines()) == 1, f"more than a sentence: {said!r}")
+    check(len(said.splitlines()) == 1, f"more than one sentence: {said!r}")
     return said
 
 
 def topics(lab: Lab) -> str:
     name = lab.name("made")
-    made = asked(lab, "topic", "create", name, "--queues", "3")
+    made = json_of(lab, "topic", "create", name, "--queues", "3")
     same([(name, 3, "rw")], [(r["topic"], r["write_queues"], r["permission"]) for r in made], "row")
     lab.send(name, [f"m-{number}" for number in range(6)])
     wait_for(
-        lambda: sum(q["messages"] for q in asked(lab, "topic", "describe", name)["queues"]) == 6,
-        lambda: "6 messages sent, not all are counted",
+        lambda: sum(q["messages"] for q in json_of(lab, "topic", "describe", name)["queues"]) == 6,
+        lambda: "6 messages sent, not all of them counted",
     )
-    listed = {row["topic"]: row for row in asked(lab, "topic", "list")}
-    same((3, 6), (listed[name]["queues"], listed[name]["messages"]), "its line in the list")
-    check(name in penstock(lab, "topic", "list").stdout, "it is not in the table")
+    listed = {row["topic"]: row for row in json_of(lab, "topic", "list")}
+    same((3, 6), (listed[name]["queues"], listed[name]["messages"]), "its row in the list")
+    check(name in penstock(lab, "topic", "list").stdout, "the topic is not in the table")
     said = refused(lab, "topic", "describe", name[:-1])
     check("did you mean" in said, f"no suggestion: {said}")
-    check("--yes" in refused(lab, "topic", "delete", name), "it did not ask")
+    check("--yes" in refused(lab, "topic", "delete", name), "no confirmation was required")
     penstock(lab, "topic", "delete", name, "--yes")
-    wait_for(lambda: name not in asked(lab, "topic", "list", "--names"), lambda: "it is listed", 40)
-    return "made, listed, described, deleted"
+    wait_for(
+        lambda: name not in json_of(lab, "topic", "list", "--names"),
+        lambda: "the topic is still listed",
+        40,
+    )
+    return "created, listed, described, deleted"
 
 
 def groups(lab: Lab) -> str:
@@ -95,28 +99,29 @@ def groups(lab: Lab) -> str:
     consumer, seen = lab.collect(topic, group)
     seen.wait_for(lab.send(topic, [f"m-{number}" for number in range(8)]))
     wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")
-    found = asked(lab, "group", "describe", group)
+    found = json_of(lab, "group", "describe", group)
     same([consumer.client_id], [member["client_id"] for member in found["members"]], "members")
     check(
         topic in {wanted["topic"] for wanted in found["subscriptions"]}, "no subscription is shown"
     )
-    rows = asked(lab, "group", "lag", group, "--topic", topic)
+    rows = json_of(lab, "group", "lag", group, "--topic", topic)
     same((8, 0), (sum(r["committed"] for r in rows), sum(r["lag"] for r in rows)), "lag")
-    listed = {row["group"]: row for row in asked(lab, "group", "list")}
+    listed = {row["group"]: row for row in json_of(lab, "group", "list")}
     same(1, listed[group]["members"], "members in the list")
     consumer.stop()
     wait_for(
-        lambda: not asked(lab, "group", "describe", group)["members"], lambda: "it is connected"
+        lambda: not json_of(lab, "group", "describe", group)["members"],
+        lambda: "the member is still connected",
     )
 
     def is_gone() -> bool:
-        if group not in asked(lab, "group", "list", "--names"):
+        if group not in json_of(lab, "group", "list", "--names"):
             return True
-        # Apache's broker makes a group again for a pull it has held for one that is gone.
+        # Apache's broker recreates a group for a pull that it held when the group was deleted.
         penstock(lab, "group", "delete", group, "--yes")
         return False
 
-    wait_for(is_gone, lambda: "it is still listed")
+    wait_for(is_gone, lambda: "the group is still listed")
     return "member, subscription and lag of a connected group; deleted"
 
 
@@ -125,34 +130,37 @@ def reset(lab: Lab) -> str:
     lab.send(topic, [f"m-{number}" for number in range(10)])
     penstock(lab, "group", "create", group)
 
-    def stands() -> list[int]:
-        return [r["committed"] for r in asked(lab, "group", "lag", group, "--topic", topic)]
+    def committed() -> list[int]:
+        return [r["committed"] for r in json_of(lab, "group", "lag", group, "--topic", topic)]
 
     to = ("group", "reset", group, "--topic", topic, "--to")
     penstock(lab, *to, "latest", "--yes")
-    same([5, 5], stands(), "at the end")
-    planned = asked(lab, *to, "earliest", "--dry-run")
+    same([5, 5], committed(), "at the end")
+    planned = json_of(lab, *to, "earliest", "--dry-run")
     same([(5, 0), (5, 0)], [(row["committed"], row["target"]) for row in planned], "the preview")
-    same([5, 5], stands(), "after the preview")
+    same([5, 5], committed(), "after the preview")
     penstock(lab, *to, "earliest", "--yes")
-    same([0, 0], stands(), "at the beginning")
+    same([0, 0], committed(), "at the beginning")
     queue = f"{lab.cluster.broker_name}:1"
     penstock(lab, *to, "3", "--queue", queue, "--yes")
-    same([0, 3], stands(), "one queue at an offset")
+    same([0, 3], committed(), "one queue at an offset")
     penstock(lab, *to, "2000-01-01", "--yes")
-    same([0, 0], stands(), "at a time before all")
-    check("0 to 5" in refused(lab, *to, "6", "--queue", queue, "--yes"), "past the end")
-    return "previewed; earliest, latest, an offset, a time"
+    same([0, 0], committed(), "at a time before the first message")
+    check(
+        "0 to 5" in refused(lab, *to, "6", "--queue", queue, "--yes"),
+        "an offset beyond the end was accepted",
+    )
+    return "previewed; earliest, latest, by offset, by time"
 
 
 def cluster(lab: Lab) -> str:
-    rows = asked(lab, "cluster", "overview")
+    rows = json_of(lab, "cluster", "overview")
     found = [(row["broker"], row["role"], row["address"], row["problem"]) for row in rows]
     same([(lab.cluster.broker_name, "master", lab.cluster.broker, None)], found, "brokers")
     check(rows[0]["version"][:1].isdigit(), f"version {rows[0]['version']}")
     check(isinstance(rows[0]["in_today"], int), f"in today {rows[0]['in_today']}")
     check(isinstance(rows[0]["disk_used"], float), f"disk used {rows[0]['disk_used']}")
-    return f"broker of {rows[0]['version']}"
+    return f"broker version {rows[0]['version']}"
 
 
 def send_and_tail(lab: Lab) -> str:
@@ -166,34 +174,38 @@ def send_and_tail(lab: Lab) -> str:
     )
     lab.on_close(following.kill)
     send = ("send", topic, "one", "two", "--tag", "t", "--key", "k-1")
-    receipts = told_lines(lab, *send, "--sharding-key", "s-1")
+    receipts = json_lines_of(lab, *send, "--sharding-key", "s-1")
     same(2, len({receipt["msg_id"] for receipt in receipts}), "receipts")
     lines = '{"body": "three", "tag": "u", "properties": {"colour": "red"}}\n'
-    told_lines(lab, "send", topic, "--jsonl", "--file", "-", stdin=lines)
+    json_lines_of(lab, "send", topic, "--jsonl", "--file", "-", stdin=lines)
     assert following.stdout is not None
     seen = [json.loads(following.stdout.readline()) for _ in range(3)]
-    same(["one", "two", "three"], [row["body"] for row in seen], "what was followed")
+    same(["one", "two", "three"], [row["body"] for row in seen], "messages shown by tail")
     same(("t", ["k-1"]), (seen[0]["tags"], seen[0]["keys"]), "tag and keys")
     same("red", seen[2]["properties"].get("colour"), "property")
     following.send_signal(signal.SIGINT)
     _, said = following.communicate(timeout=COMMAND_SECONDS)
     check("Traceback" not in said, said)
-    same(["three"], [row["body"] for row in told_lines(lab, "tail", topic, "--tag", "u")], "by tag")
-    return "arguments and JSON lines, followed while they came"
+    same(
+        ["three"],
+        [row["body"] for row in json_lines_of(lab, "tail", topic, "--tag", "u")],
+        "by tag",
+    )
+    return "sent from arguments and JSON lines, shown by tail as they arrived"
 
 
 def query(lab: Lab) -> str:
     topic = lab.topic()
     began = int(time.time() * 1000) - 60_000
-    receipts = told_lines(lab, "send", topic, "a", "b", "--key", "k-1")
+    receipts = json_lines_of(lab, "send", topic, "a", "b", "--key", "k-1")
 
     def by_key() -> Any:
-        return asked(lab, "query", topic, "--key", "k-1")
+        return json_of(lab, "query", topic, "--key", "k-1")
 
-    wait_for(lambda: len(by_key()) == 2, lambda: "the index lags", INDEX_SECONDS)
+    wait_for(lambda: len(by_key()) == 2, lambda: "the index is not up to date", INDEX_SECONDS)
     one = receipts[0]["msg_id"]
-    same("a", asked(lab, "query", topic, "--id", one)["body"], "by id")
-    found = asked(lab, "query", topic, "--from", str(began))
+    same("a", json_of(lab, "query", topic, "--id", one)["body"], "by id")
+    found = json_of(lab, "query", topic, "--from", str(began))
     same({"a", "b"}, {row["body"] for row in found}, "by time")
     return "by key, by id, by time"
 
@@ -212,17 +224,17 @@ def dead_letters(lab: Lab) -> str:
 
     consumer.start()
     lab.send(topic, ["m-0", "m-1"])
-    wait_for(lambda: len(asked(lab, "dlq", "list", group)) == 2, lambda: f"handled {handled}", 80)
-    letters = asked(lab, "dlq", "list", group, "--reason", "account")
+    wait_for(lambda: len(json_of(lab, "dlq", "list", group)) == 2, lambda: f"handled {handled}", 80)
+    letters = json_of(lab, "dlq", "list", group, "--reason", "account")
     same({"no such account"}, {letter["reason"] for letter in letters}, "reasons")
-    shown = asked(lab, "dlq", "show", group, letters[0]["msg_id"])
-    same(letters[0]["msg_id"], shown["msg_id"], "the one that was shown")
+    shown = json_of(lab, "dlq", "show", group, letters[0]["msg_id"])
+    same(letters[0]["msg_id"], shown["msg_id"], "the dead letter shown")
     mended.append(True)
     penstock(lab, "dlq", "redrive", group, "--yes")
     wait_for(lambda: len(handled) >= 4, lambda: f"handled {handled}", 80)
     consumer.stop()
-    same({"m-0", "m-1"}, {body for body, _ in handled[2:]}, "what came again")
-    same([], asked(lab, "dlq", "list", group), "letters left")
+    same({"m-0", "m-1"}, {body for body, _ in handled[2:]}, "redelivered messages")
+    same([], json_of(lab, "dlq", "list", group), "dead letters left")
     return "listed with reasons, redriven once"
 
 
@@ -232,13 +244,13 @@ def doctor(lab: Lab) -> str:
     lab.send(topic, ["m-0"])
     penstock(lab, "group", "reset", group, "--topic", topic, "--to", "earliest", "--yes")
     said = penstock(lab, "doctor", group, code=1).stdout
-    check("no-members" in said, f"no member is connected, and it said {said!r}")
+    check("no-members" in said, f"no member is connected, but it reported {said!r}")
     consumer, seen = lab.collect(topic, group)
     seen.wait_for(["m-0"])
     wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")
     penstock(lab, "doctor", group)
     consumer.stop()
-    return "no members found, then nothing to complain about"
+    return "reported a missing member, then no problem"
 
 
 _RUNS: tuple[Run, ...] = (
@@ -255,5 +267,5 @@ RUNS: Mapping[str, Run] = {f"cli_{run.__name__}": run for run in _RUNS}
 
 
 def run_cli(servers: Cluster, names: Sequence[str], column: str) -> Iterator[Cell]:
-    """Run ``names`` a few at a time; yields a cell as each ends."""
+    """Run ``names``, a few at a time; yield a cell as each ends."""
     yield from run_clients(servers, names, column, runs=RUNS, section=SECTION, parallel=PARALLEL)

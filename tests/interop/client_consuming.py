@@ -14,7 +14,7 @@ from penstock import Message, MessageQueue, PushConsumer, RetryLater, StoredMess
 
 
 class InOrder:
-    """An orderly handler that notes its queue's order and whether anybody ran beside it."""
+    """An orderly handler that records the order of each queue and any overlapping calls."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self._lock = threading.Lock()
@@ -36,11 +36,11 @@ class InOrder:
         self.seen.add(message)
 
     def check(self, *, again: bool = False) -> None:
-        """Order held, and no overlap; with ``again`` a step back is a redelivery."""
-        same(0, self.together, "handler calls beside another of the same queue")
+        """Check the order and that no calls overlapped; with ``again`` redeliveries are allowed."""
+        same(0, self.together, "overlapping handler calls in one queue")
         for queue, offsets in self.offsets.items():
             firsts = list(dict.fromkeys(offsets)) if again else offsets
-            check(firsts == sorted(firsts), f"{queue} came in the order {offsets[:50]}")
+            check(firsts == sorted(firsts), f"{queue} was delivered in the order {offsets[:50]}")
 
 
 def push_concurrent(lab: Lab) -> str:
@@ -87,7 +87,7 @@ def push_batches(lab: Lab) -> str:
     consumer.stop()
     seen.check_once(bodies)
     check(1 < max(sizes) <= 10, f"batches of {sizes}")
-    return f"100 messages once in {len(sizes)} batches"
+    return f"100 messages, each once, in {len(sizes)} batches"
 
 
 def aio_push(lab: Lab) -> str:
@@ -156,8 +156,8 @@ def push_orderly_suspend(lab: Lab) -> str:
     consumer.start()
     wait_for(lambda: "m-19" in tries, lambda: f"only {tries}")
     consumer.stop()
-    same(bodies[:7] + ["m-7"] * 3 + bodies[8:], tries, "what the handler was called with")
-    return "the third attempt passed; the queue waited"
+    same(bodies[:7] + ["m-7"] * 3 + bodies[8:], tries, "handler calls")
+    return "the third attempt succeeded; the queue waited"
 
 
 def push_orderly_rebalance(lab: Lab) -> str:
@@ -179,7 +179,7 @@ def push_orderly_rebalance(lab: Lab) -> str:
     handler.check(again=True)
     twice = len(handler.seen) - len(bodies)
     lab.check_no_lag(group, topic)
-    return f"400 messages in order while queues moved there and back; {twice} seen again"
+    return f"400 messages in order while queues moved and returned; {twice} redelivered"
 
 
 def _wait_for_shares(first: PushConsumer, second: PushConsumer, share: int) -> None:
@@ -203,7 +203,7 @@ def push_rebalance(lab: Lab) -> str:
     )
     check(len(seen) > 0 and len(other) > 0, f"shares {len(seen)} and {len(other)}")
     second.stop()
-    wait_for(lambda: len(first.assignment()) == 8, lambda: f"{first.assignment()} held after")
+    wait_for(lambda: len(first.assignment()) == 8, lambda: f"{first.assignment()} held afterwards")
     rest = lab.send(topic, texts(40, "rest"))
     seen.wait_for(rest)
     both = Seen()
@@ -233,7 +233,7 @@ def push_graceful_stop(lab: Lab) -> str:
     both.wait_for(bodies)
     after.stop()
     both.check_once(bodies)
-    return f"stopped after {handled} of 300; the next one saw the rest and nothing twice"
+    return f"stopped after {handled} of 300; the next consumer got the rest, nothing twice"
 
 
 def push_tags(lab: Lab) -> str:
@@ -244,10 +244,13 @@ def push_tags(lab: Lab) -> str:
     consumer.start()
     wanted = [f"m-{number}" for number in range(60) if number % 3 != 1]
     seen.wait_for(wanted)
-    wait_for(lambda: lab.lag(lab.name("group"), topic) == 0, lambda: "progress stops at the filter")
+    wait_for(
+        lambda: lab.lag(lab.name("group"), topic) == 0,
+        lambda: "the committed offset stops at filtered messages",
+    )
     consumer.stop()
     seen.check_once(wanted)
-    return "40 of 60, progress passes the rest"
+    return "40 of 60, the committed offset passes the rest"
 
 
 def push_sql92(lab: Lab) -> str:
@@ -259,10 +262,13 @@ def push_sql92(lab: Lab) -> str:
     consumer.start()
     wanted = [f"m-{number}" for number in range(11, 40, 2)]
     seen.wait_for(wanted)
-    wait_for(lambda: lab.lag(lab.name("group"), topic) == 0, lambda: "progress stops at the filter")
+    wait_for(
+        lambda: lab.lag(lab.name("group"), topic) == 0,
+        lambda: "the committed offset stops at filtered messages",
+    )
     consumer.stop()
     seen.check_once(wanted)
-    return "15 of 60, progress passes the rest"
+    return "15 of 60, the committed offset passes the rest"
 
 
 def push_broadcast(lab: Lab) -> str:
@@ -281,18 +287,18 @@ def push_broadcast(lab: Lab) -> str:
 def push_start_positions(lab: Lab) -> str:
     topic, producer = lab.topic(queues=1), lab.producer()
     early = lab.send(topic, texts(5, "early"), producer)
-    # 4.9 tells the message nearest to a time, and start times are in whole seconds: the moment
-    # must be nearer to what comes after it.
+    # A 4.9 broker returns the message nearest to a time, and start times are in whole seconds, so
+    # the time must be closer to the message after it.
     time.sleep(2.2)
     moment = datetime.now(UTC).replace(microsecond=0)
     late = lab.send(topic, texts(5, "late"), producer)
     starts: dict[str, str | datetime] = {"first": "first", "time": moment, "last": "last"}
-    # A consumer with local offsets decides alone where to start.
+    # A consumer with local offsets chooses its start position without the broker.
     members = {
         where: lab.collect(topic, lab.name(where), start_from=start, model="broadcasting")
         for where, start in starts.items()
     }
-    # A broker tells a new group 0 as long as a queue's first message is in its memory.
+    # A broker returns 0 to a new group while the first message of the queue is in its memory.
     young, from_young = lab.collect(topic, lab.name("young"), start_from="last")
     members["first"][1].wait_for(early + late)
     members["time"][1].wait_for(late)
@@ -307,7 +313,7 @@ def push_start_positions(lab: Lab) -> str:
         consumer.stop()
         seen.check_once(wanted[where])
     young.stop()
-    return "first, by time and last exact; a new group on a young topic from 0"
+    return "first, by time and last are exact; a new group starts a new topic at 0"
 
 
 def push_pause_resume_seek(lab: Lab) -> str:
@@ -318,15 +324,15 @@ def push_pause_resume_seek(lab: Lab) -> str:
     consumer.pause()
     time.sleep(0.5)
     lab.send(topic, texts(1, "probe"))
-    # The pull that was already waiting at the broker may still bring what wakes it.
+    # A pull that the broker already held may still return the message that completes it.
     time.sleep(1.0)
     paused = lab.send(topic, texts(5, "paused"))
     time.sleep(2.0)
-    check(not set(seen.bodies) & set(paused), f"paused, yet {seen.bodies[10:]} came")
+    check(not set(seen.bodies) & set(paused), f"paused, but {seen.bodies[10:]} arrived")
     consumer.resume()
     seen.wait_for(paused + texts(1, "probe"))
     queue = next(iter(consumer.assignment()))
     consumer.seek(queue, 4)
     wait_for(lambda: seen.bodies.count("m-9") == 2, lambda: f"after the seek: {seen.bodies[16:]}")
     same(bodies[4:], [b for b in seen.bodies[16:] if b.startswith("m-")], "after the seek")
-    return "nothing while paused, everything after, and offset 4 on again after a seek"
+    return "nothing while paused, everything afterwards; again from offset 4 after a seek"

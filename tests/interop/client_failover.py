@@ -1,4 +1,4 @@
-"""Our client on two of Apache's brokers, one of which is killed and started again."""
+"""Our client with two of Apache's brokers, one of which is killed and restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("client_several_brokers", "client_broker_killed")
 
 
 class SecondBroker:
-    """A broker that keeps its address and its store over kills."""
+    """A broker that keeps its address and its store when it is killed and restarted."""
 
     def __init__(self, toolchain: Toolchain, directory: Path, namesrv: str) -> None:
         self._toolchain = toolchain
@@ -82,7 +82,7 @@ def broker_killed(second: SecondBroker, lab: Lab) -> str:
             try:
                 producer.send(Message(topic, body.encode()))
                 taken.append(body)
-            except Exception as error:  # judged below
+            except Exception as error:  # checked below
                 refused.append(f"{body}: {error}")
             time.sleep(0.01)
 
@@ -101,22 +101,22 @@ def broker_killed(second: SecondBroker, lab: Lab) -> str:
                 one.queue.broker_name == SECOND and one.born_timestamp > back
                 for one in seen.messages
             ),
-            lambda: f"nothing new from {SECOND} after it came back",
+            lambda: f"nothing new from {SECOND} after its restart",
         )
     finally:
         done.set()
         sender.join()
-    same([], refused, "sends that failed although another broker was there")
+    same([], refused, "sends that failed although another broker was available")
     seen.wait_for(taken)
     twice = len(seen) - len(set(seen.bodies))
     check(len(taken) > 150, f"only {len(taken)} sent")
-    return f"all {len(taken)} sends taken and consumed over a kill and a restart, {twice} again"
+    return f"all {len(taken)} sends stored and consumed across a kill, {twice} redelivered"
 
 
 def run_failover(
     toolchain: Toolchain, directory: Path, names: Sequence[str], column: str
 ) -> Iterator[Cell]:
-    """Run ``names`` one after the other on two brokers; yields a cell as each ends."""
+    """Run ``names`` one after the other on two brokers; yield a cell as each ends."""
     if not names:
         return
     with (

@@ -1,4 +1,4 @@
-"""Our client on Apache's servers that ask for more: TLS only, or signed requests (ACL)."""
+"""Our client with Apache's servers that require TLS or signed requests (ACL)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.interop.toolchain import QUICK, Toolchain
 from penstock import Message, PenstockError, Producer
 from penstock.remoting.tls import Tls
 
-# Each family of requests once: what is signed or encrypted does not depend on the rest.
+# One scenario per family of requests: signing and encryption do not depend on the rest.
 SHARED = (
     "send_sync",
     "send_linger",
@@ -51,7 +51,7 @@ accounts:
 
 
 def _refusal(producer: Producer, topic: str) -> str:
-    """Send what must be refused; returns how it was."""
+    """Send a message that must be refused; return the error."""
     producer.start()
     try:
         producer.send(Message(topic, b"never"), timeout=5)
@@ -59,7 +59,7 @@ def _refusal(producer: Producer, topic: str) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         producer.stop()
-    raise Failed("the message was taken")
+    raise Failed("the message was accepted")
 
 
 def plain_refused(lab: Lab) -> str:
@@ -72,7 +72,7 @@ def plain_refused(lab: Lab) -> str:
 
 def wrong_certificate_refused(lab: Lab) -> str:
     topic = lab.topic()
-    settings = {**lab.settings, "tls": Tls()}  # trusts the system's authorities, not ours
+    settings = {**lab.settings, "tls": Tls()}  # trusts the system's authorities, not the test's
     return _refusal(Producer(lab.name("distrust"), **settings, retries=0), topic)
 
 
@@ -107,7 +107,7 @@ NAMES: tuple[str, ...] = (*TLS_RUNS, *ACL_RUNS)
 def run_guarded(
     toolchain: Toolchain, directory: Path, names: Sequence[str], column: str
 ) -> Iterator[Cell]:
-    """Run ``names`` on servers of the toolchain's version; yields a cell as each ends."""
+    """Run ``names`` on servers of the toolchain's version; yield a cell as each ends."""
     if tls := [name for name in names if name in TLS_RUNS]:
         with tls_only(toolchain, directory / "tls") as (cluster, settings):
             yield from run_clients(cluster, tls, column, runs=TLS_RUNS, tls=settings)
@@ -125,14 +125,14 @@ def run_guarded(
 
 @contextmanager
 def tls_only(toolchain: Toolchain, directory: Path) -> Iterator[tuple[Cluster, Tls]]:
-    """Apache's servers in enforcing mode, and what a client needs to trust them."""
+    """Apache's servers in enforcing mode, and the TLS settings for a client."""
     directory.mkdir(parents=True, exist_ok=True)
     authority, trusted = trustme.CA(), directory / "authority.pem"
     authority.cert_pem.write_to_path(str(trusted))
     issued = authority.issue_cert("127.0.0.1", "localhost")
     certificate, key = directory / "server.pem", directory / "server.key"
     certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
-    # Netty reads private keys in the PKCS 8 form only.
+    # Netty reads private keys only in PKCS 8 form.
     private = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
     key.write_bytes(
         private.private_bytes(
@@ -150,7 +150,7 @@ def tls_only(toolchain: Toolchain, directory: Path) -> Iterator[tuple[Cluster, T
             "tls.server.need.client.auth": "none",
         },
     )
-    # tls.enable is for the broker as a client of its name server.
+    # tls.enable applies to the broker as a client of its name server.
     options = (
         *QUICK,
         f"-Dtls.config.file={conf}",
@@ -169,7 +169,7 @@ def tls_only(toolchain: Toolchain, directory: Path) -> Iterator[tuple[Cluster, T
 
 @contextmanager
 def signed_only(toolchain: Toolchain, directory: Path) -> Iterator[Cluster]:
-    """Apache's servers with a broker that takes signed requests of known accounts only."""
+    """Apache's servers with a broker that accepts only signed requests of known accounts."""
     home = Path(apache_home(directory)["ROCKETMQ_HOME"])
     (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     settings = {"aclEnable": "true"}
@@ -184,7 +184,7 @@ def signed_only(toolchain: Toolchain, directory: Path) -> Iterator[Cluster]:
 
 
 def _accounts_of_5(directory: Path) -> dict[str, str]:
-    """The settings of 5.x, whose first user is made at the first start."""
+    """The settings of 5.x, which creates its first user at the first start."""
     user = {"username": ACCESS_KEY, "password": SECRET_KEY}
     inner = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
     authentication = "org.apache.rocketmq.auth.authentication.provider"

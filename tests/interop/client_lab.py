@@ -1,4 +1,4 @@
-"""What a scenario of our own client works with: names, clients, ways to look and wait."""
+"""The environment of a client scenario: names, clients, and helpers to inspect and wait."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _INSTANCES = itertools.count(1)
 
 
 class Failed(Exception):
-    """What was seen is not what must be."""
+    """The scenario found something other than expected."""
 
 
 class NotApplicable(Exception):
-    """This version of the broker has no such thing; the text says why."""
+    """This version of the broker lacks the feature; the text gives the reason."""
 
 
 def check(holds: bool, otherwise: str) -> None:
@@ -51,7 +51,7 @@ def same(expected: object, found: object, what: str) -> None:
 def wait_for(
     condition: Callable[[], bool], what: Callable[[], str], wait: float = PATIENCE
 ) -> None:
-    """Wait until ``condition`` holds; ``what`` says what did not come true."""
+    """Wait until ``condition`` holds; ``what`` describes the failure."""
     deadline = time.monotonic() + wait
     while not condition():
         if time.monotonic() > deadline:
@@ -60,7 +60,7 @@ def wait_for(
 
 
 class Seen:
-    """Messages as handlers got them, from any thread."""
+    """Messages received by handlers, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,28 +79,28 @@ class Seen:
         return len(self.messages)
 
     def wait_for(self, bodies: Iterable[str], wait: float = PATIENCE) -> None:
-        """Wait until all of ``bodies`` came."""
+        """Wait until all ``bodies`` have arrived."""
         wanted = set(bodies)
         wait_for(
             lambda: wanted <= set(self.bodies),
             lambda: (
-                f"{len(wanted - set(self.bodies))} of {len(wanted)} messages never came,"
+                f"{len(wanted - set(self.bodies))} of {len(wanted)} messages never arrived,"
                 f" such as {sorted(wanted - set(self.bodies))[:3]}"
             ),
             wait,
         )
 
     def check_once(self, bodies: Iterable[str]) -> None:
-        """Every one of ``bodies`` came exactly once, and nothing else."""
+        """Check that each of ``bodies`` arrived exactly once, and nothing else."""
         counted = Counter(self.bodies)
         wanted = set(bodies)
         twice = [body for body, count in counted.items() if count > 1]
-        check(not twice, f"{len(twice)} messages came more than once, such as {twice[:3]}")
-        same(wanted, set(counted), "what was consumed")
+        check(not twice, f"{len(twice)} messages arrived more than once, such as {twice[:3]}")
+        same(wanted, set(counted), "consumed messages")
 
 
 class Lab:
-    """One scenario's workplace; everything it started is stopped with it."""
+    """The environment of one scenario; stops everything that the scenario started."""
 
     def __init__(self, cluster: Cluster, unique: str, **access: Any) -> None:
         self.cluster = cluster
@@ -112,25 +112,25 @@ class Lab:
         self._stops.callback(self.admin.close)
 
     def close(self) -> None:
-        """Stop the clients, the last one first."""
+        """Stop the clients in reverse order."""
         self._stops.close()
 
     def on_close(self, stop: Callable[[], object]) -> None:
-        """Have something stopped with the scenario."""
+        """Register something to stop with the scenario."""
         self._stops.callback(stop)
 
     def name(self, role: str) -> str:
         return f"{role}-{self._unique}"
 
     def topic(self, role: str = "topic", queues: int = 4) -> str:
-        """Create a topic of this scenario."""
+        """Create a topic for this scenario."""
         topic = self.name(role)
         self.admin.create_topic(topic, queues)
         return topic
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What every client is given: a session of its own that soon sees new topics."""
+        """Settings for every client: its own session, and frequent route updates."""
         return {
             "namesrv": self.cluster.namesrv,
             "instance": f"i{next(_INSTANCES)}-{self._unique}",
@@ -139,7 +139,7 @@ class Lab:
         }
 
     def producer(self, **options: Any) -> Producer:
-        """A producer that runs; without retries, so that each refusal shows."""
+        """A started producer without retries, so that each refusal is visible."""
         options = {"send_timeout": 10, "retries": 0, **options}
         producer = Producer(self.name("producer"), **self.settings, **options)
         producer.start()
@@ -147,7 +147,7 @@ class Lab:
         return producer
 
     def push(self, group: str | None = None, **options: Any) -> PushConsumer:
-        """A push consumer from the first message on; the scenario subscribes and starts it."""
+        """A push consumer, from the first message; the scenario subscribes and starts it."""
         options = {"start_from": "first", "threads": 4, "offsets_dir": self.place, **options}
         consumer = PushConsumer(group or self.name("group"), **self.settings, **options)
         self.on_close(lambda: consumer.stop(5))
@@ -156,14 +156,14 @@ class Lab:
     def collect(
         self, topic: str, group: str | None = None, **options: Any
     ) -> tuple[PushConsumer, Seen]:
-        """A running push consumer and what it gets."""
+        """A started push consumer and the messages it receives."""
         consumer, seen = self.push(group, **options), Seen()
         consumer.on(topic)(seen.add)
         consumer.start()
         return consumer, seen
 
     def pull(self, group: str | None = None, **options: Any) -> PullConsumer:
-        """A pull consumer from the first message on; the scenario subscribes and starts it."""
+        """A pull consumer, from the first message; the scenario subscribes and starts it."""
         consumer = PullConsumer(
             group or self.name("group"), **self.settings, **{"start_from": "first", **options}
         )
@@ -180,14 +180,14 @@ class Lab:
         return list(bodies)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic as the broker tells them."""
+        """The queues of a topic according to the broker."""
         return sorted(
             MessageQueue(one.topic, one.broker_name, one.queue_id)
             for one in self.admin.topic_stats(topic)
         )
 
     def read(self, topic: str) -> list[StoredMessage]:
-        """Everything a topic holds now, queue by queue."""
+        """All messages in a topic, queue by queue."""
         found: list[StoredMessage] = []
         for one in self.admin.topic_stats(topic):
             queue = MessageQueue(one.topic, one.broker_name, one.queue_id)
@@ -195,18 +195,18 @@ class Lab:
             while offset < one.max_offset:
                 part = self.admin.messages(queue, offset)
                 found.extend(part.messages)
-                check(part.next_offset > offset, f"reading {queue} at {offset} made no step")
+                check(part.next_offset > offset, f"reading {queue} at {offset} made no progress")
                 offset = part.next_offset
         return found
 
     def read_all(self, topic: str, count: int, wait: float = 20) -> list[StoredMessage]:
-        """Wait until the topic holds this many messages and read them."""
+        """Wait until the topic contains this many messages, then read them."""
         found: list[StoredMessage] = []
 
         def enough() -> bool:
             try:
                 found[:] = self.read(topic)
-            except PenstockError:  # dead-letter topics are made with their first message
+            except PenstockError:  # a dead-letter topic is created with its first message
                 return False
             return len(found) >= count
 
@@ -215,17 +215,17 @@ class Lab:
         return found
 
     def lag(self, group: str, topic: str) -> int:
-        """What a group still has to get of a topic, as the broker counts it."""
+        """The number of messages that the group has not consumed yet, according to the broker."""
         return sum(
             row.lag for row in self.admin.group_lag(group, topic=topic) if row.topic == topic
         )
 
     def check_no_lag(self, group: str, topic: str) -> None:
-        """The group's committed offsets reach the end (commits go out every few seconds)."""
+        """Check that the committed offsets reach the end (commits are sent every few seconds)."""
         rows = self.admin.group_lag(group, topic=topic)
         same(0, self.lag(group, topic), f"lag of {len(rows)} queues")
 
 
 def texts(count: int, prefix: str = "m") -> list[str]:
-    """Bodies that differ."""
+    """Distinct bodies."""
     return [f"{prefix}-{number}" for number in range(count)]

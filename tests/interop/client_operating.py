@@ -1,4 +1,4 @@
-"""Our pull consumer and our administration on a real cluster."""
+"""Our pull consumer and our admin client on a real cluster."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def pull_assign_seek_commit(lab: Lab) -> str:
     committed = {row.queue_id: row.committed for row in lab.admin.group_lag(group, topic=topic)}
     same(20, committed.get(0), "committed offset of the assigned queue")
     check(committed.get(1, -1) <= 0, f"the other queue was committed at {committed.get(1)}")
-    return "one queue only, from 15 on again after a seek, committed at 20"
+    return "one queue only, again from 15 after a seek, committed at 20"
 
 
 def pull_seek_time(lab: Lab) -> str:
     topic, producer = lab.topic(queues=1), lab.producer()
     lab.send(topic, texts(5, "early"), producer)
-    time.sleep(0.8)  # 4.9 tells the message nearest to a time
+    time.sleep(0.8)  # a 4.9 broker returns the message nearest to a time
     moment = datetime.now(UTC)
     time.sleep(0.1)
     late = lab.send(topic, texts(5, "late"), producer)
@@ -90,8 +90,8 @@ def pull_seek_time(lab: Lab) -> str:
     consumer.start()
     consumer.seek(queue, moment)
     _poll_until(consumer, seen, 5)
-    same(late, seen.bodies, "from the moment on")
-    return "a moment between two messages found"
+    same(late, seen.bodies, "messages from that time on")
+    return "a time between two messages was found"
 
 
 def pull_long_polling(lab: Lab) -> str:
@@ -106,8 +106,8 @@ def pull_long_polling(lab: Lab) -> str:
         sent = time.monotonic()
         same([body], [message.body.decode() for message in consumer.poll(10)], "polled")
         waits.append(time.monotonic() - sent)
-    check(max(waits) < 5, f"a held pull woke after {max(waits):.1f} s")
-    return f"woken {min(waits) * 1000:.0f} to {max(waits) * 1000:.0f} ms after the send"
+    check(max(waits) < 5, f"a held pull was answered after {max(waits):.1f} s")
+    return f"answered {min(waits) * 1000:.0f} to {max(waits) * 1000:.0f} ms after the send"
 
 
 def aio_pull(lab: Lab) -> str:
@@ -142,10 +142,10 @@ def admin_topics(lab: Lab) -> str:
         lambda: f"12 messages sent, the broker counts {admin.topic_stats(topic)}",
     )
     admin.create_topic(topic, 3)
-    same([3], [one.write_queues for one in admin.route(topic).queues], "route of the smaller one")
+    same([3], [one.write_queues for one in admin.route(topic).queues], "route after the reduction")
     admin.delete_topic(topic)
     wait_for(lambda: topic not in admin.topics(), lambda: f"{topic} is still listed", 40)
-    return "made, listed, changed, deleted"
+    return "created, listed, changed, deleted"
 
 
 def admin_groups(lab: Lab) -> str:
@@ -155,7 +155,7 @@ def admin_groups(lab: Lab) -> str:
     same({7}, {one.retry_max_times for one in admin.group_config(group).values()}, "retries")
     admin.delete_group(group)
     check(group not in admin.groups(), f"{group} is still listed")
-    return "made, read, deleted"
+    return "created, read, deleted"
 
 
 def admin_cluster(lab: Lab) -> str:
@@ -193,7 +193,7 @@ def admin_lag_and_reset(lab: Lab) -> str:
     check(0 < lab.lag(group, topic) < 40, f"lag {lab.lag(group, topic)} after one queue's reset")
     admin.reset_offsets(group, topic, "last")
     same(0, lab.lag(group, topic), "lag at the end")
-    return "back to the first, 40 messages again, one queue alone, and to the end"
+    return "to the first with 40 messages redelivered, one queue only, and to the end"
 
 
 def admin_reset_online(lab: Lab) -> str:
@@ -201,11 +201,11 @@ def admin_reset_online(lab: Lab) -> str:
     bodies = lab.send(topic, texts(40))
     _, seen = lab.collect(topic, group)
     seen.wait_for(bodies)
-    # 4.9 refuses to move a group that has not committed yet.
+    # A 4.9 broker refuses to reset a group that has not committed yet.
     wait_for(lambda: lab.lag(group, topic) == 0, lambda: "nothing was committed")
     lab.admin.reset_offsets(group, topic, "first")
     wait_for(lambda: len(seen) >= 80, lambda: f"{len(seen)} of 80 after the reset")
-    same({2}, {seen.bodies.count(body) for body in bodies}, "how often each came")
+    same({2}, {seen.bodies.count(body) for body in bodies}, "deliveries of each message")
     return "a running consumer went back to the start"
 
 
@@ -215,7 +215,7 @@ def admin_query(lab: Lab) -> str:
         producer.send(Message(topic, f"m-{n}".encode(), keys=[f"key-{n}", "shared"]))
         for n in range(8)
     ]
-    wait_for(lambda: len(admin.query(topic, "shared")) == 8, lambda: "the index lags")
+    wait_for(lambda: len(admin.query(topic, "shared")) == 8, lambda: "the index is not up to date")
     same([b"m-3"], [message.body for message in admin.query(topic, "key-3")], "by key")
     same([], admin.query(topic, "no-such-key"), "by an unused key")
     one = receipts[5]
@@ -239,12 +239,12 @@ def admin_clients(lab: Lab) -> str:
     info = admin.running_info(group, consumer.client_id, stacks=True)
     held = {queue for queue in info.mq_table if queue.topic == topic}
     same(consumer.assignment(), held, "queues in the running info")
-    same([], admin.clients(lab.name("nobody")), "clients of an unknown group")
+    same([], admin.clients(lab.name("unknown")), "clients of an unknown group")
     producer = lab.producer()
     producer.send(Message(topic, b"hello"))
     wait_for(
         lambda: producer.client_id in {c.client_id for c in admin.producers(lab.name("producer"))},
-        lambda: "the producer is not seen",
+        lambda: "the producer is not listed",
         40,
     )
     return f"{clients[0].language} client with 4 queues, and a producer"
@@ -256,8 +256,8 @@ def admin_consume_directly(lab: Lab) -> str:
     consumer, seen = lab.collect(topic, group)
     seen.wait_for(["again"])
     result = lab.admin.consume_directly(group, consumer.client_id, receipt.offset_msg_id)
-    same(["again", "again"], seen.bodies, "what the handler got")
-    return f"handled once more at an operator's wish: {result.consume_result}"
+    same(["again", "again"], seen.bodies, "messages of the handler")
+    return f"handled again at an operator's request: {result.consume_result}"
 
 
 def admin_reads_queues(lab: Lab) -> str:

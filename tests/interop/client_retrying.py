@@ -1,4 +1,4 @@
-"""Failures of our push consumer on a real broker: retries, dead letters, and the reason kept."""
+"""Failures in our push consumer on a real broker: retries, dead letters and stored reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock import DeadLetter, Message, RetryLater, StoredMessage
 from penstock.admin.reports import DeadLetterRow
 
 RETRY_PATIENCE = 80.0
-"""Seconds: a broker's first delayed retry, after the consumer has met its retry topic."""
+"""Seconds: a broker's first delayed retry, after the consumer has found its retry topic."""
 
 
 def _poison(lab: Lab, topic: str) -> None:
@@ -56,8 +56,8 @@ def retry_to_success(lab: Lab) -> str:
     lab.send(topic, ["m-0", "m-1", "m-2"])
     wait_for(lambda: len(tries["m-1"]) == 3, lambda: f"attempts {dict(tries)}", RETRY_PATIENCE)
     consumer.stop()
-    same([(0, topic), (1, topic), (2, topic)], tries["m-1"], "attempts of the failing one")
-    same([(0, topic)], tries["m-0"], "attempts of another")
+    same([(0, topic), (1, topic), (2, topic)], tries["m-1"], "attempts of the failing message")
+    same([(0, topic)], tries["m-0"], "attempts of another message")
     lab.check_no_lag(lab.name("group"), topic)
     return "attempts 0, 1, 2 under its own topic"
 
@@ -116,7 +116,7 @@ def retry_orderly_to_dead_letters(lab: Lab) -> str:
     lab.send(topic, ["after"])
     consumer.start()
     row = _dead_letter(lab, group)
-    wait_for(lambda: (b"after", 0) in attempts, lambda: f"the queue stands: {attempts}")
+    wait_for(lambda: (b"after", 0) in attempts, lambda: f"the queue is blocked: {attempts}")
     consumer.stop()
     same([(b"poison", 0), (b"poison", 1), (b"after", 0)], attempts, "attempts")
     return _check_letter(row, topic, "ValueError", "no such account", 2)

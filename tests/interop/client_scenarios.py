@@ -1,4 +1,4 @@
-"""Our own client at work: which scenarios there are, and how one process runs them."""
+"""The scenarios of our own client, and how one process runs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT_SECONDS = 150.0
 
 Run = Callable[[Lab], str]
 
-# What penstock refuses so far; a cell is a "limit" only when the refusal itself was seen.
+# Features that penstock refuses so far; a cell is a "limit" only if the refusal was observed.
 PENSTOCK_LIMITS = {
     "client_transaction": re.compile(r"[\w ]+ not supported by this broker yet.*"),
 }
@@ -115,7 +115,7 @@ def run_clients(
     limits: Mapping[str, re.Pattern[str]] | None = None,
     **access: Any,
 ) -> Iterator[Cell]:
-    """Run ``names`` a few at a time; yields a cell as each ends."""
+    """Run ``names``, a few at a time; yield a cell as each ends."""
     if not names:
         return
     suffix = f"{int(time.time()):x}"
@@ -136,7 +136,7 @@ def run_clients(
 
 
 def _outcome(run: Run, cluster: Cluster, unique: str, access: Mapping[str, Any]) -> tuple[str, str]:
-    """Run one scenario on a thread of its own, so that a stuck one does not stop the others."""
+    """Run one scenario on its own thread, so that a stuck one does not stop the others."""
     outcome: list[tuple[str, str]] = []
 
     def work() -> None:
@@ -150,7 +150,7 @@ def _outcome(run: Run, cluster: Cluster, unique: str, access: Mapping[str, Any])
             outcome.append((NOT_APPLICABLE, str(reason)))
         except Failed as failure:
             outcome.append((FAIL, str(failure)))
-        except Exception as error:  # the matrix shows what stopped a cell; the others go on
+        except Exception as error:  # the matrix shows the failure; the other cells continue
             place = traceback.extract_tb(error.__traceback__)
             ours = [frame for frame in place if "interop" in frame.filename][-1:]
             where = f" at {ours[0].name}:{ours[0].lineno}" if ours else ""

@@ -1,4 +1,4 @@
-"""Our producer on a real broker: what it sent is read back and compared."""
+"""Our producer on a real broker: sent messages are read back and compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.protocol.records.sys_flags import SysFlag
 
 
 def _agrees(receipt: Receipt, stored: StoredMessage, message: Message) -> None:
-    """One stored message is what was sent, and is where its receipt says."""
+    """Check that a stored message equals the sent one and is where its receipt says."""
     same(SendStatus.OK, receipt.status, "status")
     same(message.body, stored.body, "body")
     same((receipt.queue, receipt.queue_offset), (stored.queue, stored.queue_offset), "place")
@@ -38,7 +38,7 @@ def _agrees(receipt: Receipt, stored: StoredMessage, message: Message) -> None:
 
 
 def _compare(lab: Lab, topic: str, sent: Sequence[tuple[Message, Receipt]]) -> str:
-    """Everything sent is in the topic, once, as it was sent."""
+    """Check that every message is in the topic once, as it was sent."""
     stored = {message.body: message for message in lab.read_all(topic, len(sent))}
     for message, receipt in sent:
         check(message.body in stored, f"{message.body[:40]!r} is not stored")
@@ -93,7 +93,7 @@ def send_batch(lab: Lab) -> str:
     same({receipt.queue}, {message.queue for message in found}, "queue")
     same(receipt.offset_msg_id.split(","), [one.offset_msg_id for one in found], "offset ids")
     same(receipt.msg_id.split(","), [one.msg_id for one in found], "message ids")
-    same(["key-7", "other-7"], list(found[7].keys), "keys of one")
+    same(["key-7", "other-7"], list(found[7].keys), "keys of one message")
     return "20 messages in one request, in order, ids and keys kept"
 
 
@@ -114,11 +114,11 @@ def _compressed(lab: Lab, kind: str) -> str:
     receipt = producer.send(message)
     stored = lab.read_all(topic, 1)[0]
     _agrees(receipt, stored, message)
-    # A client clears the compressed bit when it inflates; the kind stays.
+    # A client clears the compressed bit when it decompresses; the bits of the algorithm remain.
     kinds = {"zlib": SysFlag.ZLIB, "lz4": SysFlag.LZ4, "zstd": SysFlag.ZSTD}
-    same(kinds[kind], stored.sys_flag & SysFlag.COMPRESSION_MASK, "kind of compression")
+    same(kinds[kind], stored.sys_flag & SysFlag.COMPRESSION_MASK, "compression algorithm")
     _, seen = lab.collect(topic)
-    wait_for(lambda: len(seen) > 0, lambda: "the consumer never got it")
+    wait_for(lambda: len(seen) > 0, lambda: "the consumer never received it")
     same(message.body, seen.messages[0].body, "body of the pushed message")
     return f"{len(message.body)} bytes, sys flag {stored.sys_flag}"
 
@@ -140,7 +140,7 @@ def send_big(lab: Lab) -> str:
     body = random.Random(7).randbytes(4 * 1024 * 1024 - 2000)
     receipt = producer.send(Message(topic, body))
     same(body, lab.admin.message(receipt.offset_msg_id).body, "body")
-    return f"{len(body)} bytes of noise"
+    return f"{len(body)} random bytes"
 
 
 def send_too_big(lab: Lab) -> str:
@@ -151,7 +151,7 @@ def send_too_big(lab: Lab) -> str:
     except PenstockError as error:
         refusal = f"{type(error).__name__}: {error}"
     else:
-        check(False, "5 MiB were taken")
+        check(False, "5 MiB were accepted")
     producer.send(Message(topic, b"and on"))
     lab.read_all(topic, 1)
     return f"refused, the next one stored; {refusal[:120]}"
@@ -181,7 +181,7 @@ def send_sharding_key(lab: Lab) -> str:
         key = message.body.decode().split("/")[0]
         same(abs(java_hash(key)) % 5, message.queue.queue_id, f"queue of {key}")
         same(key, message.properties.get("__SHARDINGKEY"), "property __SHARDINGKEY")
-    return "8 keys, each in the queue Java's hash names"
+    return "8 keys, each in the queue given by Java's hash"
 
 
 def send_to_queue(lab: Lab) -> str:
@@ -205,7 +205,7 @@ def send_auto_create(lab: Lab) -> str:
     producer.send(Message(topic, b"first"))
     lab.read_all(topic, 1)
     same(4, len(lab.queues(topic)), "queues of the new topic")
-    return "the first message made the topic, with 4 queues"
+    return "the first message created the topic, with 4 queues"
 
 
 def request_reply(lab: Lab) -> str:
@@ -217,11 +217,11 @@ def request_reply(lab: Lab) -> str:
         answering.reply(message, b"re: " + message.body)
 
     consumer.start()
-    wait_for(lambda: len(consumer.assignment()) == 4, lambda: "the answering side has no queues")
+    wait_for(lambda: len(consumer.assignment()) == 4, lambda: "the replier has no queues")
     for body in (b"one", b"two"):
         reply = asking.request(Message(topic, body, keys=["k"]), timeout=20)
         same(b"re: " + body, reply.body, "reply")
-    return "two replies found their requester"
+    return "two replies reached their requester"
 
 
 def transaction(lab: Lab) -> str:
@@ -236,9 +236,9 @@ def transaction(lab: Lab) -> str:
     producer.send_in_transaction(Message(topic, b"dropped"), lambda message: False)
     producer.send_in_transaction(Message(topic, b"asked"), lambda message: None)
     found = lab.read_all(topic, 2, 60)
-    same({b"kept", b"asked"}, {message.body for message in found}, "what is visible")
-    check(asked.is_set(), "the producer was never asked")
-    return "commit, rollback, and the check that asks the producer"
+    same({b"kept", b"asked"}, {message.body for message in found}, "visible messages")
+    check(asked.is_set(), "the producer was never checked")
+    return "commit, rollback, and the check of an undecided transaction"
 
 
 def aio_send(lab: Lab) -> str:

@@ -1,6 +1,6 @@
-"""Spark's source on a real cluster: its planning, fetching and streaming, as the workers run them.
+"""Spark's source on a real cluster: planning, fetching and streaming, as the workers run them.
 
-Spark itself would add a JVM and nothing to the wire, so the readers are called as Spark calls them.
+Spark itself would add a JVM but nothing on the wire, so the readers are called directly.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _bodies(reader: StreamReader, start: dict[str, object], end: dict[str, objec
 
 
 def spark_batch(lab: Lab) -> str:
-    """Everything once with all it has: many small pulls, tags, compressed and batched messages."""
+    """All rows once with all columns: many small pulls, tags, compressed and batched messages."""
     topic, producer = lab.topic(queues=3), lab.producer(compress_over=1000)
     sent = {}
     for number in range(400):
@@ -59,7 +59,7 @@ def spark_batch(lab: Lab) -> str:
     rows = _batch(lab, (*PLACE, "msg_id", "keys", "tags", "body", "properties"), topic=topic)
     found = {row[:4]: row for row in rows}
     same(410, len(rows), "rows")
-    same(410, len(found), "places of rows")
+    same(410, len(found), "positions of rows")
     for place, (message, msg_id) in sent.items():
         row = found[place]
         same((msg_id, list(message.keys), message.tag, message.body), row[4:8], f"row of {place}")
@@ -71,13 +71,13 @@ def spark_batch(lab: Lab) -> str:
 
 
 def spark_stream(lab: Lab) -> str:
-    """A stream from the end on: limits, the long poll, and progress shown in the group."""
+    """A stream that begins at the end: limits, the long poll, and the progress of the group."""
     topic, group, producer = lab.topic(queues=2), lab.name("group"), lab.producer()
     lab.send(topic, ["before"], producer)
     options = _options(lab, topic=topic, group=group, pollTimeoutMs="10000")
     reader = StreamReader(parse_read(options), ("body",), 2)
     lab.on_close(reader.stop)
-    # An Apache broker shows a message in its queue a moment after it has taken it.
+    # An Apache broker adds a message to its queue shortly after it accepts it.
     wait_for(
         lambda: sum(read_offsets(reader.initialOffset()).values()) == 1,
         lambda: f"the stream begins at {reader.initialOffset()}",
@@ -91,21 +91,21 @@ def spark_stream(lab: Lab) -> str:
         end = reader.latestOffset(place, ReadAllAvailable())
         waited = time.monotonic() - begun
         timer.join()
-        check(waited < 9, f"the long poll took {waited:.1f} s to notice a message")
+        check(waited < 9, f"the long poll took {waited:.1f} s to return a message")
         seen += _bodies(reader, place, end)
         place = end
-    same(["m-0", "m-1", "m-2"], seen, "what the stream read")
+    same(["m-0", "m-1", "m-2"], seen, "messages read by the stream")
     lab.send(topic, [f"n-{number:02}" for number in range(50)], producer)
     while len(seen) < 53:
         end = reader.latestOffset(place, ReadMaxRows(20))
         part = _bodies(reader, place, end)
-        check(0 < len(part) <= 20, f"a batch of {len(part)}, not 1 to 20")
+        check(0 < len(part) <= 20, f"a batch of {len(part)} instead of 1 to 20")
         seen += part
         place = end
     same(53, len(set(seen)), "messages")
-    # The group is moved when the next batch is asked for; that one finds nothing.
+    # The group's offsets are committed when the next batch is requested; that batch is empty.
     idle = StreamReader(parse_read({**options, "pollTimeoutMs": "0"}), ("body",), 2)
     lab.on_close(idle.stop)
     idle.latestOffset(place, ReadAllAvailable())
     wait_for(lambda: lab.lag(group, topic) == 0, lambda: f"lag {lab.lag(group, topic)}")
-    return "53 messages, a long poll each for 3 of them; group without lag"
+    return "53 messages, 3 of them each by a long poll; no lag left"

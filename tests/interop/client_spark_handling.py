@@ -1,4 +1,4 @@
-"""Handlers on Spark's executors, as a consumer group of a real cluster."""
+"""Handlers on Spark executors as a consumer group of a real cluster."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NOW = {"availableNow": True}
 
 
 def started(lab: Lab, topic: str, handler: HandlerFunction, **options: Any) -> StreamingQuery:
-    """A query that handles a topic from its first message on, as the scenario's group."""
-    spark_session()  # so that there is one with the settings of this run
+    """A query that handles a topic from its first message, with the scenario's group."""
+    spark_session()  # creates the session with the settings of this run
     read = {"namesrv": lab.cluster.namesrv, "topic": topic, "startingOffsets": "earliest"}
     place = Path(lab.place) / "checkpoint"
     query = consume(read, handler, group=lab.name("group"), checkpoint=place, **options)
@@ -30,13 +30,13 @@ def started(lab: Lab, topic: str, handler: HandlerFunction, **options: Any) -> S
 
 
 def _is_running(query: StreamingQuery) -> bool:
-    """True; a query that ended tells why at once, not after all patience."""
+    """True; fails at once with the reason if the query has ended."""
     check(query.isActive, f"the query ended: {query.exception()}")
     return True
 
 
 def dead_properties(lab: Lab) -> dict[str, dict[str, str]]:
-    """The properties of the group's dead letters, as Spark reads their topic."""
+    """The properties of the group's dead letters, as read by Spark."""
     name = f"%DLQ%{lab.name('group')}"
     if name not in lab.admin.topics(internal=True):
         return {}
@@ -44,7 +44,7 @@ def dead_properties(lab: Lab) -> dict[str, dict[str, str]]:
 
 
 def spark_consume(lab: Lab) -> str:
-    """Everything once; the group moves only when the outcome of every message is known."""
+    """Each message once; offsets are committed only when every outcome is known."""
     topic, notes, gate = lab.topic(), Notes(lab.place), Path(lab.place) / "gate"
     sent = lab.send(topic, texts(100))
     lab.read_all(topic, 100)
@@ -61,27 +61,27 @@ def spark_consume(lab: Lab) -> str:
     query = started(lab, topic, handler)
     wait_for(
         lambda: _is_running(query) and "m-50" in notes.bodies,
-        lambda: f"{len(notes.bodies)} handled, and not the one that waits",
+        lambda: f"{len(notes.bodies)} handled, but not the one that waits",
     )
-    check(len(notes.bodies) > 1, "the one that waits was the first")
-    same(0, committed(), "committed while a message is being handled")
+    check(len(notes.bodies) > 1, "the message that waits was the first")
+    same(0, committed(), "committed while a message is in its handler")
     gate.touch()
     wait_for(lambda: len(notes.bodies) == 100, lambda: f"{len(notes.bodies)} handled")
     wait_for(lambda: committed() == 100, lambda: f"{committed()} of 100 committed")
     query.stop()
-    same(Counter(sent), Counter(notes.bodies), "what was handled")
+    same(Counter(sent), Counter(notes.bodies), "handled messages")
     same({(0, topic)}, {(call.times, call.topic) for call in notes.read()}, "attempts and topics")
-    # The next member of the group continues there, also without Spark and its checkpoint.
+    # The next member of the group continues there, even without Spark and its checkpoint.
     push, seen = lab.collect(topic)
     after = lab.send(topic, texts(5, "after"))
     seen.wait_for(after)
     push.stop()
     seen.check_once(after)
-    return "100 messages, none committed before all were handled; a push consumer goes on"
+    return "100 messages, none committed before all were handled; a push consumer continues"
 
 
 def spark_consume_retries(lab: Lab) -> str:
-    """Sent back with a level, with the broker's choice, and to the dead letters with reasons."""
+    """Send-backs with a level or the broker's choice, and dead letters with reasons."""
     topic, notes, producer = lab.topic(), Notes(lab.place), lab.producer()
     for body in ("fine", "once", "later", "never", "poison"):
         message = Message(topic, body.encode(), keys=[f"k-{body}"], properties={"colour": "red"})
@@ -114,13 +114,13 @@ def spark_consume_retries(lab: Lab) -> str:
         lambda: f"attempts {attempts()}, dead letters {sorted(dead_properties(lab))}",
         RETRY_PATIENCE,
     )
-    wait_for(lambda: lab.lag(lab.name("group"), topic) == 0, lambda: "lag is left")
+    wait_for(lambda: lab.lag(lab.name("group"), topic) == 0, lambda: "the group still has lag")
     query.stop()
     same(want, attempts(), "attempts")
-    same({topic}, {call.topic for call in notes.read()}, "topics the handler saw")
+    same({topic}, {call.topic for call in notes.read()}, "topics seen by the handler")
     waits = {body: _waited(notes.read(), body) for body in ("once", "never", "later")}
     for body, level in (("once", 1.0), ("never", 1.0), ("later", 5.0)):
-        check(waits[body] >= level - 0.05, f"{body} again after {waits[body]:.2f} s: early")
+        check(waits[body] >= level - 0.05, f"{body} redelivered after {waits[body]:.2f} s: early")
     letters = dead_properties(lab)
     for body, kind, text, attempt in (
         ("never", "ValueError", "no such account", "2"),
@@ -129,8 +129,12 @@ def spark_consume_retries(lab: Lab) -> str:
         found = letters[body]
         reason = [found.get(f"PENSTOCK_REASON_{what}") for what in ("TYPE", "MESSAGE", "ATTEMPT")]
         same([kind, text, attempt], reason, f"reason of {body}")
-        same((f"k-{body}", "red"), (found.get("KEYS"), found.get("colour")), f"rest of {body}")
-    return "levels 1 and 2, never early; two dead letters that say type, text and attempt"
+        same(
+            (f"k-{body}", "red"),
+            (found.get("KEYS"), found.get("colour")),
+            f"keys and property of {body}",
+        )
+    return "levels 1 and 2, never early; two dead letters with type, text and attempt"
 
 
 def _waited(calls: list[Call], body: str) -> float:
@@ -139,7 +143,7 @@ def _waited(calls: list[Call], body: str) -> float:
 
 
 def spark_consume_ordered(lab: Lab) -> str:
-    """In order, a queue waiting for the message that fails, and going on behind a dead letter."""
+    """In order: a queue waits for a failing message and continues after a dead letter."""
     topic, notes, producer = lab.topic(queues=2), Notes(lab.place), lab.producer()
     queues = lab.queues(topic)
     for number in range(40):
@@ -155,7 +159,7 @@ def spark_consume_ordered(lab: Lab) -> str:
             raise DeadLetter("bad")
 
     query = started(lab, topic, handler, ordered=True, trigger=NOW)
-    check(query.awaitTermination(int(PATIENCE)) is True, "not done in time")
+    check(query.awaitTermination(int(PATIENCE)) is True, "not finished in time")
     calls = notes.read()
     same(Counter([*texts(40), "m-7", "m-7"]), Counter(notes.bodies), "calls")
     for queue in (0, 1):
@@ -166,12 +170,12 @@ def spark_consume_ordered(lab: Lab) -> str:
         lambda: f"dead letters {sorted(dead_properties(lab))}",
     )
     same("bad", dead_properties(lab)["m-8"].get("PENSTOCK_REASON_MESSAGE"), "reason")
-    wait_for(lambda: lab.lag(lab.name("group"), topic) == 0, lambda: "lag is left")
-    return "2 queues of 20 in order; one message three times at its place, one a dead letter"
+    wait_for(lambda: lab.lag(lab.name("group"), topic) == 0, lambda: "the group still has lag")
+    return "2 queues of 20 in order; one message three times in place, one a dead letter"
 
 
 def spark_consume_stream(lab: Lab) -> str:
-    """The handler behind SQL: rows become messages again, failed ones are fetched and sent back."""
+    """A handler after SQL: rows become messages again; failed ones are fetched and sent back."""
     topic, notes = lab.topic(), Notes(lab.place)
     lab.send(topic, texts(40))
     lab.read_all(topic, 40)
@@ -197,7 +201,7 @@ def spark_consume_stream(lab: Lab) -> str:
     query.stop()
     same(Counter([*texts(10), "m-3"]), Counter(notes.bodies), "calls")
     again = [(call.times, call.topic) for call in notes.read() if call.body == "m-3"]
-    same([(0, topic), (1, topic)], again, "attempts of the failing one")
+    same([(0, topic), (1, topic)], again, "attempts of the failing message")
     same({"m-4"}, set(dead_properties(lab)), "dead letters")
     same("bad", dead_properties(lab)["m-4"].get("PENSTOCK_REASON_MESSAGE"), "reason")
     return "10 of 40 by SQL, one retried from its row, one a dead letter with its reason"

@@ -1,4 +1,4 @@
-"""What the scenarios that need Spark itself share: one session, and notes of their handlers."""
+"""Shared parts of the scenarios that need Spark itself: one session, and logs of handler calls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _STARTING = threading.Lock()
 
 
 def spark_session() -> SparkSession:
-    """The session of this run: scenarios run side by side, and one JVM is enough for all."""
+    """The session of this run: scenarios run concurrently and share one JVM."""
     with _STARTING:
-        # Compiling less well pays here too: each scenario ends before the better code would.
+        # The cheaper compiler pays off: each scenario ends before better code would help.
         options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
         spark = session("penstock-interop", master="local[2,4]", config=options)
         spark.sparkContext.setLogLevel("ERROR")
@@ -27,13 +27,13 @@ def spark_session() -> SparkSession:
 
 
 def table(lab: Lab, topic: str) -> DataFrame:
-    """Everything a topic holds now, as Spark reads it."""
+    """All messages in a topic, as read by Spark."""
     reader = spark_session().read.format("penstock").option("namesrv", lab.cluster.namesrv)
     return reader.option("topic", topic).load()
 
 
 class Call(NamedTuple):
-    """A message as a handler on an executor got it."""
+    """A message as received by a handler on an executor."""
 
     body: str
     times: int
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 
 class Notes:
-    """What handlers saw: a line each in a file that all executors append to."""
+    """Calls of handlers: one line each in a file to which all executors append."""
 
     def __init__(self, directory: str) -> None:
         self._path = Path(directory) / "notes"
@@ -62,7 +62,7 @@ class Notes:
             file.write(json.dumps(call) + "\n")
 
     def read(self) -> list[Call]:
-        """The calls so far, in their order; a line half written is not there yet."""
+        """The calls so far, in order; an incomplete last line is left out."""
         if not self._path.exists():
             return []
         lines = self._path.read_text().splitlines(keepends=True)

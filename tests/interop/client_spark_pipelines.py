@@ -1,4 +1,4 @@
-"""Spark's pipelines on a real cluster: dead letters redriven, topics archived."""
+"""Spark pipelines on a real cluster: dead letters are redriven, topics archived."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.spark.pipelines.redrive import redrive
 
 
 def spark_redrive(lab: Lab) -> str:
-    """Dead letters as a table with reasons; repaired, redriven once, and handled."""
+    """Dead letters as a table with reasons; repaired, redriven once, handled."""
     topic, group, notes = lab.topic(), lab.name("group"), Notes(lab.place)
     lab.send(topic, texts(6))
     lab.read_all(topic, 6)
@@ -49,17 +49,17 @@ def spark_redrive(lab: Lab) -> str:
         namesrv=namesrv,
     )
     same(0, again.redriven, "redriven a second time")
-    # The group gets them, whichever client consumes.
+    # Any client of the group receives the redriven messages.
     push, seen = lab.collect(topic, group)
     seen.wait_for(["m-1-fixed", "m-4-fixed"], RETRY_PATIENCE)
     push.stop()
     seen.check_once(["m-1-fixed", "m-4-fixed"])
-    same({topic}, {message.topic for message in seen.messages}, "topics of the redriven")
-    return "2 letters with reasons; repaired, sent once, consumed under their own topic"
+    same({topic}, {message.topic for message in seen.messages}, "topics of the redriven messages")
+    return "2 dead letters with reasons; repaired, sent once, consumed with their original topic"
 
 
 def spark_archive(lab: Lab) -> str:
-    """A topic as Parquet, run by run, each message once."""
+    """A topic as Parquet in several runs, each message once."""
     topic, target = lab.topic(), Path(lab.place) / "archive"
     producer, spark = lab.producer(), spark_session()
     total = 0
@@ -77,4 +77,4 @@ def spark_archive(lab: Lab) -> str:
     for stored in lab.read(topic):
         row = places[stored.queue.broker_name, stored.queue.queue_id, stored.queue_offset]
         same((stored.body, list(stored.keys)), (bytes(row.body), row["keys"]), "row")
-    return f"{total} messages in three runs, each once and at its place"
+    return f"{total} messages in three runs, each once and in its position"

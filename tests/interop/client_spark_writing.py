@@ -1,4 +1,4 @@
-"""Spark's sink on a real cluster: what rows become, where they go, and what a restart repeats."""
+"""Spark's sink on a real cluster: message content, target queues, and repeats after a restart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _write(lab: Lab, frame: DataFrame, **options: str) -> None:
 
 
 def spark_sink(lab: Lab) -> str:
-    """Rows in batches: each once, with body, keys, tag, properties and an id it is found by."""
+    """Rows in batches: each once, with body, keys, tag, properties and an id that finds it."""
     topic = lab.topic(queues=3)
     frame = spark_session().range(0, ROWS, 1, 2)
     rows = frame.selectExpr(
@@ -41,14 +41,16 @@ def spark_sink(lab: Lab) -> str:
         same("even" if number % 2 == 0 else None, message.tag, f"tag of {number}")
         same(f"c{number % 7}", message.properties.get("colour"), f"property of {number}")
         same("XL", message.properties.get("size"), f"second property of {number}")
-    same(3, len({message.queue for message in found}), "queues that got rows")
+    same(3, len({message.queue for message in found}), "queues with rows")
     same(ROWS, len({message.msg_id for message in found}), "ids")
-    wait_for(lambda: bool(lab.admin.query(topic, f"k-{ROWS - 1}")), lambda: "the index lags")
+    wait_for(
+        lambda: bool(lab.admin.query(topic, f"k-{ROWS - 1}")), lambda: "the index is not up to date"
+    )
     same([b"m-17"], [one.body for one in lab.admin.query(topic, "k-17")], "by key")
     one = found[5]
     assert one.msg_id is not None
     same(one.body, lab.admin.message(one.msg_id, topic=topic).body, "by unique id")
-    # A broker filters by the hash of the tag, which it makes of what the batch said.
+    # A broker filters by the hash of the tag, which it computes from the batch.
     consumer, seen, evens = lab.push(), Seen(), texts(ROWS)[::2]
     consumer.on(topic, tags="even")(seen.add)
     consumer.start()
@@ -59,7 +61,7 @@ def spark_sink(lab: Lab) -> str:
 
 
 def spark_sink_topics(lab: Lab) -> str:
-    """The column topic: three topics in one write, one of which the first message makes."""
+    """The column topic: three topics in one write, one of them created by its first message."""
     topics = [lab.topic("a"), lab.topic("b", queues=1), lab.name("new")]
     names = ", ".join(f"'{topic}'" for topic in topics)
     frame = spark_session().range(0, 90, 1, 2)
@@ -74,11 +76,11 @@ def spark_sink_topics(lab: Lab) -> str:
         wanted = [f"m-{number}".encode() for number in range(place, 90, 3) if number not in (6, 7)]
         wanted += [b"x" * 2_000_000] * (30 - len(wanted))
         same(Counter(sorted(wanted)), Counter(found), f"bodies in {topic}")
-    return "30 rows each in three topics, one made by its first; bodies of 2 MB among them"
+    return "30 rows each in three topics, one created by its first; some bodies of 2 MB"
 
 
 def spark_sink_delay(lab: Lab) -> str:
-    """The column delay, as a text and as a level, beside rows without."""
+    """The column delay, as text and as a level, with other rows that have none."""
     topic = lab.topic()
     frame = spark_session().range(0, 30, 1, 2).selectExpr("id", "CONCAT('m-', id) AS body")
     began = time.time()
@@ -95,11 +97,11 @@ def spark_sink_delay(lab: Lab) -> str:
         same(topic, message.topic, "topic")
     bodies = Counter(message.body.decode() for message in found)
     same(Counter([*texts(30), *texts(30, "n")]), bodies, "bodies")
-    return "10 rows each of levels 1 and 2 beside 40 without, never early"
+    return "10 rows each of levels 1 and 2 and 40 without, never early"
 
 
 def spark_sink_queues(lab: Lab) -> str:
-    """Sharding keys go where a producer sends them, in order; keepQueue goes where rows say."""
+    """Sharding keys select a producer's queues, in order; keepQueue uses the row's queue."""
     topic, kept, producer = lab.topic(queues=5), lab.topic("kept", queues=3), lab.producer()
     keys = [f"order-{number}" for number in range(8)]
     for key in keys:
@@ -117,14 +119,14 @@ def spark_sink_queues(lab: Lab) -> str:
         queues.setdefault(key, set()).add(message.queue)
         order.setdefault(key, []).append(int(row))
     for place, key in enumerate(keys):
-        same(1, len(queues[key]), f"queues of {key}, the producer's message among them")
+        same(1, len(queues[key]), f"queues of {key}, including the producer's message")
         same([-1, *range(place, 200, 8)], order[key], f"order of {key}")
-    # The copy of a topic, queue by queue, offset by offset.
+    # A copy of a topic with the same queues and offsets.
     queues_kept = lab.queues(kept)
     for number in range(30):
         queue = queues_kept[number * number % 3]
         producer.send(Message(kept, f"m-{number}".encode()), queue=queue)
-    wait_for(lambda: len(lab.read(kept)) == 30, lambda: "the messages are not all there")
+    wait_for(lambda: len(lab.read(kept)) == 30, lambda: "not all messages have arrived")
     copy = lab.topic("copy", queues=3)
     originals = table(lab, kept).orderBy("queue_id", "offset").coalesce(1)
     _write(lab, originals, topic=copy, keepQueue="true")
@@ -134,12 +136,12 @@ def spark_sink_queues(lab: Lab) -> str:
     }
     for one in lab.read(kept):
         where = (one.queue.broker_name, one.queue.queue_id, one.queue_offset)
-        same(where, places[one.body], f"place of {one.body!r} in the copy")
-    return "8 keys in their producer's queues, in order; a copy with the same places"
+        same(where, places[one.body], f"position of {one.body!r} in the copy")
+    return "8 keys in the same queues as a producer's, in order; a copy with the same positions"
 
 
 def _undo_last_commit(checkpoint: Path) -> None:
-    """Leave a checkpoint as one that died after the sink and before Spark's commit leaves it."""
+    """Leave the checkpoint as if the query died after the sink and before Spark's commit."""
     commits = [file for file in (checkpoint / "commits").iterdir() if file.name.isdigit()]
     last = max(commits, key=lambda file: int(file.name))
     last.unlink()
@@ -147,7 +149,7 @@ def _undo_last_commit(checkpoint: Path) -> None:
 
 
 def spark_sink_stream(lab: Lab) -> str:
-    """A stream that died before its commit: sent twice, and known by deduplicate."""
+    """A stream that died before its commit: messages are sent twice, and deduplicate drops them."""
     source, target = lab.topic("in", queues=3), lab.topic("out", queues=2)
     producer, checkpoint = lab.producer(), Path(lab.place) / "checkpoint"
 
@@ -166,11 +168,11 @@ def spark_sink_stream(lab: Lab) -> str:
     lab.read_all(source, 70)
     run()
     stored = [message.body.decode() for message in lab.read_all(target, 70)]
-    same(Counter([*first, *second]), Counter(stored), "what the stream wrote")
+    same(Counter([*first, *second]), Counter(stored), "messages written by the stream")
     _undo_last_commit(checkpoint)
     run()
     stored = [message.body.decode() for message in lab.read_all(target, 100)]
     same(Counter([*first, *second, *second]), Counter(stored), "after the restart")
     once = [bytes(row.body).decode() for row in deduplicate(table(lab, target)).collect()]
-    same(Counter([*first, *second]), Counter(once), "what deduplicate leaves")
-    return "70 messages; 30 of them twice after a restart, once by deduplicate"
+    same(Counter([*first, *second]), Counter(once), "messages after deduplicate")
+    return "70 messages; 30 of them twice after a restart, once after deduplicate"

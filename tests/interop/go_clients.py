@@ -1,7 +1,7 @@
-"""Apache's Go client (rocketmq-client-go, remoting): built with the Go toolchain, run like Java's.
+"""Apache's Go client (rocketmq-client-go, remoting), built with the Go toolchain, run like Java's.
 
-Go fetches the client's modules from the proxy it is configured for; ``go/go.mod`` names the
-versions. Go's own settings (GOPROXY, GOFLAGS, GOWORK) are honoured.
+Go downloads the client's modules from its configured proxy; ``go/go.mod`` lists the versions. Go's
+own settings (GOPROXY, GOFLAGS, GOWORK) are respected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCES = HERE / "go"
 PARALLEL = 8
 BUILD_SECONDS = 600
 
-# Longest first: without help the client meets its retry topic after a minute.
+# Longest first: the client finds its retry topic only after up to a minute.
 SCENARIOS = (
     "go_retry_to_success",
     "go_retry_to_dead_letters",
@@ -58,18 +58,18 @@ PENSTOCK_LIMITS = {"go_transaction": REFUSED}
 
 
 def client_version() -> str:
-    """The version of the client that ``go.mod`` asks for."""
+    """The version of the client in ``go.mod``."""
     found = re.search(rf"{re.escape(MODULE)} v(\S+)", (SOURCES / "go.mod").read_text())
     assert found is not None
     return found.group(1)
 
 
 def prepare_go() -> Path:
-    """Fetch the client, build the scenarios and return the program, or raise `Unavailable`."""
+    """Download the client, build the scenarios, return the program; or raise `Unavailable`."""
     go = shutil.which("go")
     if go is None:
         raise Unavailable("go is not on PATH; Go 1.21 or newer is needed")
-    # Anything missing shows when the packages are listed; what then fails to build is ours.
+    # Listing the packages reveals missing downloads; a later build failure is an error in our code.
     listed = _go([go, "list", "-deps", "-f", "{{.ImportPath}}", "."])
     if listed.returncode != 0:
         reason = " ".join(listed.stderr.split())[-300:]
@@ -89,7 +89,7 @@ def _go(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def environment() -> dict[str, str]:
-    """Where the client may keep the offsets of broadcast consumers."""
+    """The environment, with a directory for the offsets of broadcast consumers."""
     home = BUILD / "go" / "home"
     home.mkdir(parents=True, exist_ok=True)
     return {"HOME": str(home)}
@@ -101,7 +101,7 @@ def run_go(
     *,
     limits: dict[str, re.Pattern[str]] | None = None,
 ) -> Iterator[Cell]:
-    """Run ``names`` in one process; yields a cell as each ends, or for each why it was not run."""
+    """Run ``names`` in one process; yield a cell as each ends, or for each a skip."""
     column = f"go {client_version()}"
     try:
         program = prepare_go()

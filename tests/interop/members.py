@@ -22,7 +22,7 @@ ANSWER_SECONDS = 60.0
 
 
 class Got(NamedTuple):
-    """A message that a member of either kind handled, and when it did."""
+    """A message that a member of either client handled, with start and end time."""
 
     member: str
     queue_id: int
@@ -34,7 +34,7 @@ class Got(NamedTuple):
 
 
 class Members:
-    """The other client's side of mixed groups; ``kind`` is its language."""
+    """The other client's members of mixed groups; ``kind`` is its language."""
 
     def __init__(self, kind: str, program: subprocess.Popen[str]) -> None:
         self.kind = kind
@@ -58,18 +58,18 @@ class Members:
                 self._answers.put(report)
 
     def answer(self) -> str:
-        """The next answer; an error of the other client fails the scenario."""
+        """The next answer; an error in the other client fails the scenario."""
         try:
             report = self._answers.get(timeout=ANSWER_SECONDS)
         except queue.Empty:
             raise Failed(
-                f"the {self.kind} client said nothing for {ANSWER_SECONDS:.0f} s"
+                f"the {self.kind} client did not answer for {ANSWER_SECONDS:.0f} s"
             ) from None
         if "error" in report:
             raise Failed(f"the {self.kind} client: {report['error']}")
         return str(report["answer"])
 
-    def tell(self, *words: object) -> str:
+    def command(self, *words: object) -> str:
         """Run one command (see ``Member.java``) and return its answer."""
         assert self._program.stdin is not None
         self._program.stdin.write("\t".join(map(str, words)) + "\n")
@@ -78,19 +78,19 @@ class Members:
 
     def consume(self, member: str, kind: str, group: str, topic: str, pause_ms: int = 0) -> None:
         """Start a consumer."""
-        self.tell("consume", member, kind, group, topic, pause_ms)
+        self.command("consume", member, kind, group, topic, pause_ms)
 
     def assigned(self, member: str) -> set[int]:
-        """The ids of the queues that a consumer holds."""
-        return set(json.loads(self.tell("assigned", member)))
+        """The ids of the queues assigned to a consumer."""
+        return set(json.loads(self.command("assigned", member)))
 
     def fields(self, member: str) -> list[dict[str, Any]]:
-        """Everything reported about what a consumer got."""
+        """All reports about messages that a consumer received."""
         with self._lock:
             return [report for report in self._reports if report["member"] == member]
 
     def got(self, member: str) -> list[Got]:
-        """What a consumer got."""
+        """The messages that a consumer received."""
         return [
             Got(
                 member,
@@ -109,7 +109,7 @@ class Members:
 def members(
     kind: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[Members]:
-    """The program, ready for commands; it ends with the block."""
+    """The running program, ready for commands; it ends with the block."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as errors:
         program = subprocess.Popen(
@@ -135,7 +135,7 @@ def members(
 
 
 def unique() -> str:
-    """What makes the clients of one program unlike those of the last."""
+    """A suffix that distinguishes the clients of one program from those of the previous one."""
     return f"{time.time_ns() // 1_000_000:x}"
 
 

@@ -1,4 +1,4 @@
-"""Groups of a Penstock member and one of Java or Go: shared queues, locks, retries, producers."""
+"""Groups of Penstock and Java or Go members: shared queues, locks, retries, producers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from penstock import Message, PushConsumer, RetryLater, StoredMessage
 
 Source = Callable[[], list[Got]]
 CLOCK_STEP = 0.002
-"""Seconds: the others' times are whole milliseconds."""
+"""Seconds: the other clients report whole milliseconds."""
 
 
 SPLIT_SECONDS = 110.0
-"""The Go client gives up a queue without its lock, which then ends by itself after 60 s."""
+"""The Go client releases a queue without unlocking it; the lock then expires after 60 s."""
 
 
 class OurMember:
-    """A Penstock consumer that notes what it handled and when."""
+    """A Penstock consumer that records the messages it handled, with times."""
 
     def __init__(self, lab: Lab, name: str, group: str, topic: str, **options: object) -> None:
         self.name = name
@@ -92,12 +92,12 @@ def _wait_for_bodies(sources: Sequence[Source], wanted: Iterable[str]) -> None:
 
 
 def _send_both(lab: Lab, others: Members, topic: str, count: int, prefix: str) -> list[str]:
-    """Half of the messages from each producer, keys shared; returns all bodies."""
+    """Send half of the messages from each producer, with shared keys; return all bodies."""
     producer = lab.producer()
     ours = texts(count, f"{prefix}p")
     for number, body in enumerate(ours):
         producer.send(Message(topic, body.encode(), sharding_key=f"k{number % 8}"))
-    others.tell("send", topic, count, f"{prefix}j")
+    others.command("send", topic, count, f"{prefix}j")
     return ours + texts(count, f"{prefix}j")
 
 
@@ -112,7 +112,7 @@ def shared_queues(others: Members, lab: Lab) -> str:
     _wait_for_bodies(sources, bodies)
     shares = [len(source()) for source in sources]
     check(min(shares) > 0, f"shares {shares}")
-    others.tell("stop", member)
+    others.command("stop", member)
     wait_for(lambda: len(ours.assigned()) == 8, lambda: f"Penstock holds {ours.assigned()}")
     bodies += _send_both(lab, others, topic, 40, "b")
     _wait_for_bodies(sources, bodies)
@@ -120,20 +120,20 @@ def shared_queues(others: Members, lab: Lab) -> str:
     handled = [Counter(got.body for got in source()) for source in sources]
     for counted in handled:
         twice = [body for body, count in counted.items() if count > 1]
-        same([], twice, "messages that came to one member twice")
-    same(set(bodies), set(handled[0]) | set(handled[1]), "what was consumed")
+        same([], twice, "messages delivered to one member twice")
+    same(set(bodies), set(handled[0]) | set(handled[1]), "consumed messages")
     lab.check_no_lag(group, topic)
-    # Who leaves commits without waiting for an answer, as the Java client does, may be overtaken
-    # by the news that it left: then its last messages come again.
+    # The Java client sends its last commit one-way, so the notification that it left may overtake
+    # the commit: then its last messages are redelivered.
     again = len(set(handled[0]) & set(handled[1]))
     return (
         f"4 and 4 queues, {shares[0]} by {others.kind} and {shares[1]} by Penstock, then 8; "
-        f"{again} came again when {others.kind} left"
+        f"{again} redelivered when {others.kind} left"
     )
 
 
 def check_orderly(got: Sequence[Got]) -> list[str]:
-    """Per queue: no two at once, first deliveries in order; tells what came again."""
+    """Check, per queue, for overlapping calls and for order; return the redeliveries."""
     queues: dict[int, list[Got]] = defaultdict(list)
     for one in sorted(got, key=lambda one: (one.began, one.ended)):
         queues[one.queue_id].append(one)
@@ -142,7 +142,7 @@ def check_orderly(got: Sequence[Got]) -> list[str]:
         for before, after in pairwise(calls):
             check(
                 after.began >= before.ended - CLOCK_STEP,
-                f"queue {queue_id} was handled by two at once: {before} and {after}",
+                f"queue {queue_id} was handled by two members at once: {before} and {after}",
             )
         offsets = [one.queue_offset for one in calls]
         firsts = list(dict.fromkeys(offsets))
@@ -160,7 +160,8 @@ def orderly_locks(others: Members, lab: Lab) -> str:
     topic, group, member = lab.topic(queues=4), lab.name("group"), lab.name("other")
     others.consume(member, "orderly", group, topic, 5)
     wait_for(
-        lambda: len(others.assigned(member)) == 4, lambda: "the other does not hold the queues"
+        lambda: len(others.assigned(member)) == 4,
+        lambda: "the other client does not hold the queues",
     )
     bodies: list[str] = []
     sender = threading.Thread(
@@ -175,7 +176,7 @@ def orderly_locks(others: Members, lab: Lab) -> str:
     bodies += _send_both(lab, others, topic, 100, "x")
     sources: list[Source] = [partial(others.got, member), ours.got]
     _wait_for_bodies(sources, bodies)
-    others.tell("stop", member)
+    others.command("stop", member)
     wait_for(lambda: len(ours.assigned()) == 4, lambda: f"Penstock holds {ours.assigned()}")
     bodies += _send_both(lab, others, topic, 40, "y")
     _wait_for_bodies(sources, bodies)
@@ -186,15 +187,15 @@ def orderly_locks(others: Members, lab: Lab) -> str:
     sources.append(partial(others.got, back))
     bodies += _send_both(lab, others, topic, 40, "z")
     _wait_for_bodies(sources, bodies)
-    others.tell("stop", back)
+    others.command("stop", back)
     got = [one for source in sources for one in source()]
     again = check_orderly(got)
-    same(set(bodies), {one.body for one in got}, "what was consumed")
+    same(set(bodies), {one.body for one in got}, "consumed messages")
     shares = [len(source()) for source in sources]
     check(min(shares) > 0, f"shares {shares}")
     lab.check_no_lag(group, topic)
-    summary = f"{len(bodies)} messages in order over three moves of the locks"
-    return f"{summary}; seen again: {', '.join(again) or 'nothing'}"
+    summary = f"{len(bodies)} messages in order while the locks moved three times"
+    return f"{summary}; redelivered: {', '.join(again) or 'nothing'}"
 
 
 def hand_over(others: Members, lab: Lab) -> str:
@@ -214,12 +215,14 @@ def hand_over(others: Members, lab: Lab) -> str:
             member = lab.name(f"other-{round_number}")
             others.consume(member, "concurrent", group, topic)
             _wait_for_bodies([past, partial(others.got, member)], bodies)
-            others.tell("stop", member)
+            others.command("stop", member)
             got += others.got(member)
     counted = Counter(one.body for one in got)
-    same([], [body for body, count in counted.items() if count > 1], "messages that came twice")
+    same([], [body for body, count in counted.items() if count > 1], "messages delivered twice")
     lab.check_no_lag(group, topic)
-    return f"{others.kind}, Penstock, {others.kind}, Penstock: each went on where the other stopped"
+    return (
+        f"{others.kind}, Penstock, {others.kind}, Penstock: each continued where the other stopped"
+    )
 
 
 def retries(others: Members, lab: Lab) -> str:
@@ -242,7 +245,7 @@ def retries(others: Members, lab: Lab) -> str:
         lambda: f"{sum(1 in tries for tries in attempts().values())} of {len(bodies)} retried",
         80,
     )
-    others.tell("stop", member)
+    others.command("stop", member)
     ours.consumer.stop()
     odd = {body: tries for body, tries in attempts().items() if sorted(tries) != [0, 1]}
     same({}, odd, "attempts other than 0 and 1")
@@ -250,7 +253,7 @@ def retries(others: Members, lab: Lab) -> str:
     second = {one.body for one in ours.got() if one.attempt == 1}
     check(0 < len(first) < len(bodies), f"Penstock failed {len(first)} of {len(bodies)}")
     crossed = len(first ^ second)
-    return f"{len(bodies)} failed once and passed at attempt 1, {crossed} of them at the other kind"
+    return f"{len(bodies)} failed once and succeeded at attempt 1, {crossed} in the other client"
 
 
 def messages_across(others: Members, lab: Lab) -> str:
@@ -259,14 +262,14 @@ def messages_across(others: Members, lab: Lab) -> str:
     receipt = lab.producer().send(
         Message(topic, body, tag="bad", keys=["k-1", "k-2"], properties={"colour": "grün"})
     )
-    msg_id = others.tell("send-big", topic)
+    msg_id = others.command("send-big", topic)
     others.consume(member, "concurrent", lab.name("theirs"), topic)
     _, seen = lab.collect(topic, lab.name("ours"))
     wait_for(
         lambda: len(others.fields(member)) >= 2 and len(seen) >= 2,
         lambda: f"{others.kind} got {len(others.fields(member))}, Penstock {len(seen)} of 2",
     )
-    others.tell("stop", member)
+    others.command("stop", member)
     same(
         {
             (receipt.msg_id, len(body), "k-1 k-2", "bad", "grün"),
@@ -276,7 +279,7 @@ def messages_across(others: Members, lab: Lab) -> str:
             (one["msg_id"], one["size"], one["keys"], one["tags"], one["colour"])
             for one in others.fields(member)
         },
-        f"what {others.kind} saw",
+        f"messages received by {others.kind}",
     )
     same(
         {
@@ -287,9 +290,9 @@ def messages_across(others: Members, lab: Lab) -> str:
             (one.msg_id, one.body, tuple(one.keys), one.tag, one.properties.get("colour"))
             for one in seen.messages
         },
-        "what Penstock saw",
+        "messages received by Penstock",
     )
-    return "compressed bodies, ids, keys, tags and properties alike on both sides"
+    return "compressed bodies, ids, keys, tags and properties equal on both sides"
 
 
 def same_queues(others: Members, lab: Lab) -> str:
@@ -314,12 +317,12 @@ def requests(others: Members, lab: Lab) -> str:
         producer.reply(message, b"penstock says " + message.body)
 
     consumer.start()
-    wait_for(lambda: len(others.assigned(member)) == 4, lambda: "the other holds no queues")
+    wait_for(lambda: len(others.assigned(member)) == 4, lambda: "the other client holds no queues")
     wait_for(lambda: len(consumer.assignment()) == 4, lambda: "Penstock holds no queues")
     reply = producer.request(Message(to_other, b"hello"), timeout=20)
     same(f"{others.kind.lower()} says hello".encode(), reply.body, f"the reply from {others.kind}")
-    same("penstock says hello", others.tell("ask", to_us, "hello"), "the reply from Penstock")
-    others.tell("stop", member)
+    same("penstock says hello", others.command("ask", to_us, "hello"), "the reply from Penstock")
+    others.command("stop", member)
     return "each answered the other's request"
 
 
@@ -339,7 +342,7 @@ GO_NAMES: tuple[str, ...] = tuple(f"go_{name}" for name in NAMES)
 def run_groups(
     toolchain: Toolchain, cluster: Cluster, names: Sequence[str], column: str
 ) -> Iterator[Cell]:
-    """Run ``names`` one after the other with one JVM; yields a cell as each ends."""
+    """Run ``names`` one after the other with one JVM; yield a cell as each ends."""
     if not names:
         return
     with java_members(toolchain, cluster) as others:
@@ -347,7 +350,7 @@ def run_groups(
 
 
 def run_go_groups(cluster: Cluster, names: Sequence[str]) -> Iterator[Cell]:
-    """The same with Apache's Go client; without it, for each why it was not run."""
+    """The same with Apache's Go client; without it, cells with the reason for the skip."""
     if not names:
         return
     column = f"go {client_version()}"

@@ -1,7 +1,7 @@
 """Apache's command-line tool, command by command, in one JVM per version.
 
-The rows run in order and share a topic, a producer and a consumer that stay online, so each command
-has something to tell. A row passes when its output matches what Apache's broker makes it print.
+The rows run in order and share a topic, a producer and a consumer that stay online, so that each
+command has data to show. A row passes if its output matches what it prints with Apache's broker.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.interop.toolchain import BUILD, Toolchain
 
 SECTION = "mqadmin"
 COMMAND_SECONDS = 30
-# A stack trace, the help text, or a word about what is missing.
+# A stack trace, the help text, or a message about something missing.
 TROUBLE = r"(?m)^\s+at [\w.$/]+\(|^\S+Exception\b|usage: mqadmin| not exist"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One command: its arguments (with ``{fields}``), what its output must and must not show."""
+    """One command: its arguments (with ``{fields}``), required and forbidden output."""
 
     row: str
     arguments: str
@@ -37,11 +37,9 @@ class Row:
     refuse: str = TROUBLE
     seconds: int = COMMAND_SECONDS
     only: tuple[str, ...] = ()
-    older: str = ""  # the arguments 4.9.7 takes, where they differ
+    older: str = ""  # the arguments of 4.9.7, where they differ
     repeats: bool = False  # the command runs until it is stopped
-    patience: int = (
-        0  # seconds to repeat a command whose answer follows a change through the cluster
-    )
+    patience: int = 0  # seconds to repeat a command until a change has spread through the cluster
     fresh: bool = False  # the command keeps clients in static fields: a JVM can run it once
 
 
@@ -272,12 +270,12 @@ class Mqadmin:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                # Some commands write files into the directory they run in.
+                # Some commands write files into their working directory.
                 cwd=log.parent,
             )
 
     def call(self, *words: str) -> tuple[bool, str]:
-        """Send one line; whether the command ended by itself, and what it printed."""
+        """Send one line; return whether the command ended by itself, and its output."""
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         try:
@@ -301,7 +299,7 @@ class Mqadmin:
         """Stop the JVM with its clients."""
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # a JVM that a command ended took no more lines
+        with contextlib.suppress(BrokenPipeError):  # the command may have ended the JVM
             self._jvm.stdin.close()
         try:
             self._jvm.wait(20)
@@ -314,14 +312,14 @@ class Mqadmin:
 def run_commands(
     toolchain: Toolchain, cluster: Cluster, rows: Sequence[Row], column: str
 ) -> Iterator[Cell]:
-    """Start the clients the commands look at, then run the rows; yields a cell for each."""
+    """Start the clients that the commands inspect, then run the rows; yield a cell for each."""
     suffix = f"{int(time.time()):x}"
     tool = Mqadmin(toolchain)
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-mqadmin-") as export:
             fields = _set_up(tool, cluster, suffix, export)
             for row in rows:
-                if not tool.is_alive:  # a command ended it, with the clients in it
+                if not tool.is_alive:  # a command ended the JVM and its clients
                     tool.close()
                     tool = Mqadmin(toolchain)
                     suffix += "r"
@@ -339,7 +337,7 @@ def run_commands(
 
 
 def _set_up(tool: Mqadmin, cluster: Cluster, suffix: str, export: str) -> Mapping[str, str] | str:
-    """Topic, messages and clients for the rows: the fields they may use, or why there are none."""
+    """Set up topic, messages and clients; return the fields for the rows, or an error text."""
     names = {
         "ns": cluster.namesrv,
         "broker": cluster.broker,
@@ -376,11 +374,11 @@ def _set_up(tool: Mqadmin, cluster: Cluster, suffix: str, export: str) -> Mappin
 
 def _files(export: str, suffix: str) -> dict[str, str]:
     topics, groups = f"{export}/topics.json", f"{export}/groups.json"
-    with open(topics, "w") as file:  # noqa: PTH123 - the path goes on a command line as text
+    with open(topics, "w") as file:  # noqa: PTH123 - the path is passed on a command line as text
         json.dump(
             [{"topicName": f"mq-list-{suffix}", "readQueueNums": 2, "writeQueueNums": 2}], file
         )
-    with open(groups, "w") as file:  # noqa: PTH123 - the path goes on a command line as text
+    with open(groups, "w") as file:  # noqa: PTH123 - the path is passed on a command line as text
         json.dump([{"groupName": f"mqg-list-{suffix}", "retryMaxTimes": 3}], file)
     return {"topics_file": topics, "groups_file": groups}
 
@@ -403,18 +401,18 @@ def _cell(
             break
     if problem is None:
         return Cell(SECTION, row.row, column, PASS, output.strip(), spent)
-    # The last cause of a stack trace tells most; the matrix has room for a few lines.
+    # The last cause of a stack trace is the most useful; the matrix has space for a few lines.
     printed = output[output.rfind("Caused by:") :] if "Caused by:" in output else output
     return Cell(SECTION, row.row, column, FAIL, f"{problem}; it printed: {printed.strip()}", spent)
 
 
 def judge(row: Row, fields: Mapping[str, str], finished: bool, output: str) -> str | None:
-    """What is wrong with an output, or nothing."""
+    """The problem with an output, or None."""
     if not finished and not row.repeats:
         return f"not finished after {row.seconds} s"
     if (trouble := re.search(row.refuse, output)) is not None:
         return f"the output has {trouble.group()!r}"
-    # Only our field names are filled in: a pattern may have braces of its own.
+    # Only our field names are substituted: a pattern may contain other braces.
     pattern = re.sub(r"\{([a-z_]+)\}", lambda field: re.escape(fields[field.group(1)]), row.expect)
     if re.search(pattern, output) is None:
         return f"nothing matches {pattern!r}"

@@ -1,6 +1,6 @@
-"""Node clients that speak the remoting protocol, from npm: ali-ons and its older relative rocketmq.
+"""Node clients of the remoting protocol from npm: ali-ons and its predecessor rocketmq.
 
-``node/package.json`` names the versions; npm asks the registry it is configured for.
+``node/package.json`` lists the versions; npm uses its configured registry.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def libraries() -> dict[str, str]:
 
 
 def prepare_node() -> list[str]:
-    """Install the packages; returns the command that runs scenarios, or raises `Unavailable`."""
+    """Install the packages; return the command that runs scenarios, or raise `Unavailable`."""
     node, npm = (_find(name) for name in ("node", "npm"))
     files = sorted(SOURCES.glob("*.js*"))
     digest = hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files))
@@ -90,7 +90,7 @@ def run_node(
     *,
     limits: dict[str, re.Pattern[str]] | None = None,
 ) -> Iterator[Cell]:
-    """Run ``names`` with each package; yields a cell as each ends, or for each why it was not."""
+    """Run ``names`` with each package; yield a cell as each ends, or for each a skip."""
     for library, version in libraries().items():
         column = f"{library} {version}"
         try:

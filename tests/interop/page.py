@@ -1,4 +1,4 @@
-"""``docs/compatibility.md``, written from the results of a full run.
+"""``docs/compatibility.md``, generated from the results of a full run.
 
 python -m tests.interop.page        # after: make interop
 """
@@ -56,7 +56,7 @@ def _table(cells: Sequence[Cell]) -> str:
 
 
 def _reason(evidence: str) -> str:
-    """What the broker said, without what the client wrapped around it."""
+    """The broker's message, without the text that the client adds around it."""
     said = evidence.rpartition("DESC:")[2].partition("BROKER:")[0]
     return " ".join(said.partition("For more information")[0].split())
 
@@ -65,7 +65,7 @@ def main() -> int:
     """Read the results of the last full run and write the page."""
     results = BUILD / "results-penstock.json"
     if not results.is_file():
-        sys.stdout.write(f"{results} is not there; try: make interop\n")
+        sys.stdout.write(f"{results} does not exist; try: make interop\n")
         return 1
     content = json.loads(results.read_text())
     PAGE.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A program that runs scenarios with some client and prints a JSON line for each."""
+"""Runs a program that executes scenarios with one client and prints a JSON line for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.toolchain import BUILD
 
 RUN_SECONDS = 900
 
-# What penstock refuses so far; a cell is a "limit" only when the refusal itself was seen.
+# Features that penstock refuses so far; a cell is a "limit" only if the refusal was observed.
 REFUSED = re.compile(r"CODE: \d+,?\s+DESC: .*not supported by this broker yet")
 
 
@@ -27,7 +27,7 @@ def run_program(
     limits: Mapping[str, re.Pattern[str]] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Cell]:
-    """Run ``command``; yields a cell as each of ``names`` ends, a failure if it never did."""
+    """Run ``command``; yield a cell as each of ``names`` ends, a failure if it never did."""
     log = BUILD / "logs" / f"scenarios-{column.replace(' ', '-')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     open_names = dict.fromkeys(names)
@@ -44,7 +44,7 @@ def run_program(
 
 
 def not_run(names: Sequence[str], section: str, column: str, reason: object) -> Iterator[Cell]:
-    """A cell for each of ``names`` that tells why there was no run."""
+    """A cell with the reason for each of ``names`` that was not run."""
     for name in names:
         yield Cell(section, name, column, SKIP, str(reason))
 

@@ -1,4 +1,4 @@
-"""What came out: one cell per row and column, shown as a matrix and kept as JSON."""
+"""The results: one cell per row and column, shown as a matrix and saved as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PASS, FAIL, SKIP, NOT_APPLICABLE, LIMIT = "pass", "fail", "skip", "n/a", "limit"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One real run (or the reason why there was none)."""
+    """One real run, or the reason why there was none."""
 
     section: str
     row: str
@@ -23,7 +23,7 @@ class Cell:
 
 
 def matrix(cells: Sequence[Cell]) -> str:
-    """The cells as a table per section, then the evidence of every cell that did not pass."""
+    """A table of cells per section, then the evidence of every cell that did not pass."""
     lines: list[str] = []
     for section in dict.fromkeys(cell.section for cell in cells):
         mine = [cell for cell in cells if cell.section == section]
@@ -49,7 +49,7 @@ def matrix(cells: Sequence[Cell]) -> str:
 
 
 def summary(cells: Sequence[Cell]) -> str:
-    """How many cells ended how, on one line."""
+    """The number of cells with each status, on one line."""
     counts = {
         status: sum(cell.status == status for cell in cells)
         for status in (PASS, FAIL, LIMIT, NOT_APPLICABLE, SKIP)
@@ -58,7 +58,7 @@ def summary(cells: Sequence[Cell]) -> str:
 
 
 def save(path: Path, target: str, cells: Sequence[Cell]) -> None:
-    """Keep the cells for the compatibility page and for comparisons."""
+    """Save the cells for the compatibility page and for comparisons."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"target": target, "cells": [asdict(cell) for cell in cells]}
     path.write_text(json.dumps(content, indent=1) + "\n")

@@ -4,9 +4,9 @@
 
 ``--only`` takes rows or parts (java, mqadmin, client, cli, groups, mixed, swap, go, node).
 
-The targets ``apache-VERSION`` check the harness itself: what Apache's own broker fails, the harness
-has wrong. The exit code is 0 when nothing failed. Where Java's tools are missing it says so and
-runs the other languages' rows alone; rows without Go, Node or their packages are skipped.
+The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
+harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows
+of the other languages run; rows that lack Go, Node or their packages are shown as skipped.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ TARGETS = (
 )
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 OTHER_ROWS = (*go_clients.SCENARIOS, *mixed_groups.GO_NAMES, *node_clients.SCENARIOS)
-# What a broker needs its name server for, run by default with the two of different kinds.
+# Rows in which a broker depends on its name server, run by default with servers of two kinds.
 MIXED = ("send_sync", "send_auto_create", "push_concurrent", "push_orderly", "topic_delete")
 
 
 def say(text: str) -> None:
-    """Print for the person who waits."""
+    """Print a line at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 @contextmanager
 def started(target: str, directory: Path) -> Iterator[Cluster]:
-    """The servers a target names: ``BROKER`` or ``BROKER-under-NAMESERVER``."""
+    """The servers of a target: ``BROKER`` or ``BROKER-under-NAMESERVER``."""
     kind, _, keeper = target.partition("-under-")
     keeper = keeper or kind
     with ExitStack() as running:
@@ -84,8 +84,8 @@ def started(target: str, directory: Path) -> Iterator[Cluster]:
             yield running.enter_context(apache_broker(tools, directory, namesrv))
 
 
-# What Apache's 4.9.7 broker does otherwise, for every client or for those of 5.x only. For these it
-# is mostly a request that 4.9 never had; then the request code is in the evidence.
+# Known differences of Apache's 4.9.7 broker, for every client or only for those of 5.x. Most 5.x
+# cases are requests that 4.9 does not have; then the request code is in the evidence.
 UNKNOWN_REQUEST = re.compile(r"request type \d+ not supported")
 OLD_BROKER = {
     "retry_orderly_to_dead_letters": "4.9 delays the dead letter as if it were a retry",
@@ -94,21 +94,21 @@ OLD_BROKER_NEW_CLIENT = {
     "lite_pull_subscribe": "a 5.x client lite-pulls with request 361, which 4.9 does not know",
     "lite_pull_assign": "a 5.x client lite-pulls with request 361, which 4.9 does not know",
     "timer_message": "4.9 has no timer messages and delivers at once",
-    "send_batch": "4.9 copies the unique key of the batch (5.x clients set one) over each one's",
+    "send_batch": "4.9 replaces each unique key by that of the batch, which 5.x clients set",
     "exportMetrics": "the tool reads a figure that 4.9 does not report",
 }
 
-# The other way round: what the 4.9.7 tool reads and a 5.x broker no longer has.
+# Data that the 4.9.7 tool reads and that a 5.x broker no longer has.
 NEW_BROKER_OLD_CLIENT = {
-    "clusterList": "the 4.9 tool reads getTransferedTps, which 5.x spells otherwise",
-    "exportMetrics": "the 4.9 tool reads getTransferedTps, which 5.x spells otherwise",
+    "clusterList": "the 4.9 tool reads getTransferedTps, which 5.x spells differently",
+    "exportMetrics": "the 4.9 tool reads getTransferedTps, which 5.x spells differently",
     "exportConfigs": "the 4.9 tool reads the setting filterServerNums, which 5.x dropped",
 }
 
 
 def documented(cell: Cell, target: str, client: str) -> Cell:
     """Known differences between Apache's own versions are not failures of the harness."""
-    target = target.partition("-under-")[0]  # the broker decides
+    target = target.partition("-under-")[0]  # only the broker matters
     if cell.status != FAIL or not target.startswith("apache-"):
         return cell
     if target != "apache-4.9.7":
@@ -128,18 +128,18 @@ def documented(cell: Cell, target: str, client: str) -> Cell:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which rows to run: everything, or what ``--only`` names (rows or whole parts)."""
+    """The rows to run: all, or those in ``--only`` (rows or whole parts)."""
 
     only: Sequence[str]
 
     def of(self, part: str, names: Sequence[str]) -> list[str]:
-        """The chosen ones among the rows of a part."""
+        """The selected rows of a part."""
         everything = not self.only or part in self.only
         return [name for name in names if everything or name in self.only]
 
 
 def cells_of(target: str, toolchain: Toolchain, choice: Choice, directory: Path) -> Iterator[Cell]:
-    """All chosen rows with the client and the tools of one RocketMQ version."""
+    """All selected rows with the client and the tools of one RocketMQ version."""
     version = toolchain.version
     names = choice.of("java", scenarios.SCENARIOS)
     commands = choice.of("mqadmin", [row.row for row in mqadmin.COMMANDS])
@@ -177,10 +177,10 @@ def cells_of(target: str, toolchain: Toolchain, choice: Choice, directory: Path)
 def client_cells(
     target: str, toolchain: Toolchain, choice: Choice, directory: Path
 ) -> Iterator[Cell]:
-    """Our client, alone and in groups with Java's: on the target, by default on Apache's, too."""
+    """Our client, alone and in groups with Java's: on the target, by default also on Apache's."""
     version = toolchain.version
     apache = f"apache-{version}"
-    # Alone it runs once on each broker: on Apache's when it is that version's turn.
+    # Alone it runs once per broker: on Apache's together with that version.
     names = choice.of("client", list(client_scenarios.RUNS))
     verbs = choice.of("cli", list(cli_scenarios.RUNS))
     groups = choice.of("groups", mixed_groups.NAMES)
@@ -207,7 +207,7 @@ def client_cells(
 
 
 def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
-    """The clients in other languages, which have one version each."""
+    """The clients in other languages; there is one version of each."""
     go = choice.of("go", go_clients.SCENARIOS)
     groups = choice.of("go", mixed_groups.GO_NAMES)
     node = choice.of("node", node_clients.SCENARIOS)
@@ -226,13 +226,13 @@ def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
 
 
 def needs_java(target: str, only: Sequence[str]) -> bool:
-    """Whether anything that was asked for is Java's: a row, or the servers."""
+    """Whether a selected row or the servers need Java."""
     others = {"go", "node", *OTHER_ROWS}
     return target != "penstock" or not only or not set(only) <= others
 
 
 def clients(version: str) -> list[tuple[tuple[str, ...], str]]:
-    """JVM options and column for each way the client of a version can speak."""
+    """JVM options and column for each header encoding of a client version."""
     ways: list[tuple[tuple[str, ...], str]] = [(QUICK, f"java {version}")]
     if version == VERSIONS[0]:
         binary = (*QUICK, "-Drocketmq.serialize.type=ROCKETMQ")
@@ -241,12 +241,12 @@ def clients(version: str) -> list[tuple[tuple[str, ...], str]]:
 
 
 def limits_of(target: str) -> dict[str, re.Pattern[str]] | None:
-    """What the target's broker is known to refuse."""
+    """The known refusals of the target's broker."""
     return scenarios.PENSTOCK_LIMITS if target.startswith("penstock") else None
 
 
 def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> list[Cell]:
-    """Every chosen row against one target, reported as they end; in the order of their names."""
+    """Run the selected rows against one target, print each as it ends; sorted by name."""
     cells: list[Cell] = []
 
     def keep(cell: Cell) -> None:
@@ -273,7 +273,7 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, run, print, save; the exit code says whether a cell failed."""
+    """Parse, run, print, save; return 1 if a cell failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.interop.run", description=__doc__)
     parser.add_argument("--target", choices=TARGETS, default="penstock")
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW")
@@ -290,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
     log = BUILD / "logs" / "penstock-client.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    # The failures that scenarios cause are reported there, not between the rows.
+    # Errors that scenarios provoke are logged there, not between the rows.
     logging.basicConfig(filename=log, filemode="w", level=logging.INFO, format=LOG_FORMAT)
     cells = run(options.target, toolchains, options.only)
     whole = not options.only and {tools.version for tools in toolchains} == set(VERSIONS)

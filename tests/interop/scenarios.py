@@ -1,4 +1,4 @@
-"""The official Java client at work: which scenarios there are, and how one JVM runs them."""
+"""The scenarios of the official Java client, and how one JVM runs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.toolchain import QUICK, Toolchain
 SECTION = "official Java client"
 PARALLEL = 6
 
-# Longest first: the natural retry path waits for the client's route poll and its 20 s rebalance.
+# Longest first: a retry waits for the client's route poll and its 20 s rebalance.
 SCENARIOS = (
     "retry_to_success",
     "retry_to_dead_letters",
@@ -60,7 +60,7 @@ SCENARIOS = (
     "topic_delete",
 )
 
-# Needs a cluster of more than one broker.
+# Needs a cluster with more than one broker.
 SEVERAL_BROKERS = "several_brokers"
 
 PENSTOCK_LIMITS = {"transaction": REFUSED, "timer_message": REFUSED}
@@ -75,7 +75,7 @@ def run_scenarios(
     options: tuple[str, ...] = QUICK,
     limits: dict[str, re.Pattern[str]] | None = None,
 ) -> Iterator[Cell]:
-    """Run ``names`` in one JVM; yields a cell as each ends, a failure for each that never did."""
+    """Run ``names`` in one JVM; yield a cell as each ends, a failure for each without a result."""
     if not names:
         return
     suffix = f"{int(time.time()):x}"

@@ -1,7 +1,7 @@
-"""The servers a run talks to: Apache's or ours, as processes on loopback, stopped with the block.
+"""The servers of a run: Apache's or ours, as processes on loopback, stopped with the block.
 
-A `Cluster` is what the scenarios see: two addresses and two names. Who stands behind each address
-is the target's choice, so a name server of one kind can hold a broker of the other.
+Scenarios see a `Cluster`: two addresses and two names. The target selects the server behind each
+address, so a name server of one kind can serve a broker of the other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ READY_SECONDS = 120
 PORTS = (10_000, 32_000)
 CLUSTER_NAME = "DefaultCluster"
 BROKER_NAME = "broker-a"
-# Short transaction checks so that a scenario sees one, no flow control while a cold JVM warms up;
-# the rest is what the scenarios presume.
+# Frequent transaction checks, so that a scenario sees one; no flow control while a cold JVM warms
+# up; the rest is required by the scenarios.
 BROKER_SETTINGS = {
     "autoCreateTopicEnable": "true",
     "enablePropertyFilter": "true",
@@ -50,10 +50,10 @@ class Cluster:
 
 
 def free_port() -> int:
-    """A port free together with the one two below (VIP) and the one above it (replication).
+    """A free port whose neighbours two below (VIP) and one above (replication) are also free.
 
-    It lies below the ports that systems give to outgoing connections: a JVM binds it seconds later,
-    and on a busy machine another connection could have taken it.
+    It is below the range for outgoing connections: a JVM binds it only seconds later, and on a
+    busy machine another connection could have taken it.
     """
     while True:
         port = random.randrange(*PORTS)
@@ -79,9 +79,9 @@ def process(
     *,
     kill: bool = False,
 ) -> Iterator[str]:
-    """Run a server until the block ends; yields the line that said it was ready.
+    """Run a server until the block ends; yield the line that reported it ready.
 
-    With ``kill`` it gets no chance to stop cleanly.
+    With ``kill`` it is not stopped cleanly.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
@@ -122,8 +122,8 @@ def _wait_for(server: subprocess.Popen[bytes], log: Path, ready: str) -> str:
 
 
 def apache_home(directory: Path) -> dict[str, str]:
-    """The environment Apache's programs start in."""
-    # 4.9 does not start without its log configuration files; empty ones silence it.
+    """The environment for Apache's programs."""
+    # 4.9 does not start without its log configuration files; empty ones disable logging.
     conf = directory / "home" / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for name in ("namesrv", "broker", "tools"):
@@ -200,11 +200,11 @@ def apache_broker(
 def wait_until_registered(
     namesrv: str, broker: str, wait: float = READY_SECONDS, **access: Any
 ) -> None:
-    """Wait until the name server tells of the broker at this address.
+    """Wait until the name server knows the broker at this address.
 
-    Apache's 5.x says that it has started whether it has registered or not: it registers with the
-    name servers it is connected to by then, and the connection is made on another thread. Where
-    that loses the race, on a busy machine, no client finds the broker until 10 s later.
+    Apache's 5.x reports that it has started even if it has not registered: it registers with the
+    name servers it is connected to at that time, and connects on another thread. If the connection
+    comes too late, on a busy machine, clients find the broker only 10 s later.
     """
     deadline = time.monotonic() + wait
     with Admin(namesrv=namesrv, **access) as admin:

@@ -1,8 +1,8 @@
-"""Store directories swapped between ``penstock.store`` and Apache's broker, both ways.
+"""Exchanges store directories between ``penstock.store`` and Apache's broker, in both directions.
 
-Each way is compared message by message: what one side wrote (or an official client reported)
+Each direction is compared message by message: what one side wrote (or the official client reported)
 against what the other side reads. A store is handed over after a clean stop and as a killed process
-leaves it. Segments are small, so the log, the queues and the index all roll.
+leaves it. Segments are small, so the log, the queues and the index all have several files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CONFIG = StoreConfig(
 )
 TOPICS = {"swap-plain-swap": 4, "swap-batch-swap": 2, "swap-big-swap": 1}
 PLAIN, BATCH, BIG = TOPICS
-# One key of each kind of message, one that many share, one that no message has.
+# One key per kind of message, one that many share, one that no message has.
 KEYS = {
     PLAIN: ("key-0", "key-999", "shared-7", "no-such-key"),
     BATCH: ("batch-0", "batch-639"),
@@ -63,7 +63,7 @@ Described = dict[str, Any]  # a message as one line of JSON
 
 
 def write_store(root: Path) -> MessageStore:
-    """A store of ours with everything in it that a broker could have put there; still open."""
+    """One of our stores with every kind of record that a broker can write; still open."""
     store = MessageStore(root, CONFIG)
     store.open()
     now = int(time.time() * 1000)
@@ -107,7 +107,7 @@ def write_store(root: Path) -> MessageStore:
 
 
 def _write_topics(root: Path) -> None:
-    # A broker without its topic table serves no topic, however many queues are on disk.
+    # A broker without its topic table serves no topic, even if its queues are on disk.
     table = {
         topic: {
             "order": False,
@@ -127,7 +127,7 @@ def _write_topics(root: Path) -> None:
 
 
 def read_store(store: MessageStore) -> list[Described]:
-    """Every message of the swapped topics, queue by queue, as our store reads them."""
+    """Every message of the exchanged topics, queue by queue, as our store reads them."""
     described: list[Described] = []
     for topic, queue_id in sorted(store.queues()):
         if topic not in TOPICS:
@@ -151,7 +151,7 @@ def _records(view: memoryview) -> Iterator[Record]:
 
 
 def describe(record: Record) -> Described:
-    """A record in the words of ``StoreSwap.describe`` on the Java side."""
+    """A record with the same field names as ``StoreSwap.describe`` on the Java side."""
     body = decompress(record.body, record.sys_flag)
     properties = parse_properties(record.properties)
     offset_id = offset_message_id(record.store_host, record.log_position)
@@ -175,7 +175,7 @@ def describe(record: Record) -> Described:
 
 
 def keys_of(store: MessageStore) -> dict[str, set[str]]:
-    """Which messages our index finds by each key."""
+    """The messages that our index finds by each key."""
     return {
         key: {
             describe(decode_record(view))["offset_msg_id"]
@@ -195,7 +195,7 @@ class JavaView(NamedTuple):
 
 
 def ask_java(toolchain: Toolchain, cluster: Cluster, *, fill: bool) -> JavaView:
-    """What the broker has: every message, every key's messages, a group's offsets."""
+    """The content of the broker: every message, the messages of each key, a group's offsets."""
     command = toolchain.command(
         "StoreSwap",
         cluster.namesrv,
@@ -220,8 +220,8 @@ def ask_java(toolchain: Toolchain, cluster: Cluster, *, fill: bool) -> JavaView:
 
 
 def difference(wrote: Iterable[Described], read: Iterable[Described]) -> str | None:
-    """The first message that is missing, too much or different; None if both are the same."""
-    expected, found = _by_place(wrote), _by_place(read)
+    """The first missing, extra or different message; None if both are equal."""
+    expected, found = _by_position(wrote), _by_position(read)
     if missing := sorted(expected.keys() - found.keys()):
         return f"{len(missing)} of {len(expected)} messages are missing, first {missing[0]}"
     if more := sorted(found.keys() - expected.keys()):
@@ -234,7 +234,7 @@ def difference(wrote: Iterable[Described], read: Iterable[Described]) -> str | N
     return None
 
 
-def _by_place(described: Iterable[Described]) -> dict[tuple[str, int, int], Described]:
+def _by_position(described: Iterable[Described]) -> dict[tuple[str, int, int], Described]:
     return {(one["topic"], one["queue_id"], one["queue_offset"]): one for one in described}
 
 
@@ -247,7 +247,7 @@ def _compared(
     problem = difference(wrote, read)
     if problem is None and keys_before != keys_after:
         wrong = [key for key in keys_before if keys_before[key] != keys_after[key]]
-        problem = f"keys find other messages: {wrong}"
+        problem = f"keys find different messages: {wrong}"
     if problem is not None:
         return FAIL, problem
     found = sum(map(len, keys_after.values()))
@@ -266,13 +266,13 @@ def _apache_with_sizes(
 
 
 def ours_to_apache(toolchain: Toolchain, directory: Path, *, killed: bool) -> tuple[str, str]:
-    """Apache opens what our store wrote."""
+    """Apache's broker opens a store that we wrote."""
     root = directory / "store"
     written = directory / "written" if killed else root
     store = write_store(written)
     wrote, keys = read_store(store), keys_of(store)
     if killed:
-        # The files as they are while the writer lives are the files after its death.
+        # The files of a live writer are the same as after its death.
         shutil.copytree(written, root)
     store.close()
     with _apache_with_sizes(toolchain, directory) as cluster:
@@ -281,7 +281,7 @@ def ours_to_apache(toolchain: Toolchain, directory: Path, *, killed: bool) -> tu
 
 
 def apache_to_ours(toolchain: Toolchain, directory: Path, *, killed: bool) -> tuple[str, str]:
-    """Our store opens what Apache wrote: first for reading only, then to go on writing."""
+    """Our store opens a store that Apache wrote: first read-only, then to continue writing."""
     with _apache_with_sizes(toolchain, directory, kill=killed) as cluster:
         wrote, keys, _ = ask_java(toolchain, cluster, fill=True)
     reader = MessageStore.open_readonly(directory / "store", CONFIG)
@@ -301,7 +301,7 @@ def apache_to_ours(toolchain: Toolchain, directory: Path, *, killed: bool) -> tu
 
 
 def up_to_apache(toolchain: Toolchain, directory: Path) -> tuple[str, str]:
-    """Apache goes on with the directory of a ``penstock up`` that was stopped."""
+    """Apache's broker continues with the directory of a stopped ``penstock up``."""
     with penstock_up(directory, SIZES) as cluster:
         wrote = ask_java(toolchain, cluster, fill=True)
     shutil.copytree(directory / "data" / BROKER_NAME, directory / "store")
@@ -310,7 +310,7 @@ def up_to_apache(toolchain: Toolchain, directory: Path) -> tuple[str, str]:
 
 
 def apache_to_up(toolchain: Toolchain, directory: Path) -> tuple[str, str]:
-    """``penstock up`` goes on with the directory of an Apache broker that was stopped."""
+    """``penstock up`` continues with the directory of a stopped Apache broker."""
     with _apache_with_sizes(toolchain, directory) as cluster:
         wrote = ask_java(toolchain, cluster, fill=True)
     shutil.copytree(directory / "store", directory / "data" / BROKER_NAME)
@@ -338,13 +338,13 @@ SWAPS: dict[str, Callable[[Toolchain, Path], tuple[str, str]]] = {
 def run_swaps(
     toolchain: Toolchain, directory: Path, names: Sequence[str], column: str
 ) -> Iterator[Cell]:
-    """Run the swaps with one Apache version; yields a cell for each."""
+    """Run the exchanges with one Apache version; yield a cell for each."""
     for name in names:
         began = time.monotonic()
         place = directory / f"{name}-{toolchain.version}"
         try:
             status, evidence = SWAPS[name](toolchain, place)
-        except Exception as error:  # the matrix shows what stopped a cell; the other cells go on
+        except Exception as error:  # the matrix shows the failure; the other cells continue
             status, evidence = FAIL, f"{type(error).__name__}: {error}"
             kept = BUILD / "failed" / f"{name}-{toolchain.version}"
             shutil.rmtree(kept, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""How the scenarios of our own client judge what they saw, and one of them run for real."""
+"""The checks used by our client scenarios, and some scenarios run for real."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cluster() -> Iterator[Cluster]:
         yield Cluster(mq.namesrv, broker.address, CLUSTER_NAME, BROKER_NAME, Path(mq.data))
 
 
-def test_what_is_not_the_same_is_told_with_both_sides() -> None:
+def test_a_failed_comparison_shows_both_values() -> None:
     same(1, 1, "number")
     with pytest.raises(Failed, match="number: expected 1, found 2"):
         same(1, 2, "number")
@@ -47,51 +47,51 @@ def test_what_is_not_the_same_is_told_with_both_sides() -> None:
         check(False, "no")
 
 
-def test_waiting_ends_with_what_did_not_come_true() -> None:
-    wait_for(lambda: True, lambda: "never told")
+def test_a_failed_wait_describes_the_condition() -> None:
+    wait_for(lambda: True, lambda: "never shown")
     with pytest.raises(Failed, match="the queue is empty"):
         wait_for(lambda: False, lambda: "the queue is empty", 0.01)
 
 
-def test_messages_must_come_once_and_completely() -> None:
+def test_each_message_must_arrive_exactly_once() -> None:
     seen = Seen()
     seen.add(stored("m-0"), stored("m-1"))
     seen.check_once(texts(2))
-    with pytest.raises(Failed, match="1 of 3 messages never came"):
+    with pytest.raises(Failed, match="1 of 3 messages never arrived"):
         seen.wait_for(texts(3), 0.01)
-    with pytest.raises(Failed, match="what was consumed"):
+    with pytest.raises(Failed, match="consumed messages"):
         seen.check_once(texts(1))
     seen.add(stored("m-1"))
-    with pytest.raises(Failed, match="came more than once"):
+    with pytest.raises(Failed, match="arrived more than once"):
         seen.check_once(texts(2))
 
 
-def test_an_order_that_was_not_kept_is_noticed() -> None:
+def test_a_wrong_order_is_detected() -> None:
     kept, mixed = InOrder(), InOrder()
     for offset in (0, 1, 1, 2):
         kept(stored("x", offset))
     kept.check(again=True)
     for offset in (0, 2, 1):
         mixed(stored("x", offset))
-    with pytest.raises(Failed, match="came in the order"):
+    with pytest.raises(Failed, match="was delivered in the order"):
         mixed.check(again=True)
 
 
-def test_two_members_in_one_queue_at_once_are_noticed() -> None:
+def test_two_members_in_one_queue_at_once_are_detected() -> None:
     apart = [got(0, 1.0, 1.1), got(1, 1.1, 1.2, "penstock"), got(0, 1.0, 1.2, queue_id=1)]
     assert check_orderly(apart) == []
-    with pytest.raises(Failed, match="two at once"):
+    with pytest.raises(Failed, match="two members at once"):
         check_orderly([got(0, 1.0, 1.1), got(1, 1.05, 1.2, "penstock")])
     with pytest.raises(Failed, match="out of order"):
         check_orderly([got(1, 1.0, 1.1), got(0, 1.1, 1.2)])
 
 
-def test_a_redelivery_is_told_with_both_members() -> None:
+def test_a_redelivery_names_both_members() -> None:
     again = check_orderly([got(0, 1.0, 1.1), got(0, 1.2, 1.3, "penstock"), got(1, 1.3, 1.4)])
     assert again == ["0/0 by penstock after java"]
 
 
-def test_rows_have_names_of_their_own() -> None:
+def test_row_names_are_unique() -> None:
     ours = (*RUNS, *client_guarded.NAMES, *client_failover.NAMES, *mixed_groups.NAMES)
     names = [*SCENARIOS, *ours, *cli_scenarios.RUNS]
     assert len(set(names)) == len(names)
@@ -102,7 +102,7 @@ def test_rows_have_names_of_their_own() -> None:
     assert set(APACHE) == {"apache-5.5.0", "apache-4.9.7"}
 
 
-def test_a_cell_tells_how_its_run_ended(cluster: Cluster) -> None:
+def test_a_cell_shows_how_its_run_ended(cluster: Cluster) -> None:
     def passes(lab: Lab) -> str:
         return lab.name("seen")
 
@@ -112,13 +112,13 @@ def test_a_cell_tells_how_its_run_ended(cluster: Cluster) -> None:
     def breaks(lab: Lab) -> str:
         raise KeyError("colour")
 
-    def has_no_such_thing(lab: Lab) -> str:
+    def lacks_the_feature(lab: Lab) -> str:
         raise NotApplicable("4.9 has none")
 
     def is_refused(lab: Lab) -> str:
         raise Failed("code 16: timers are not supported by this broker yet; try: later")
 
-    runs = {run.__name__: run for run in (passes, fails, breaks, has_no_such_thing, is_refused)}
+    runs = {run.__name__: run for run in (passes, fails, breaks, lacks_the_feature, is_refused)}
     limits = {"is_refused": re.compile(r"timers .* yet"), "fails": re.compile("never")}
     cells = run_clients(cluster, list(runs), "on penstock", runs=runs, limits=limits)
     found = {cell.row: (cell.status, cell.evidence) for cell in cells}
@@ -127,7 +127,7 @@ def test_a_cell_tells_how_its_run_ended(cluster: Cluster) -> None:
     assert found["fails"] == (FAIL, "3 of 4")
     assert found["breaks"][0] == FAIL
     assert found["breaks"][1].startswith("KeyError: 'colour' at breaks:")
-    assert found["has_no_such_thing"] == (NOT_APPLICABLE, "4.9 has none")
+    assert found["lacks_the_feature"] == (NOT_APPLICABLE, "4.9 has none")
     assert found["is_refused"] == (LIMIT, "timers are not supported by this broker yet")
 
 

@@ -1,4 +1,4 @@
-"""The pure parts of the interop harness; the rest is what ``make interop`` runs."""
+"""The pure parts of the interop harness; ``make interop`` runs the rest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.interop.toolchain import HERE, Toolchain, Unavailable, prepare
 from penstock import Admin
 from penstock.store import MessageStore
 
-# In place of Java: it says that it has started, and becomes a broker only then.
+# Replaces Java: reports that it has started, and only then becomes a broker.
 LATE_BROKER = """\
 #!{python}
 import os, pathlib, sys
@@ -57,26 +57,26 @@ def cell(status: str, row: str = "send_sync", evidence: str = "seen") -> Cell:
     return Cell("official Java client", row, "java 5.5.0", status, evidence, 1200)
 
 
-def test_the_matrix_has_a_line_per_row_and_the_evidence_of_what_did_not_pass() -> None:
+def test_the_matrix_has_a_line_per_row_and_the_evidence_of_failures() -> None:
     text = matrix([cell(PASS), cell(FAIL, "send_async", "3 of\n4 stored")])
     assert "send_sync   " in text
     assert "pass 1.2s" in text
     assert "fail: send_async [java 5.5.0]: 3 of 4 stored" in text
 
 
-def test_the_summary_counts_what_is_there() -> None:
+def test_the_summary_counts_each_status() -> None:
     cells = [cell(PASS), cell(PASS), cell(LIMIT), cell(NOT_APPLICABLE)]
     assert summary(cells) == "2 pass, 1 limit, 1 n/a"
 
 
-def test_results_are_kept_as_json(tmp_path: Path) -> None:
+def test_results_are_saved_as_json(tmp_path: Path) -> None:
     save(tmp_path / "deep" / "results.json", "penstock", [cell(PASS)])
     content = json.loads((tmp_path / "deep" / "results.json").read_text())
     assert content["target"] == "penstock"
     assert content["cells"][0]["evidence"] == "seen"
 
 
-def test_an_output_is_judged_by_what_it_must_and_must_not_show() -> None:
+def test_an_output_is_checked_for_required_and_forbidden_text() -> None:
     row = Row("topicStatus", "topicStatus -t {topic}", r"{topic}\s+\d+")
     assert judge(row, FIELDS, True, "t-1   7") is None
     assert "nothing matches" in str(judge(row, FIELDS, True, "t-2   7"))
@@ -85,12 +85,12 @@ def test_an_output_is_judged_by_what_it_must_and_must_not_show() -> None:
     assert "the output has" in str(judge(row, FIELDS, True, trace))
 
 
-def test_a_command_that_repeats_is_judged_by_what_it_printed_so_far() -> None:
+def test_a_repeating_command_is_checked_by_its_output_so_far() -> None:
     row = Row("clusterRT", "clusterRT", r"{broker}", repeats=True)
     assert judge(row, FIELDS, False, "at 127.0.0.1:1") is None
 
 
-def test_no_two_rows_have_one_name() -> None:
+def test_row_names_are_unique() -> None:
     names = [row.row for row in COMMANDS]
     assert len(set(names)) == len(names)
     assert len(set(SCENARIOS)) == len(SCENARIOS)
@@ -103,7 +103,7 @@ def test_every_scenario_is_registered_on_the_java_side() -> None:
     assert sources.count("all.put(") == len(names)
 
 
-def test_a_limit_must_show_its_refusal() -> None:
+def test_a_limit_requires_the_refusal_in_its_evidence() -> None:
     refusal = "MQBrokerException: CODE: 16 DESC: these are not supported by this broker yet; try"
     assert PENSTOCK_LIMITS["transaction"].search(refusal)
     assert not PENSTOCK_LIMITS["transaction"].search("MQBrokerException: CODE: 1 DESC: oops")
@@ -119,13 +119,13 @@ def test_a_limit_must_show_its_refusal() -> None:
         ("apache-4.9.7", "5.5.0", "something else", FAIL),
     ],
 )
-def test_only_what_a_new_client_asks_of_an_old_broker_is_excused(
+def test_only_new_requests_to_an_old_broker_count_as_not_applicable(
     target: str, client: str, evidence: str, status: str
 ) -> None:
     assert documented(cell(FAIL, evidence=evidence), target, client).status == status
 
 
-def test_the_page_has_a_table_per_section_and_the_broker_s_own_reason_for_a_refusal() -> None:
+def test_the_page_has_a_table_per_section_and_the_broker_s_reason_for_a_refusal() -> None:
     said = (
         "MQBrokerException: CODE: 13 DESC: no timers yet BROKER: 127.0.0.1:1 For more information"
     )
@@ -136,7 +136,7 @@ def test_the_page_has_a_table_per_section_and_the_broker_s_own_reason_for_a_refu
     assert "- `timer_message`: no timers yet\n" in text
 
 
-def test_a_difference_names_the_place_and_the_field() -> None:
+def test_a_difference_names_the_position_and_the_field() -> None:
     one = {"topic": "t", "queue_id": 0, "queue_offset": 5, "flag": 1}
     assert difference([one], [one]) is None
     assert difference([one], []) == "1 of 1 messages are missing, first ('t', 0, 5)"
@@ -144,7 +144,7 @@ def test_a_difference_names_the_place_and_the_field() -> None:
     assert difference([one], [one | {"flag": 2}]) == "('t', 0, 5): flag was 1, is 2"
 
 
-def test_the_store_to_be_swapped_has_rolled_everywhere_and_reads_back_alike(tmp_path: Path) -> None:
+def test_the_store_to_be_exchanged_has_rolled_all_files_and_reads_back(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = write_store(root)
     described, keys = read_store(store), keys_of(store)
@@ -200,7 +200,7 @@ def test_every_scenario_is_registered_on_the_go_and_the_node_side() -> None:
     assert names == sorted(node_clients.SCENARIOS)
 
 
-def test_a_program_that_ends_early_fails_the_rows_it_owes(
+def test_a_program_that_ends_early_fails_its_remaining_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "BUILD", tmp_path)
@@ -224,10 +224,10 @@ def test_java_is_needed_for_its_own_rows_and_servers_only() -> None:
     assert needs_java("apache-5.5.0", ["go"])
 
 
-def test_a_broker_that_says_it_started_is_waited_for_until_its_name_server_knows_it(
+def test_a_started_broker_is_awaited_until_its_name_server_knows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Apache's 5.x may miss its first registration, and says "boot success" all the same."""
+    """Apache's 5.x may miss its first registration and still print "boot success"."""
     program = tmp_path / "java"
     program.write_text(LATE_BROKER.format(python=sys.executable, penstock=penstock_command()))
     program.chmod(0o755)

@@ -1,7 +1,7 @@
-"""Java, Maven and Apache RocketMQ's jars: found, fetched once, compiled against once.
+"""Java, Maven and Apache RocketMQ's jars: located, downloaded once, compiled against once.
 
-Nothing here knows a repository: Maven asks the one it is configured for (Maven Central by default).
-Everything that is written goes under ``build/interop``, which git ignores.
+No repository is named here: Maven uses its configured one (Maven Central by default). All output
+goes to ``build/interop``, which git ignores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROJECT = HERE.parent.parent
 BUILD = PROJECT / "build" / "interop"
 VERSIONS = ("5.5.0", "4.9.7")
 
-# Netty and the mapped files of the store look into the JDK; Java 17 needs an option.
+# Netty and the store's mapped files use JDK internals, which Java 17 allows only with options.
 JAVA_OPENS = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.util=ALL-UNNAMED",
@@ -29,18 +29,18 @@ JAVA_OPENS = (
 )
 
 
-# A scenario's JVM lives for a minute: it starts sooner with the simple collector and compiler.
+# A scenario's JVM lives for a minute: it starts faster with the simple collector and compiler.
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 FAST = ("-XX:+UseG1GC",)
 
 
 class Unavailable(Exception):
-    """Something the harness needs is not on this machine; the text says what is skipped and why."""
+    """A required tool is missing on this machine; the text says what is skipped and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """One RocketMQ version, ready to run: its jars and our classes compiled against its client."""
+    """One RocketMQ version, ready to run: its jars, and our classes compiled against its client."""
 
     version: str
     java: str
@@ -50,7 +50,7 @@ class Toolchain:
     def command(
         self, main: str, *arguments: str, heap: str, options: tuple[str, ...] = QUICK
     ) -> list[str]:
-        """The command line that runs ``main`` of the jars or of our classes."""
+        """The command line that runs ``main`` from the jars or from our classes."""
         home = BUILD / self.version / "home"
         home.mkdir(parents=True, exist_ok=True)
         return [
@@ -67,7 +67,7 @@ class Toolchain:
 
 
 def prepare(version: str, sources: Path = HERE / "java") -> Toolchain:
-    """Fetch the jars of ``version``, compile ``sources`` against them, or raise `Unavailable`."""
+    """Download the jars of ``version`` and compile ``sources``, or raise `Unavailable`."""
     tools = {name: _find(name) for name in ("java", "javac", "mvn")}
     jars = _class_path(tools["mvn"], version)
     classes = _compile(tools["javac"], version, jars, sources)

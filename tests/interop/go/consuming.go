@@ -32,12 +32,12 @@ func pushTags(lab *lab) string {
 		must(err)
 	}
 	await(patience, func() bool { return len(got.all()) >= 2 }, func() string { return "no message with tag red" })
-	time.Sleep(time.Second) // what must not come has had time to
+	time.Sleep(time.Second) // time for messages that must not arrive
 	for _, body := range got.bodies() {
-		check(body != "blue-1" && body != "-3", "%s came through the filter", body)
+		check(body != "blue-1" && body != "-3", "%s passed the filter", body)
 	}
 	same("[red-0 red-4]", got.bodies()[len(got.bodies())-2:], "with tag red")
-	return fmt.Sprintf("%v of five came", got.bodies())
+	return fmt.Sprintf("%v of five arrived", got.bodies())
 }
 
 func pushSql92(lab *lab) string {
@@ -52,9 +52,9 @@ func pushSql92(lab *lab) string {
 		_, err := sender.SendSync(background, message)
 		must(err)
 	}
-	await(patience, func() bool { return len(got.all()) >= 2 }, func() string { return "nothing came" })
+	await(patience, func() bool { return len(got.all()) >= 2 }, func() string { return "nothing arrived" })
 	got.awaitBodies([]string{"age-18", "age-19"})
-	return "two of four came"
+	return "two of four arrived"
 }
 
 func pushOrderly(lab *lab) string {
@@ -96,7 +96,7 @@ func pushOrderly(lab *lab) string {
 		lock.Lock()
 		defer lock.Unlock()
 		return len(got.all()) >= 100+suspended
-	}, func() string { return fmt.Sprintf("%d of 100 came", len(got.all())) })
+	}, func() string { return fmt.Sprintf("%d of 100 arrived", len(got.all())) })
 	check(problem == "", problem)
 	check(suspended > 0, "no message was suspended")
 	return fmt.Sprintf("100 in order, one at a time per queue, %d suspended once", suspended)
@@ -128,7 +128,7 @@ func pushRebalance(lab *lab) string {
 	one.awaitBodies(texts(32, "a"))
 	same(8, len(queuesOf(one)), "queues of one consumer alone")
 	_, two := lab.push(group, topic, "*", nil)
-	// The news of a new member make the first one give up its queues at once.
+	// The notification of a new member makes the first one release its queues at once.
 	round := 0
 	await(patience, func() bool {
 		round++
@@ -144,9 +144,9 @@ func pushRebalance(lab *lab) string {
 	two.messages = nil
 	two.lock.Unlock()
 	sendTexts(sender, topic, texts(32, "b"))
-	await(patience, func() bool { return len(one.all())+len(two.all()) >= 32 }, func() string { return "not all came" })
+	await(patience, func() bool { return len(one.all())+len(two.all()) >= 32 }, func() string { return "not all arrived" })
 	same("4 and 4", fmt.Sprintf("%d and %d", len(queuesOf(one)), len(queuesOf(two))), "queues")
-	must(first.Shutdown()) // this client does not say goodbye, the broker sees its connection end
+	must(first.Shutdown()) // this client does not unregister; the broker sees its connection end
 	await(patience, func() bool {
 		round++
 		sendTexts(sender, topic, texts(8, fmt.Sprintf("probe%d", round)))
@@ -166,18 +166,18 @@ func pushRestart(lab *lab) string {
 	sendTexts(sender, topic, texts(40, "b"))
 	_, two := lab.push(group, topic, "*", nil)
 	two.awaitBodies(texts(40, "b"))
-	return "the next consumer goes on where the first stopped"
+	return "the next consumer continues where the first stopped"
 }
 
 func pushStartPositions(lab *lab) string {
 	topic := lab.topic("positions", 2)
 	sender := lab.producer()
 	sendTexts(sender, topic, texts(10, "old"))
-	// A broker tells a new group to begin at 0 while a queue still has its first message, whatever the client asks for.
+	// A broker answers 0 to a new group while a queue still has its first message, regardless of the client's setting.
 	for _, where := range []consumer.ConsumeFromWhere{
 		consumer.ConsumeFromFirstOffset, consumer.ConsumeFromLastOffset, consumer.ConsumeFromTimestamp} {
 		_, got := lab.push(lab.name(fmt.Sprintf("from%d", where)), topic, "*", nil, consumer.WithConsumeFromWhere(where))
 		got.awaitBodies(texts(10, "old"))
 	}
-	return "a young topic is read from its beginning by every new group"
+	return "every new group reads a new topic from its beginning"
 }

@@ -21,7 +21,7 @@ const patience = 50 * time.Second
 
 var clients int64
 
-// What a scenario works with: names of its own, clients that are shut down after it, and ways to look and wait.
+// The environment of a scenario: unique names, clients that are shut down after it, and helpers to inspect and wait.
 type lab struct {
 	namesrv, broker, unique string
 	admin                   admin.Admin
@@ -72,7 +72,7 @@ func (l *lab) instance() string {
 	return fmt.Sprintf("i%d-%s", atomic.AddInt64(&clients, 1), l.unique)
 }
 
-// Create a topic of this scenario and wait until the name server tells its route.
+// Create a topic for this scenario and wait until the name server has its route.
 func (l *lab) topic(role string, queues int) string {
 	topic := l.name(role)
 	l.create(topic, queues)
@@ -82,7 +82,7 @@ func (l *lab) topic(role string, queues int) string {
 func (l *lab) create(topic string, queues int) {
 	must(l.admin.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(l.broker),
 		admin.WithReadQueueNums(queues), admin.WithWriteQueueNums(queues)))
-	// The client tells no error of the broker, so the route is the proof.
+	// The client reports no error of the broker, so wait for the route.
 	await(10*time.Second, func() bool { return l.isListed(topic) }, func() string { return "no route for " + topic })
 }
 
@@ -119,7 +119,7 @@ func (l *lab) consumerOptions(group string, options []consumer.Option) []consume
 	}, options...)
 }
 
-// Messages that a consumer got, from several goroutines.
+// Messages that a consumer received, from several goroutines.
 type seen struct {
 	lock     sync.Mutex
 	messages []*primitive.MessageExt
@@ -148,13 +148,13 @@ func (s *seen) bodies() []string {
 
 func (s *seen) awaitBodies(expected []string) {
 	await(patience, func() bool { return len(s.all()) >= len(expected) },
-		func() string { return fmt.Sprintf("%d of %d messages came", len(s.all()), len(expected)) })
+		func() string { return fmt.Sprintf("%d of %d messages arrived", len(s.all()), len(expected)) })
 	sorted := append([]string{}, expected...)
 	sort.Strings(sorted)
 	same(sorted, s.bodies(), "bodies")
 }
 
-// A push consumer that has started; each message goes to the listener or, without one, is just kept.
+// A started push consumer; each message is recorded and passed to the listener if there is one.
 func (l *lab) push(group, topic, filter string, listener func(*primitive.MessageExt) consumer.ConsumeResult,
 	options ...consumer.Option) (rocketmq.PushConsumer, *seen) {
 	selector := consumer.MessageSelector{Type: consumer.TAG, Expression: filter}
@@ -196,7 +196,7 @@ func (l *lab) queues(topic string) []*primitive.MessageQueue {
 	return found
 }
 
-// Wait until the topic holds this many messages; by queue and offset.
+// Wait until the topic contains this many messages; sorted by queue and offset.
 func (l *lab) readAll(topic string, count int) []*primitive.MessageExt {
 	got := l.follow(topic)
 	await(20*time.Second, func() bool { return len(got.all()) >= count },
@@ -212,7 +212,7 @@ func (l *lab) readAll(topic string, count int) []*primitive.MessageExt {
 	return found
 }
 
-// Pull all queues from their beginning, each on its own: at its end a pull is held by the broker for 20 s.
+// Pull each queue from its beginning in its own goroutine: at the end of a queue the broker holds a pull for 20 s.
 func (l *lab) follow(topic string) *seen {
 	reader := l.pull(l.name(fmt.Sprintf("reader%d", atomic.AddInt64(&clients, 1))), topic)
 	got := &seen{}
@@ -246,7 +246,7 @@ func sendTexts(sender rocketmq.Producer, topic string, bodies []string) {
 	}
 }
 
-// A message with everything set; the number is in each part.
+// A message with all fields set; each contains the number.
 func numbered(topic string, number int) *primitive.Message {
 	message := primitive.NewMessage(topic, []byte(fmt.Sprintf("body-%d", number)))
 	message.WithTag(fmt.Sprintf("tag-%d", number%2))

@@ -1,7 +1,7 @@
 // Runs scenarios with Apache's Go client and prints one JSON line for each.
 //
 // Usage: scenarios NAMESRV BROKER SUFFIX PARALLEL SCENARIO...; SUFFIX makes topics and groups unique to the run.
-// With --list alone it prints the names it knows, with --member NAMESRV SUFFIX it takes commands (see member.go).
+// With --list alone it prints the known names; with --member NAMESRV SUFFIX it accepts commands (see member.go).
 package main
 
 import (
@@ -28,7 +28,7 @@ type outcome struct {
 	Ms       int64  `json:"ms"`
 }
 
-// A name per line, so that the harness can be compared with what it lists.
+// One name per line, so that a test can compare them with the list of the harness.
 var all = map[string]scenario{
 	"go_send_sync":                     sendSync,
 	"go_send_async":                    sendAsync,
@@ -60,7 +60,7 @@ var all = map[string]scenario{
 }
 
 func main() {
-	rlog.SetLogLevel("warn") // to standard error, which the harness keeps
+	rlog.SetLogLevel("warn") // to standard error, which the harness saves
 	if len(os.Args) == 2 && os.Args[1] == "--list" {
 		for name := range all {
 			fmt.Println(name)

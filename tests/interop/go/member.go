@@ -19,7 +19,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/producer"
 )
 
-// Members of groups that have members of another kind, too: the same commands and answers as Member.java.
+// Members of groups that also have members of another client: the same commands and answers as Member.java.
 type member struct {
 	lab       *lab
 	sender    rocketmq.Producer
@@ -143,7 +143,7 @@ func (m *member) handle(id string, message *primitive.MessageExt, pause time.Dur
 	})
 }
 
-// The client tells its queues to the broker's operator only, so this looks at what it would tell.
+// The client reports its queues only to an admin client, so this reads the data of that report.
 func assigned(one rocketmq.PushConsumer) string {
 	told := reflect.ValueOf(one).MethodByName("GetConsumerRunningInfo").Call([]reflect.Value{reflect.ValueOf(false)})
 	ids := []int{}
@@ -158,7 +158,7 @@ func assigned(one rocketmq.PushConsumer) string {
 	return string(found)
 }
 
-// Chooses the queue that Java's hash of the sharding key names; the client's own hash is another one.
+// Selects the queue given by Java's hash of the sharding key; the client's own hash differs.
 type javaHash struct{}
 
 func (javaHash) Select(message *primitive.Message, queues []*primitive.MessageQueue, _ string) *primitive.MessageQueue {
@@ -169,7 +169,7 @@ func (javaHash) Select(message *primitive.Message, queues []*primitive.MessageQu
 	if hash < 0 {
 		hash = -hash
 	}
-	// The client turns the order of the queues round with every sort; the number is what counts.
+	// The client reverses the order of the queues with every sort; only the queue id counts.
 	wanted := int(hash) % len(queues)
 	for _, queue := range queues {
 		if queue.QueueId == wanted {

@@ -28,7 +28,7 @@ func pullFrom(lab *lab) string {
 	beyond, err := reader.PullFrom(background, queue, 1000, 1)
 	must(err)
 	same(primitive.PullOffsetIllegal, beyond.Status, "status beyond the end")
-	same(20, beyond.NextBeginOffset, "where to go on")
+	same(20, beyond.NextBeginOffset, "next offset")
 	began, sent := time.Now(), make(chan bool)
 	go func() {
 		defer close(sent)
@@ -37,10 +37,10 @@ func pullFrom(lab *lab) string {
 	}()
 	held, err := reader.PullFrom(background, queue, 20, 1)
 	must(err)
-	same("late", string(held.GetMessageExts()[0].Body), "what ended the long poll")
+	same("late", string(held.GetMessageExts()[0].Body), "message returned by the long poll")
 	check(time.Since(began) < 10*time.Second, "the long poll took %v", time.Since(began))
 	<-sent
-	return "a range, beyond the end, and a long poll that woke"
+	return "a range, beyond the end, and a long poll answered on arrival"
 }
 
 func pullPoll(lab *lab) string {
@@ -65,10 +65,10 @@ func pullPoll(lab *lab) string {
 	must(first.PersistOffset(background, topic))
 	must(first.Shutdown())
 	sendTexts(sender, topic, texts(40, "b"))
-	// A pull consumer that names no batch size asks for 0 messages at a time.
+	// A pull consumer without a batch size asks for 0 messages at a time.
 	second := lab.pull(group, topic, consumer.WithPullBatchSize(16))
 	poll(second, 40).awaitBodies(texts(40, "b"))
-	return "40 polled one at a time, 40 more by the next consumer from where the first stopped"
+	return "40 polled one at a time, 40 more by the next consumer, which continued where the first stopped"
 }
 
 func requestReply(lab *lab) string {
@@ -86,7 +86,7 @@ func requestReply(lab *lab) string {
 		}
 		return consumer.ConsumeSuccess
 	})
-	// The broker knows a client by its heartbeat, which this client sends when it meets a new topic, then every 30 s.
+	// The broker knows a client by its heartbeat, which this client sends when it first uses a topic, then every 30 s.
 	reply := ""
 	await(60*time.Second, func() bool {
 		answer, err := asking.Request(background, 5*time.Second, primitive.NewMessage(topic, []byte("question")))
@@ -125,7 +125,7 @@ func adminTopics(lab *lab) string {
 		admin.WithNameSrvAddr([]string{lab.namesrv})))
 	await(10*time.Second, func() bool { return !lab.isListed(doomed) }, func() string { return "still listed" })
 	_, err = lab.producer(producer.WithCreateTopicKey("no-such-topic")).SendSync(background, primitive.NewMessage(doomed, []byte("m")))
-	check(err != nil, "a deleted topic took a message")
+	check(err != nil, "a deleted topic accepted a message")
 	return "create, list, queues, groups, delete"
 }
 
@@ -177,6 +177,6 @@ func transaction(lab *lab) string {
 		same(primitive.SendOK, result.Status, "status")
 	}
 	await(60*time.Second, func() bool { return len(got.all()) >= 2 }, func() string { return fmt.Sprint(got.bodies()) })
-	same("[commit unknown]", got.bodies(), "what was delivered")
-	return "committed at once and after the check; nothing of the rollback"
+	same("[commit unknown]", got.bodies(), "delivered messages")
+	return "committed at once and after the check; nothing after the rollback"
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
-// The attempts of deliveries, noted as they came: an orderly consumer counts up in one and the same message.
+// The attempts of deliveries in order of arrival; an orderly consumer increments the count in the same message.
 type tries struct {
 	lock  sync.Mutex
 	found []int32
@@ -29,7 +29,7 @@ func (t *tries) String() string {
 	return fmt.Sprint(t.found)
 }
 
-// The client meets its retry topic at its next route poll (30 s) and rebalance (20 s), unless it was there before.
+// The client finds its retry topic at its next route poll (30 s) and rebalance (20 s), unless it existed before.
 func (l *lab) introduce(group, topic string) {
 	first, _ := l.push(group, topic, "*", nil)
 	await(20*time.Second, func() bool { return l.isListed("%RETRY%" + group) }, func() string { return "no retry topic" })
@@ -54,7 +54,7 @@ func retryToSuccess(lab *lab) string {
 		same(result.MsgID, message.MsgId, "unique id")
 		checkNumbered(message, 1)
 	}
-	return "delivered again by the retry topic, which the client found by itself"
+	return "redelivered from the retry topic, which the client found automatically"
 }
 
 func retryToDeadLetters(lab *lab) string {
@@ -79,14 +79,14 @@ func retryOrderlyToDeadLetters(lab *lab) string {
 		tried.note(message)
 		return consumer.SuspendCurrentQueueAMoment
 	}, consumer.WithMaxReconsumeTimes(1), consumer.WithConsumerOrder(true))
-	return lab.deadLetter(group, topic, result, tried, "[0 1 2]") // this client gives up one later than others
+	return lab.deadLetter(group, topic, result, tried, "[0 1 2]") // this client makes one attempt more than others
 }
 
 func (l *lab) deadLetter(group, topic string, sent *primitive.SendResult, tried *tries, deliveries string) string {
 	dead := "%DLQ%" + group
 	await(100*time.Second, func() bool { return l.isListed(dead) }, tried.String)
 	same(deliveries, tried, "attempts")
-	l.create(dead, 1) // readable, whatever the broker makes of it by itself
+	l.create(dead, 1) // readable, even if the broker creates it without read permission
 	letter := l.readAll(dead, 1)[0]
 	checkNumbered(letter, 1)
 	same(topic, letter.GetProperty(primitive.PropertyRetryTopic), "RETRY_TOPIC")
@@ -120,7 +120,7 @@ func delayLevels(lab *lab) string {
 	evidence := ""
 	for level, delay := range seconds {
 		waited := arrived["body-"+strconv.Itoa(level)].Sub(sent[level])
-		check(waited >= time.Duration(delay)*time.Second, "level %d came after %v", level, waited)
+		check(waited >= time.Duration(delay)*time.Second, "level %d arrived after %v", level, waited)
 		evidence += fmt.Sprintf("level %d: %d ms; ", level, waited.Milliseconds())
 	}
 	for _, message := range got.all() {

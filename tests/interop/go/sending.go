@@ -32,7 +32,7 @@ func sendSync(lab *lab) string {
 		same(results[number].QueueOffset, message.QueueOffset, "queue offset")
 		same(results[number].MessageQueue.QueueId, message.Queue.QueueId, "queue")
 	}
-	return "10 read back with keys, tag, property, flag and both ids as the results said"
+	return "10 read back with keys, tag, property, flag and both ids as in the results"
 }
 
 func sendAsync(lab *lab) string {
@@ -108,7 +108,7 @@ func sendBig(lab *lab) string {
 		same(len(body) >= 4096, found[at].SysFlag&primitive.FlagCompressed != 0, "compressed")
 	}
 	check(found[0].StoreSize < 100_000, "1.4 MB of text took %d bytes", found[0].StoreSize)
-	return fmt.Sprintf("1.4 MB of text stored in %d bytes, 3 MiB of noise, both sides of 4 KiB", found[0].StoreSize)
+	return fmt.Sprintf("1.4 MB of text stored in %d bytes, 3 MiB of random bytes, just below and above 4 KiB", found[0].StoreSize)
 }
 
 func sendTooBig(lab *lab) string {
@@ -120,7 +120,7 @@ func sendTooBig(lab *lab) string {
 	check(err != nil && strings.Contains(err.Error(), "CODE: 13"), "5 MiB: %v", err)
 	sendTexts(sender, topic, []string{"after"})
 	lab.readAll(topic, 1)
-	return "refused with 13, the next message went through"
+	return "refused with 13, the next message was stored"
 }
 
 func sendToQueue(lab *lab) string {
@@ -148,7 +148,7 @@ func sendToQueue(lab *lab) string {
 	result, err := byHand.SendSync(background, message)
 	must(err)
 	same(message.Queue.QueueId, result.MessageQueue.QueueId, "chosen queue")
-	return "each sharding key in one queue and in order; a queue chosen by hand"
+	return "each sharding key in one queue and in order; an explicitly chosen queue"
 }
 
 func sendAutoCreate(lab *lab) string {
@@ -164,7 +164,7 @@ func sendAutoCreate(lab *lab) string {
 
 func sendTraced(lab *lab) string {
 	topic := lab.topic("traced", 1)
-	// The client's tracer creates no topic: without this one its traces are lost, and with them no error.
+	// The client's tracer creates no topic: without this one its traces are lost without an error.
 	sendTexts(lab.producer(), "RMQ_SYS_TRACE_TOPIC", []string{"first"})
 	await(10*time.Second, func() bool { return lab.isListed("RMQ_SYS_TRACE_TOPIC") }, func() string { return "no trace topic" })
 	sender := lab.producer(producer.WithTrace(&primitive.TraceConfig{
@@ -174,7 +174,7 @@ func sendTraced(lab *lab) string {
 	}))
 	result, err := sender.SendSync(background, primitive.NewMessage(topic, []byte("traced")))
 	must(err)
-	check(result.TraceOn, "the broker's answer says that it wants no traces")
+	check(result.TraceOn, "the broker's answer disables tracing")
 	traces := lab.follow("RMQ_SYS_TRACE_TOPIC")
 	await(30*time.Second, func() bool { return strings.Contains(strings.Join(traces.bodies(), ""), result.MsgID) },
 		func() string { return fmt.Sprintf("%d traces, none of %s", len(traces.all()), result.MsgID) })

@@ -22,7 +22,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Push consumers: concurrent, orderly, filtered, several of a group, broadcast. */
+/** Push consumers: concurrent, orderly, filtered, several per group, broadcast. */
 final class Consuming {
     private Consuming() {
     }
@@ -60,7 +60,7 @@ final class Consuming {
         return bodies;
     }
 
-    /** What the broker holds as the group's progress: nothing left to consume. */
+    /** Wait until the broker reports no lag for the group. */
     static void awaitNoLag(Lab lab, String group, String topic) throws Exception {
         Lab.await(Lab.PATIENCE, () -> lab.lag(group, topic) == 0,
             () -> "lag of " + group + " is " + lab.lag(group, topic));
@@ -107,7 +107,7 @@ final class Consuming {
         Lab.same(3000, bodies(received).size(), "different bodies");
         consumer.shutdown();
         awaitNoLag(lab, group, topic);
-        return "3,000 received, handed out up to 32 at a time";
+        return "3,000 received, delivered up to 32 at a time";
     }
 
     private static String severalBrokers(Lab lab) throws Exception {
@@ -121,7 +121,7 @@ final class Consuming {
             throw new Scenario.NotApplicable("this cluster has one broker");
         }
         Lab.await(20, () -> lab.hasRoute(topic) && lab.admin.examineTopicRouteInfo(topic).getQueueDatas().size()
-            == names.size(), () -> "the route does not name all of " + names);
+            == names.size(), () -> "the route does not contain all of " + names);
         DefaultMQProducer producer = lab.producer();
         Set<String> used = new HashSet<>();
         for (int i = 0; i < 80; i++) {
@@ -144,7 +144,7 @@ final class Consuming {
         return "80 messages over " + names + ", " + half + " queues for each of two consumers";
     }
 
-    /** Messages 0..count-1, each to queue (number mod 4), so order per queue is order of the numbers. */
+    /** Messages 0..count-1, each to queue (number mod 4), so the order per queue is the order of the numbers. */
     private static void sendSharded(DefaultMQProducer producer, String topic, int from, int until) throws Exception {
         for (int i = from; i < until; i++) {
             producer.send(Sending.message(topic, i), (queues, message, key) -> queues.get((Integer) key % queues.size()), i);
@@ -226,7 +226,7 @@ final class Consuming {
         Set<String> tags = new HashSet<>();
         received.forEach(message -> tags.add(message.getTags()));
         Lab.same(Set.of("A", "C"), tags, "tags received");
-        awaitNoLag(lab, group, topic); // the progress passes the messages that were filtered out
+        awaitNoLag(lab, group, topic); // the committed offset passes the messages that were filtered out
         Lab.same(20, received.size(), "deliveries");
         return "A || C: 20 of 30";
     }
@@ -277,7 +277,7 @@ final class Consuming {
             consumer.start();
             consumers.add(consumer);
             if (consumers.size() == 1) {
-                Lab.await(Lab.PATIENCE, () -> owned(consumer, topic) == 8, () -> "alone it owns " + owned(consumer, topic) + " of 8");
+                Lab.await(Lab.PATIENCE, () -> owned(consumer, topic) == 8, () -> "a single consumer owns " + owned(consumer, topic) + " of 8");
             }
         }
         long joined = System.nanoTime();
@@ -291,7 +291,7 @@ final class Consuming {
         Lab.same(40, received.get(1).size(), "received by the second");
         consumers.get(1).shutdown();
         long left = System.nanoTime();
-        Lab.await(Lab.PATIENCE, () -> owned(consumers.get(0), topic) == 8, () -> "left alone it owns " + owned(consumers.get(0), topic));
+        Lab.await(Lab.PATIENCE, () -> owned(consumers.get(0), topic) == 8, () -> "the remaining consumer owns " + owned(consumers.get(0), topic));
         long takenMs = (System.nanoTime() - left) / 1_000_000;
         send(producer, topic, 80, 160);
         Lab.await(Lab.PATIENCE, () -> received.get(0).size() >= 120, () -> received.get(0).size() + " of 120 received by the first");
@@ -319,7 +319,7 @@ final class Consuming {
             () -> "together they own " + owned(consumers.get(0), topic) + " and " + owned(consumers.get(1), topic));
         sendSharded(producer, topic, 40, 80);
         Lab.await(Lab.PATIENCE, () -> received.size() >= 80, () -> received.size() + " of 80 received");
-        consumers.get(1).shutdown(); // gives its locks back, so the other takes over at once
+        consumers.get(1).shutdown(); // releases its locks, so the other takes over at once
         sendSharded(producer, topic, 80, 120);
         Lab.await(Lab.PATIENCE, () -> bodies(received).size() >= 120, () -> bodies(received).size() + " of 120 received");
         Lab.same(120, received.size(), "deliveries");
@@ -345,7 +345,7 @@ final class Consuming {
             () -> received.get(0).size() + " and " + received.get(1).size() + " of 40 received");
         Lab.same(40, bodies(received.get(0)).size(), "different bodies of the first");
         Lab.same(40, bodies(received.get(1)).size(), "different bodies of the second");
-        return "both consumers got all 40";
+        return "both consumers received all 40";
     }
 
     private static String startPositions(Lab lab) throws Exception {
@@ -364,10 +364,10 @@ final class Consuming {
         Queue<MessageExt> timed = started(lab, topic, "timed", ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, middle);
         Lab.await(Lab.PATIENCE, () -> first.size() >= 10, () -> first.size() + " of 10 from the first on");
         Lab.await(Lab.PATIENCE, () -> timed.size() >= 5, () -> timed.size() + " of at least 5 from a time on");
-        // A young topic whose first message is still in memory is read from 0 by a new group, whatever it asked for.
+        // A new group starts at 0 in a new topic whose first message is still in memory, regardless of its setting.
         Queue<MessageExt> fresh = started(lab, topic, "fresh", ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, 0);
-        Lab.await(Lab.PATIENCE, () -> fresh.size() >= 10, () -> fresh.size() + " of 10 for a new group on a young topic");
-        return "first: " + first.size() + ", by time: " + timed.size() + ", last on a young topic: " + fresh.size();
+        Lab.await(Lab.PATIENCE, () -> fresh.size() >= 10, () -> fresh.size() + " of 10 for a new group on a new topic");
+        return "first: " + first.size() + ", by time: " + timed.size() + ", last on a new topic: " + fresh.size();
     }
 
     private static Queue<MessageExt> started(Lab lab, String topic, String role, ConsumeFromWhere where, long time)

@@ -1,6 +1,6 @@
 import java.util.Map;
 
-/** Writes a JSON object of numbers, truths, texts and objects; the harness reads it, nobody else does. */
+/** Writes JSON objects of numbers, booleans, strings and objects, for the harness only. */
 final class Json {
     private Json() {
     }

@@ -21,7 +21,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** What a scenario works with: names of its own, clients that are shut down after it, and ways to look and wait. */
+/** The environment of a scenario: unique names, clients that are shut down after it, and helpers to inspect and wait. */
 final class Lab implements AutoCloseable {
     /** Seconds: a push consumer that misses its first rebalance waits 20 s for the next one. */
     static final int PATIENCE = 50;
@@ -59,7 +59,7 @@ final class Lab implements AutoCloseable {
         check(expected.equals(found), "%s: expected %s, found %s", what, expected, found);
     }
 
-    /** Wait until the condition holds; {@code what} says what did not come true. */
+    /** Wait until the condition holds; {@code what} describes the failure. */
     static void await(int seconds, Callable<Boolean> condition, Callable<String> what) throws Exception {
         long deadline = System.nanoTime() + seconds * 1_000_000_000L;
         while (!condition.call()) {
@@ -82,7 +82,7 @@ final class Lab implements AutoCloseable {
         return role + "-" + unique;
     }
 
-    /** Create a topic of this scenario and wait until the name server tells its route. */
+    /** Create a topic for this scenario and wait until the name server has its route. */
     String topic(String role, int queues) throws Exception {
         return topic(role, queues, 6);
     }
@@ -113,7 +113,7 @@ final class Lab implements AutoCloseable {
         return producer;
     }
 
-    /** A push consumer that reads from the first message on; the scenario subscribes and starts it. */
+    /** A push consumer that begins at the first message; the scenario subscribes and starts it. */
     DefaultMQPushConsumer pushConsumer(String group) {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         configure(consumer);
@@ -141,12 +141,12 @@ final class Lab implements AutoCloseable {
         return consumer;
     }
 
-    /** Every client is a client of its own (its instance name), and is known and knows new topics within seconds. */
+    /** Settings for every client: a unique instance name, and short intervals for heartbeats and route polls. */
     void configure(ClientConfig client) {
         client.setNamesrvAddr(namesrv);
         client.setInstanceName("i" + CLIENTS.incrementAndGet() + "-" + unique);
         client.setPollNameServerInterval(1_000);
-        client.setHeartbeatBrokerInterval(2_000); // a reply finds only clients whose heartbeat has been seen
+        client.setHeartbeatBrokerInterval(2_000); // a reply reaches only clients whose heartbeat has arrived
         client.setVipChannelEnabled(false);
     }
 
@@ -154,13 +154,13 @@ final class Lab implements AutoCloseable {
         shutdowns.push(shutdown);
     }
 
-    /** What the broker still has to deliver to a group, asked for without what newer admin clients ask first. */
+    /** The number of messages that the group has not consumed yet, without the requests that newer admin clients send first. */
     long lag(String group, String topic) throws Exception {
         return MQClientManager.getInstance().getOrCreateMQClientInstance(admin, null).getMQClientAPIImpl()
             .getConsumeStats(broker, group, topic, 5_000).computeTotalDiff();
     }
 
-    /** Wait until the topic holds this many messages and read them all, queue by queue. */
+    /** Wait until the topic contains this many messages and read them all, queue by queue. */
     List<MessageExt> readAll(String topic, int count) throws Exception {
         DefaultMQPullConsumer consumer = pullConsumer(name("reader" + CLIENTS.incrementAndGet()));
         List<MessageExt> found = new ArrayList<>();
@@ -184,7 +184,7 @@ final class Lab implements AutoCloseable {
                 if (result.getPullStatus() == PullStatus.FOUND) {
                     found.addAll(result.getMsgFoundList());
                 }
-                check(result.getNextBeginOffset() > offset, "pull of %s at %d made no step: %s", queue, offset, result);
+                check(result.getNextBeginOffset() > offset, "pull of %s at %d made no progress: %s", queue, offset, result);
                 offset = result.getNextBeginOffset();
             }
         }
@@ -197,7 +197,7 @@ final class Lab implements AutoCloseable {
             try {
                 shutdowns.pop().run();
             } catch (RuntimeException ignored) {
-                // A client that never started cannot be shut down; the scenario has told why already.
+                // A client that never started cannot be shut down; the scenario has already reported the reason.
             }
         }
     }

@@ -23,14 +23,14 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Members of groups that have members of another kind, too. A line of words parted by tabs on standard input is a command,
- * answered by one JSON line with "answer"; what consumers get are JSON lines with "member".
+ * Members of groups that also have members of another client. Each input line is a command, words separated by tabs,
+ * answered by one JSON line with "answer"; messages that consumers receive are JSON lines with "member".
  *
  * <pre>
  *   consume ID KIND GROUP TOPIC PAUSE_MS      KIND: concurrent, orderly, failing (the first attempt fails), replying
- *   assigned ID                               the queue ids that a consumer holds
+ *   assigned ID                               the queue ids assigned to a consumer
  *   stop ID
- *   send TOPIC COUNT PREFIX                   body PREFIX-i with key k(i mod 8), in the queue that Java's hash names
+ *   send TOPIC COUNT PREFIX                   body PREFIX-i with key k(i mod 8), in the queue given by Java's hash
  *   send-big TOPIC                            one compressed message with keys, tag and property
  *   ask TOPIC BODY                            a request; the answer is the reply's body
  * </pre>
@@ -46,7 +46,7 @@ public final class Member {
     }
 
     public static void main(String[] args) throws Exception {
-        System.setOut(System.err); // what the client library prints is no answer
+        System.setOut(System.err); // output of the client library is not an answer
         namesrv = args[0];
         unique = args[1];
         producer = new DefaultMQProducer("java-producer-" + unique);

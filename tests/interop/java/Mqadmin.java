@@ -19,7 +19,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * Apache's mqadmin, many commands in one JVM: a line "SECONDS TAB ARGUMENT TAB ARGUMENT..." on standard input runs one
- * and is answered by one JSON line with what it printed. Lines that begin with "!" start clients for it to look at.
+ * and is answered by one JSON line with its output. Lines that begin with "!" start clients for it to inspect.
  */
 public final class Mqadmin {
     private static final Deque<Runnable> SHUTDOWNS = new ArrayDeque<>();
@@ -96,7 +96,7 @@ public final class Mqadmin {
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
             consumer.start();
-            if (kind.equals("idle")) { // was there, committed, and is gone
+            if (kind.equals("idle")) { // has committed and then left
                 Lab.await(Lab.PATIENCE, () -> received.get() >= 8, () -> received + " of 8 received");
                 consumer.shutdown();
             } else {

@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.command.topic.DeleteTopicSubCommand;
 
-/** Request and reply, queries, and what an operator does to consumers that are online. */
+/** Request and reply, queries, and admin operations on running consumers. */
 final class Operating {
     private Operating() {
     }
@@ -45,7 +45,7 @@ final class Operating {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        Lab.await(Lab.PATIENCE, () -> Consuming.owned(consumer, topic) == 2, () -> "the replier got no queues");
+        Lab.await(Lab.PATIENCE, () -> Consuming.owned(consumer, topic) == 2, () -> "the replier has no queues");
         DefaultMQProducer requester = lab.producer();
         for (int i = 0; i < 10; i++) {
             Message reply = requester.request(new Message(topic, Lab.bytes("request-" + i)), 20_000);
@@ -69,7 +69,7 @@ final class Operating {
         Lab.same(1, queried(lab, topic, "own-4", began, until), "found by its own key");
         Lab.same(0, queried(lab, topic, "shared-1", began - 600_000, began), "found before they were sent");
         Lab.same(0, queried(lab, topic, "no-such-key", began, until), "found by an unknown key");
-        return "3 by a shared key, 1 by its own, 0 outside the time";
+        return "3 by a shared key, 1 by its own, 0 outside the time range";
     }
 
     private static int queried(Lab lab, String topic, String key, long begin, long end) throws Exception {
@@ -77,7 +77,7 @@ final class Operating {
             return lab.admin.queryMessage(topic, key, 32, begin, end).getMessageList().size();
         } catch (MQClientException none) {
             if (none.getResponseCode() == 17 || none.getResponseCode() == 208 || none.getResponseCode() == 22) {
-                return 0; // the client makes an error of an empty answer
+                return 0; // the client raises an error for an empty answer
             }
             throw none;
         }
@@ -171,12 +171,12 @@ final class Operating {
         consumer(lab, group, topic, received);
         String id = clientId(lab, group);
         Lab.await(Lab.PATIENCE, () -> lab.admin.getConsumerRunningInfo(group, id, false).getMqTable().keySet().stream()
-            .filter(queue -> queue.getTopic().equals(topic)).count() == 2, () -> "its two queues are not told");
+            .filter(queue -> queue.getTopic().equals(topic)).count() == 2, () -> "its two queues are not reported");
         var info = lab.admin.getConsumerRunningInfo(group, id, true);
         Lab.check(info.getJstack() != null && info.getJstack().contains("Thread"), "no stack traces");
         var connection = lab.admin.examineConsumerConnectionInfo(group);
         Lab.check(connection.getSubscriptionTable().containsKey(topic), "subscriptions %s", connection.getSubscriptionTable());
-        return "client " + id + " told its queues, subscriptions and stacks";
+        return "client " + id + " reported its queues, subscriptions and stacks";
     }
 
     private static String consumeDirectly(Lab lab) throws Exception {
@@ -189,13 +189,13 @@ final class Operating {
         var result = lab.admin.consumeMessageDirectly(group, clientId(lab, group), topic, sent.getOffsetMsgId());
         Lab.same("CR_SUCCESS", result.getConsumeResult().name(), "result");
         Lab.same(2, received.size(), "deliveries");
-        return "consumed once more on request: " + result.getConsumeResult();
+        return "consumed again on request: " + result.getConsumeResult();
     }
 
     private static String deleteTopic(Lab lab) throws Exception {
         String topic = lab.topic("deleted", 2);
         Consuming.send(lab.producer(), topic, 0, 5);
-        lab.readAll(topic, 5); // what is not yet in its queue would arrive in the new one
+        lab.readAll(topic, 5); // a message not yet in its queue would arrive in the new topic
         String cluster = lab.admin.examineBrokerClusterInfo().getClusterAddrTable().keySet().iterator().next();
         DeleteTopicSubCommand.deleteTopic(lab.admin, cluster, topic);
         Lab.await(20, () -> !lab.hasRoute(topic), () -> "the deleted topic still has a route");

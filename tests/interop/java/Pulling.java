@@ -15,7 +15,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Consumers that ask: lite pull of 4.6 and later, and the pull consumer that it replaced. */
+/** Pull consumers: lite pull of 4.6 and later, and the pull consumer that it replaced. */
 final class Pulling {
     private Pulling() {
     }
@@ -78,7 +78,7 @@ final class Pulling {
         Lab.same(0L, poll(consumer, 20).get(0).getQueueOffset(), "first offset after seekToBegin");
         long early = consumer.offsetForTimestamp(queue, received.get(0).getStoreTimestamp() - 60_000);
         Lab.same(0L, early, "offset for a time before the first message");
-        return "assigned one queue, sought 15, polled 15 to 19, committed 20, sought back to 0";
+        return "assigned one queue, seek to 15, polled 15 to 19, committed 20, seek to 0";
     }
 
     private static MessageQueue only(DefaultMQPullConsumer consumer, String topic) throws Exception {
@@ -119,7 +119,7 @@ final class Pulling {
         try {
             return consumer.pull(queue, MessageSelector.bySql("colour = 'blue-7'"), 0, 32).getMsgFoundList().size();
         } catch (MQClientException early) {
-            return 0; // the client has to learn the broker's version from a heartbeat first
+            return 0; // the client first needs the broker's version from a heartbeat
         }
     }
 
@@ -158,7 +158,7 @@ final class Pulling {
         sender.join();
         Lab.same(PullStatus.FOUND, result.getPullStatus(), "status");
         Lab.same("body-1", Lab.text(result.getMsgFoundList().get(0)), "body");
-        Lab.check(waitedMs >= 1_000 && waitedMs < 10_000, "woken after %d ms, sent after 1,500", waitedMs);
+        Lab.check(waitedMs >= 1_000 && waitedMs < 10_000, "answered after %d ms, sent after 1,500", waitedMs);
         return "sent after 1,500 ms, answered after " + waitedMs + " ms";
     }
 
@@ -167,7 +167,7 @@ final class Pulling {
         String group = lab.name("group");
         DefaultMQProducer producer = lab.producer();
         Consuming.send(producer, topic, 0, 5);
-        Thread.sleep(800); // 4.9 answers with the message nearest in time, 5.x with the first one not before
+        Thread.sleep(800); // 4.9 returns the message nearest in time, 5.x the first one at or after it
         long middle = System.currentTimeMillis();
         Thread.sleep(100);
         Consuming.send(producer, topic, 5, 10);
@@ -175,12 +175,12 @@ final class Pulling {
         MessageQueue queue = only(consumer, topic);
         Lab.same(0L, consumer.minOffset(queue), "min offset");
         Lab.await(20, () -> consumer.maxOffset(queue) == 10, () -> "max offset is " + consumer.maxOffset(queue));
-        Lab.same(5L, consumer.searchOffset(queue, middle), "offset at a time between");
-        Lab.same(0L, consumer.searchOffset(queue, middle - 3_600_000), "offset at a time before all");
+        Lab.same(5L, consumer.searchOffset(queue, middle), "offset at a time between the two halves");
+        Lab.same(0L, consumer.searchOffset(queue, middle - 3_600_000), "offset at a time before the first message");
         long earliest = consumer.earliestMsgStoreTime(queue);
         Lab.check(Math.abs(earliest - middle) < 60_000, "earliest store time %d, now about %d", earliest, middle);
         Lab.await(Lab.PATIENCE, () -> {
-            // A commit is one-way, and refused until the first heartbeat has made the group known.
+            // A commit is one-way, and refused until the first heartbeat has registered the group.
             consumer.updateConsumeOffset(queue, 7);
             consumer.getDefaultMQPullConsumerImpl().getOffsetStore().persistAll(new HashSet<>(Set.of(queue)));
             return consumer.fetchConsumeOffset(queue, true) == 7;

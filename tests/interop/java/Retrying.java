@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Messages that come again, later, or end as dead letters. */
+/** Retries, delayed messages and dead letters. */
 final class Retrying {
     private Retrying() {
     }
@@ -91,7 +91,7 @@ final class Retrying {
         throws Exception {
         Lab.same(List.of(0, 1, 2), List.copyOf(deliveries), "deliveries");
         String dead = "%DLQ%" + group;
-        // 4.9 makes this topic write-only in one of two ways; an operator opens it like this.
+        // In one of two cases 4.9 makes this topic write-only; an operator makes it readable like this.
         lab.admin.createAndUpdateTopicConfig(lab.broker, new TopicConfig(dead, 1, 1, 6));
         MessageExt letter = lab.readAll(dead, 1).get(0);
         Lab.same("body-1", Lab.text(letter), "body");
@@ -129,7 +129,7 @@ final class Retrying {
         StringBuilder evidence = new StringBuilder();
         for (int level = 0; level < seconds.length; level++) {
             long waited = arrived.get("body-" + level) - sent[level];
-            Lab.check(waited >= seconds[level] * 1000, "level %d came after %d ms", level, waited);
+            Lab.check(waited >= seconds[level] * 1000, "level %d arrived after %d ms", level, waited);
             evidence.append(evidence.length() > 0 ? ", " : "").append("level ").append(level).append(": ").append(waited).append(" ms");
         }
         for (MessageExt message : received) {
@@ -152,7 +152,7 @@ final class Retrying {
         MessageExt stored = lab.readAll(topic, 1).get(0);
         Lab.same("body-1", Lab.text(stored), "body");
         long waited = System.currentTimeMillis() - sent;
-        Lab.check(waited >= 2_000, "a message for in 3 s was readable after %d ms", waited); // the wheel ticks in seconds
-        return "asked for 3,000 ms, readable after " + waited + " ms";
+        Lab.check(waited >= 2_000, "a message due in 3 s was readable after %d ms", waited); // the timer wheel has a resolution of 1 s
+        return "due after 3,000 ms, readable after " + waited + " ms";
     }
 }

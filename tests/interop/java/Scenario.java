@@ -1,8 +1,8 @@
-/** One real run against a broker: returns its evidence, or throws what went wrong. */
+/** One real run against a broker: returns its evidence, or throws the problem. */
 interface Scenario {
     String run(Lab lab) throws Exception;
 
-    /** The broker did something else than the scenario expects. */
+    /** The broker did something other than the scenario expects. */
     final class Failed extends RuntimeException {
         Failed(String what) {
             super(what);

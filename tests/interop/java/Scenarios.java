@@ -32,7 +32,7 @@ public final class Scenarios {
 
     public static void main(String[] args) throws Exception {
         PrintStream out = System.out;
-        System.setOut(System.err); // what the client library prints is no result
+        System.setOut(System.err); // output of the client library is not a result
         if (args.length == 1 && args[0].equals("--list")) {
             all().keySet().forEach(out::println);
             return;
@@ -52,7 +52,7 @@ public final class Scenarios {
         }
         starters.shutdown();
         starters.awaitTermination(1, TimeUnit.HOURS);
-        System.exit(0); // client threads that linger must not keep the matrix waiting
+        System.exit(0); // remaining client threads must not delay the matrix
     }
 
     private static Map<String, Object> outcome(String name, Lab lab) {

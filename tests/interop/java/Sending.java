@@ -19,7 +19,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Every way of sending; what was stored is read back and compared. */
+/** All kinds of sends; the stored messages are read back and compared. */
 final class Sending {
     private static final int MIB = 1024 * 1024;
 
@@ -154,17 +154,17 @@ final class Sending {
             Lab.check(sent.containsKey(stored.getMsgId()), "message id %s was never sent", stored.getMsgId());
             compare(sent.get(stored.getMsgId()), stored);
         }
-        return "3 batches of 32, each message stored by itself";
+        return "3 batches of 32, each message stored separately";
     }
 
     private static String big(Lab lab) throws Exception {
         String topic = lab.topic("big", 1);
         DefaultMQProducer producer = lab.producer();
-        byte[] noise = new byte[4 * MIB - 16 * 1024]; // grows a little when compressed; headers count too
+        byte[] noise = new byte[4 * MIB - 16 * 1024]; // grows slightly when compressed; headers count too
         new Random(5).nextBytes(noise);
         byte[] text = Lab.bytes("compressible ".repeat(4 * MIB / 14));
         for (byte[] body : List.of(noise, text)) {
-            // The producer puts the compressed body into the message while it sends, and the old one back after.
+            // The producer replaces the body by the compressed one while it sends, and restores it afterwards.
             accepted(producer.send(new Message(topic, "tag", "big", body.clone())));
         }
         List<MessageExt> stored = lab.readAll(topic, 2);
@@ -172,7 +172,7 @@ final class Sending {
         Lab.check(Arrays.equals(text, stored.get(1).getBody()), "the compressible body differs");
         Lab.check(stored.get(1).getStoreSize() < text.length / 10, "stored size %d of a compressible body of %d",
             stored.get(1).getStoreSize(), text.length);
-        return noise.length + " bytes of noise and " + text.length + " of text stored in " + stored.get(1).getStoreSize();
+        return noise.length + " random bytes and " + text.length + " of text stored in " + stored.get(1).getStoreSize();
     }
 
     private static String tooBig(Lab lab) throws Exception {
@@ -224,7 +224,7 @@ final class Sending {
             Lab.same((long) (i / 8), result.getQueueOffset(), "offset in the chosen queue");
         }
         lab.readAll(topic, 16);
-        return "16 sent to the queues a selector chose";
+        return "16 sent to the queues chosen by a selector";
     }
 
     private static String vipChannel(Lab lab) throws Exception {
@@ -237,7 +237,7 @@ final class Sending {
         lab.onClose(producer::shutdown);
         accepted(producer.send(message(topic, 1)));
         lab.readAll(topic, 1);
-        return "sent through the port two below";
+        return "sent through the VIP channel, the port two below";
     }
 
     private static String autoCreate(Lab lab) throws Exception {

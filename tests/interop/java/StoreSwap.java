@@ -19,11 +19,11 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * What a store holds, as the official client sees it, one JSON line per message or key.
+ * Prints the content of a broker as the official client sees it, one JSON line per message or key.
  *
- * <p>Usage: StoreSwap NAMESRV BROKER (fill|keep) TOPIC=KEY,KEY...: after "fill" has sent a mixed lot to swap-plain,
- * swap-batch and swap-big, prints every message of the topics, the messages found by each key, and where the group
- * swap-reader stands ("fill" has put it into the middle of each queue).
+ * <p>Usage: StoreSwap NAMESRV BROKER (fill|keep) TOPIC=KEY,KEY...: "fill" first sends various messages to swap-plain,
+ * swap-batch and swap-big, and commits the middle of each queue for the group swap-reader. Both then print every message
+ * of the topics, the messages found by each key, and the committed offsets of swap-reader.
  */
 public final class StoreSwap {
     private static final int LIMIT_SECONDS = 200;
@@ -37,7 +37,7 @@ public final class StoreSwap {
             System.exit(0);
         } catch (Exception error) {
             error.printStackTrace();
-            System.exit(1); // the client's threads would live on
+            System.exit(1); // the client's threads would keep the JVM running
         }
     }
 
@@ -72,7 +72,7 @@ public final class StoreSwap {
         out.flush();
     }
 
-    /** Tell where it hangs rather than hang. */
+    /** Instead of hanging, print where the main thread is stuck. */
     private static void watch(Thread main) {
         Thread watchdog = new Thread(() -> {
             try {
@@ -117,7 +117,7 @@ public final class StoreSwap {
 
     private static void commit(DefaultMQPullConsumer consumer, MessageQueue queue, long offset) throws Exception {
         Lab.await(Lab.PATIENCE, () -> {
-            // A commit is one-way, and refused until the first heartbeat has made the group known.
+            // A commit is one-way, and refused until the first heartbeat has registered the group.
             consumer.updateConsumeOffset(queue, offset);
             consumer.getDefaultMQPullConsumerImpl().getOffsetStore().persistAll(new HashSet<>(Set.of(queue)));
             return consumer.fetchConsumeOffset(queue, true) == offset;
@@ -131,7 +131,7 @@ public final class StoreSwap {
                 ids.add(((MessageClientExt) message).getOffsetMsgId());
             }
         } catch (MQClientException none) {
-            return ids; // the client makes an error of an empty answer
+            return ids; // the client raises an error for an empty answer
         }
         return ids;
     }
@@ -144,7 +144,7 @@ public final class StoreSwap {
         fields.put("log_position", message.getCommitLogOffset());
         fields.put("size", message.getStoreSize());
         fields.put("flag", message.getFlag());
-        fields.put("sys_flag", message.getSysFlag() & ~1); // some clients clear the bit of a body they inflated
+        fields.put("sys_flag", message.getSysFlag() & ~1); // some clients clear the bit when they decompress a body
         fields.put("born_timestamp", message.getBornTimestamp());
         fields.put("store_timestamp", message.getStoreTimestamp());
         fields.put("reconsume_times", message.getReconsumeTimes());
@@ -157,7 +157,7 @@ public final class StoreSwap {
         fields.put("msg_id", message.getMsgId());
         fields.put("offset_msg_id", ((MessageClientExt) message).getOffsetMsgId());
         Map<String, String> properties = new TreeMap<>(message.getProperties());
-        properties.remove("MIN_OFFSET"); // the client adds these two to what it pulled
+        properties.remove("MIN_OFFSET"); // the client adds these two to pulled messages
         properties.remove("MAX_OFFSET");
         fields.put("properties", properties);
         return fields;

@@ -8,7 +8,7 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Messages that become visible when their producer says so. */
+/** Messages that become visible when their producer commits them. */
 final class Transactions {
     private Transactions() {
     }
@@ -41,11 +41,11 @@ final class Transactions {
         producer.sendMessageInTransaction(Sending.message(topic, 2), LocalTransactionState.ROLLBACK_MESSAGE);
         producer.sendMessageInTransaction(Sending.message(topic, 3), LocalTransactionState.UNKNOW);
         Lab.same(Set.of("body-1"), Consuming.bodies(lab.readAll(topic, 1)), "visible at once");
-        Lab.await(60, () -> asked.contains("body-3"), () -> "the producer was never asked");
-        // A check may repeat before the answer to the first is counted, so the third may be there more than once.
+        Lab.await(60, () -> asked.contains("body-3"), () -> "the producer was never checked");
+        // A check may repeat before the answer to the first is processed, so the third message may appear more than once.
         DefaultMQPullConsumer reader = lab.pullConsumer(lab.name("reader"));
         Lab.await(20, () -> Consuming.bodies(Lab.read(reader, topic)).equals(Set.of("body-1", "body-3")),
             () -> "visible are " + Consuming.bodies(Lab.read(reader, topic)));
-        return "committed, rolled back, and committed when asked";
+        return "committed, rolled back, and committed when checked";
     }
 }

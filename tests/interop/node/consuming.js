@@ -21,9 +21,9 @@ async function pushTags(lab) {
     await lab.send(producer, lab.message(topic, tag, `${tag}-${at}`));
   }
   await awaitBodies(got, [ 'red-0', 'green-2', 'red-3' ], lab);
-  await sleep(1000); // what must not come has had time to
+  await sleep(1000); // time for messages that must not arrive
   same(3, got.length, 'messages');
-  return '3 of 4 came';
+  return '3 of 4 arrived';
 }
 
 async function pushSql92(lab) {
@@ -40,7 +40,7 @@ async function pushSql92(lab) {
     await lab.send(producer, message);
   }
   await awaitBodies(got, [ 'age-18', 'age-19' ], lab);
-  return '2 of 4 came';
+  return '2 of 4 arrived';
 }
 
 async function pushBroadcast(lab) {
@@ -72,10 +72,10 @@ async function pushRebalance(lab) {
     return queuesOf(two.got) === queues;
   };
   await until(held(4), () => `the second holds ${queuesOf(two.got)}`);
-  await sleep(2500); // the first gives up its half at its next rebalance
+  await sleep(2500); // the first releases its half at its next rebalance
   one.got.length = two.got.length = 0;
   await lab.sendTexts(producer, topic, texts(32, 'b'));
-  await until(() => one.got.length + two.got.length >= 32, () => `${one.got.length} and ${two.got.length} came`);
+  await until(() => one.got.length + two.got.length >= 32, () => `${one.got.length} and ${two.got.length} arrived`);
   same([ 4, 4 ], [ queuesOf(one.got), queuesOf(two.got) ], 'queues');
   await one.close();
   await until(held(8), () => `the second holds ${queuesOf(two.got)}`);
@@ -89,24 +89,24 @@ async function pushRestart(lab) {
   await lab.sendTexts(producer, topic, texts(40, 'a'));
   const first = await lab.consumer(group, topic, '*');
   await awaitBodies(first.got, texts(40, 'a'), lab);
-  await sleep(200); // the last one is acknowledged after its handler
+  await sleep(200); // the last message is acknowledged after its handler
   await first.close();
   await lab.sendTexts(producer, topic, texts(40, 'b'));
   const second = await lab.consumer(group, topic, '*');
   await awaitBodies(second.got, texts(40, 'b'), lab);
-  return 'the next consumer goes on where the first stopped';
+  return 'the next consumer continues where the first stopped';
 }
 
 async function pushInOrder(lab) {
   const topic = await lab.topic('order', 1);
   await lab.sendTexts(await lab.producer(), topic, texts(50, 'm'));
   const { got } = await lab.consumer(lab.name('group'), topic, '*');
-  await until(() => got.length >= 50, () => `${got.length} of 50 came`);
+  await until(() => got.length >= 50, () => `${got.length} of 50 arrived`);
   same(texts(50, 'm'), bodies(got), 'order within a queue');
   return '50 of one queue in order';
 }
 
-/** Give the group its retry topic before the consumer under test looks for it. */
+/** Create the group's retry topic before the consumer under test looks for it. */
 async function introduce(lab, group, topic) {
   const first = await lab.consumer(group, topic, '*');
   const producer = await lab.producer({ producerGroup: lab.name('looking') });
@@ -130,12 +130,12 @@ async function retryToSuccess(lab) {
   await lab.send(await lab.producer(), message);
   await until(() => attempts.length >= 2, () => `attempts ${attempts}; ${lab.errors.slice(-2)}`, 90000);
   same([ 0, 1 ], attempts, 'attempts');
-  return 'failed once, came again from the retry topic';
+  return 'failed once, redelivered from the retry topic';
 }
 
 async function retryToDeadLetters(lab) {
   if (lab.library === 'rocketmq') {
-    throw new NotApplicable('this client tries again by itself and sends nothing back');
+    throw new NotApplicable('this client retries locally and sends nothing back');
   }
   const topic = await lab.topic('dead', 1);
   const group = lab.name('group');
@@ -177,9 +177,9 @@ async function delayLevels(lab) {
     sent[level] = Date.now();
     await lab.send(producer, message);
   }
-  await until(() => got.length >= 3, () => `${bodies(got)} came`);
+  await until(() => got.length >= 3, () => `${bodies(got)} arrived`);
   const waited = seconds.map((_, level) => arrived[`level-${level}`] - sent[level]);
-  seconds.forEach((delay, level) => check(waited[level] >= delay * 1000, `level ${level} came after ${waited[level]} ms`));
+  seconds.forEach((delay, level) => check(waited[level] >= delay * 1000, `level ${level} arrived after ${waited[level]} ms`));
   return `after ${waited.join(', ')} ms`;
 }
 

@@ -1,6 +1,6 @@
 'use strict';
 
-// What a scenario works with: names of its own, clients that are closed after it, and ways to look and wait.
+// The environment of a scenario: unique names, clients that are closed after it, and helpers to inspect and wait.
 
 const util = require('util');
 
@@ -34,7 +34,7 @@ async function until(condition, what, patience = PATIENCE) {
 const texts = (count, prefix) => Array.from({ length: count }, (_, at) => `${prefix}-${at}`);
 
 class Lab {
-  /** library: the name of the package; both have the same classes, the older one with generators instead of promises. */
+  /** library: the name of the package; both have the same classes, the older one uses generators instead of promises. */
   constructor(library, namesrv, broker, unique) {
     this.library = library;
     this.module = require(library);
@@ -55,7 +55,7 @@ class Lab {
     return {
       nameSrv: this.namesrv,
       namesrvAddr: this.namesrv,
-      httpclient: { request: () => { throw new Error('no address is to be asked of the web'); } },
+      httpclient: { request: () => { throw new Error('the client must not request an address over HTTP'); } },
       accessKey: 'access', // these clients sign every request
       secretKey: 'secret',
       instanceName: `i${++clients}-${this.unique}`,
@@ -74,7 +74,7 @@ class Lab {
     return producer;
   }
 
-  /** Call a method that is a promise in one package and a generator, wrapped for callbacks, in the other. */
+  /** Call a method that returns a promise in one package and is a wrapped generator in the other. */
   call(object, method, ...values) {
     if (this.library === 'rocketmq') {
       return require('co')(object[method](...values));
@@ -96,7 +96,7 @@ class Lab {
     }
   }
 
-  /** Create a topic with what the client has for it, and wait for its route. */
+  /** Create a topic with the client's own call and wait for its route. */
   async topic(role, queues) {
     const topic = this.name(role);
     const producer = await this.producer({ producerGroup: this.name(`maker${++clients}`) });
@@ -122,7 +122,7 @@ class Lab {
     }
   }
 
-  /** A consumer that has joined its group; what it gets is kept, and given to the listener. */
+  /** A consumer that has joined its group; messages are recorded and passed to the listener. */
   async consumer(group, topic, filter, listener = () => undefined, more = {}) {
     const consumer = new this.module.Consumer(this.options({
       consumerGroup: group,
@@ -160,7 +160,7 @@ const bodies = got => got.map(message => message.body.toString());
 
 async function awaitBodies(got, expected, lab) {
   await until(() => got.length >= expected.length,
-    () => `${got.length} of ${expected.length} came; errors: ${util.inspect(lab.errors.slice(-3))}`);
+    () => `${got.length} of ${expected.length} arrived; errors: ${util.inspect(lab.errors.slice(-3))}`);
   same([ ...expected ].sort(), bodies(got).sort(), 'bodies');
 }
 

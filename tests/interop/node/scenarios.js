@@ -2,7 +2,7 @@
 
 // Runs scenarios with a Node client and prints one JSON line for each.
 //
-// Usage: node scenarios.js LIBRARY NAMESRV BROKER SUFFIX PARALLEL SCENARIO...; with --list alone it prints what it knows.
+// Usage: node scenarios.js LIBRARY NAMESRV BROKER SUFFIX PARALLEL SCENARIO...; with --list alone it prints the known names.
 
 const { Lab, NotApplicable, sleep } = require('./lab');
 
@@ -42,7 +42,7 @@ async function main() {
   await Promise.all(Array.from({ length: Number(parallel) }, work));
 }
 
-// An error that a client emits with nobody listening is told by the row that waits in vain.
+// A client error without a listener shows as the failure of the row that waits.
 process.on('unhandledRejection', error => console.error(error));
 process.on('uncaughtException', error => console.error(error));
 main().then(() => process.exit(0));

@@ -25,7 +25,7 @@ async function sendSync(lab) {
     same([ result.msgId, result.queueOffset ], [ message.msgId, message.queueOffset ], 'id and offset');
     same(Number(result.messageQueue.queueId), message.queueId, 'queue');
   }
-  return '10 came back with keys, tag, property, flag, id and offset as the results said';
+  return '10 read back with keys, tag, property, flag, id and offset as in the results';
 }
 
 async function sendBig(lab) {
@@ -36,11 +36,11 @@ async function sendBig(lab) {
   await lab.send(producer, lab.message(topic, 'tag', text));
   await lab.send(producer, lab.message(topic, 'tag', noise));
   const { got } = await lab.consumer(lab.name('group'), topic, '*');
-  await until(() => got.length >= 2, () => `${got.length} of 2 came`);
+  await until(() => got.length >= 2, () => `${got.length} of 2 arrived`);
   check(got[0].body.toString() === text, 'the text differs');
   check(got[1].body.equals(noise), 'the noise differs');
   check(got[0].storeSize < 50000, `1.1 MB of text took ${got[0].storeSize} bytes`);
-  return `1.1 MB of text stored in ${got[0].storeSize} bytes, 600 KB of noise`;
+  return `1.1 MB of text stored in ${got[0].storeSize} bytes, 600 KB of random bytes`;
 }
 
 async function sendTooBig(lab) {
@@ -67,9 +67,9 @@ async function sendAutoCreate(lab) {
   try {
     result = await lab.send(producer, lab.message(topic, 'tag', 'first'));
   } catch (error) {
-    // The client asks for the route of a topic that is not there and gives up before it asks for the template's.
+    // The client gives up when the topic has no route, before it asks for the template's route.
     check(error.code === 17, `neither created nor unknown: ${error}`);
-    throw new NotApplicable('this client sends to topics that exist only');
+    throw new NotApplicable('this client sends only to existing topics');
   }
   same('SEND_OK', result.sendStatus, 'status');
   return 'the first message created the topic';
@@ -87,7 +87,7 @@ async function sendShardingKey(lab) {
     message.shardingKey = `key${number % 5}`;
     const result = await lab.send(producer, message);
     const place = String(result.messageQueue.queueId);
-    // Its own oversight: where the hash says queue 0, any queue is taken.
+    // A bug in the client: if the hash gives queue 0, it uses any queue.
     queues.set(message.shardingKey, (queues.get(message.shardingKey) || new Set()).add(place));
   }
   check([ ...queues.values() ].some(places => places.size === 1), 'no key stays in one queue');
@@ -106,10 +106,10 @@ async function transaction(lab) {
   const message = lab.message(topic, 'tag', 'half');
   message.properties.TRAN_MSG = 'true';
   const info = await lab.call(producer, 'tryToFindTopicPublishInfo', topic);
-  // Its send() tells no code of the broker, what it is made of does.
+  // Its send() hides the broker's response code; the call below it returns the code.
   await lab.call(producer, 'sendKernelImpl', message, info.selectOneMessageQueue());
   await sleep(2000);
-  same([], bodies(got), 'what a half message delivered');
+  same([], bodies(got), 'messages delivered from a half message');
   return 'a half message is kept back; the client cannot end a transaction';
 }
 
