@@ -1,10 +1,10 @@
-"""Runs benchmarks and tells what they found.
+"""Runs benchmarks and reports their results.
 
     python -m benchmarks [--full | --tiny] [NAME ...]
 
 One JSON document goes to stdout and to ``benchmarks/results/latest.json``: the machine, versions,
-all figures, and of every target whether this run met it. A short table of the targets goes to
-stderr. `against_apache` is another matter: it needs Java, and is run by itself.
+all figures, and for every target whether this run met it. A short table of the targets goes to
+stderr. `against_apache` is not included: it needs Java and is run separately.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ NAMES: Final = (
     "client_latency",
 )
 SPARK_NAMES: Final = ("spark_path", "spark_broker", "spark_sink", "spark_handlers")
-"""Those that start Spark."""
+"""Benchmarks that start Spark."""
 ALL_NAMES: Final = (*NAMES, *SPARK_NAMES)
 RESULTS: Final = Path(__file__).with_name("results") / "latest.json"
 
 
 def machine() -> Figures:
-    """Where the figures were made."""
+    """The machine and the versions behind the figures."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
@@ -82,13 +82,13 @@ def _commit() -> str:
 
 
 def run_all(names: list[str], effort: Effort) -> Figures:
-    """Every benchmark by its name, one after the other."""
+    """Run each named benchmark, one after the other."""
     document: Figures = {"machine": machine(), "effort": str(effort), "benchmarks": {}}
     for name in names:
         began = time.monotonic()
         figures: dict[str, Any] = importlib.import_module(f"benchmarks.{name}").run(effort)
         document["benchmarks"][name] = figures
-        _tell(name, figures, time.monotonic() - began)
+        _print(name, figures, time.monotonic() - began)
     targets = [
         target
         for figures in document["benchmarks"].values()
@@ -99,7 +99,7 @@ def run_all(names: list[str], effort: Effort) -> Figures:
     return document
 
 
-def _tell(name: str, figures: Figures, seconds: float) -> None:
+def _print(name: str, figures: Figures, seconds: float) -> None:
     sys.stderr.write(f"{name} ({seconds:.0f} s)\n")
     for target in figures.get("targets", ()):
         met = "yes" if target["met"] else "NO"
@@ -115,7 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in ALL_NAMES]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(ALL_NAMES)}")
+        parser.error(f"no benchmark {', '.join(unknown)}; known are {', '.join(ALL_NAMES)}")
     logging.disable(logging.INFO)
     document = json.dumps(run_all(options.names or list(ALL_NAMES), options.effort), indent=2)
     RESULTS.parent.mkdir(exist_ok=True)

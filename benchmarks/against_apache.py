@@ -1,9 +1,9 @@
-"""The official Java client as the load on Apache RocketMQ's broker and on ours, in turn.
+"""The official Java client as the load for Apache RocketMQ's broker and for ours, alternately.
 
     python -m benchmarks.against_apache [--rounds 3] [--seconds 5] [--rows sync-1-128 ...]
 
 Every round starts each broker on an empty directory (one process each, asynchronous flush), runs
-all rows and stops it; the order alternates. Printed is JSON: every figure, the medians, and the
+all rows and stops it; the order alternates. The output is JSON: every figure, the medians, and the
 ratio of ours to Apache's (above 1 is better for rates, below 1 for times and memory).
 """
 
@@ -39,7 +39,7 @@ Figures = dict[str, float]
 
 @contextmanager
 def started(target: str, toolchain: Toolchain, directory: Path, heap: str) -> Iterator[Cluster]:
-    """One of the two, on an empty directory."""
+    """Start one of the two brokers on an empty directory."""
     if target == "penstock":
         with penstock_up(directory) as cluster:
             yield cluster
@@ -49,7 +49,7 @@ def started(target: str, toolchain: Toolchain, directory: Path, heap: str) -> It
 
 
 def measure(toolchain: Toolchain, cluster: Cluster, seconds: int, rows: Sequence[str]) -> Figures:
-    """Run the load generator once; figures by ``row:what``."""
+    """Run the load generator once; return figures by ``row:what``."""
     command = toolchain.command(
         "LoadGenerator",
         cluster.namesrv,
@@ -77,7 +77,7 @@ def measure(toolchain: Toolchain, cluster: Cluster, seconds: int, rows: Sequence
 
 
 def resident_bytes(directory: Path) -> int:
-    """Resident memory of the server processes, which have the directory on their command line."""
+    """Resident memory of the server processes, found by the directory on their command line."""
     total = 0
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -86,7 +86,7 @@ def resident_bytes(directory: Path) -> int:
                 lines = status.read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
         except OSError:
-            continue  # it ended while we looked
+            continue  # it ended in the meantime
     return total * 1024
 
 

@@ -1,8 +1,8 @@
-"""What `penstock up` needs to be there: time to start, memory, and 2,000 consumers that wait.
+"""The cost of an idle `penstock up`: time to start, memory, and 2,000 waiting consumers.
 
 Each consumer has a connection and one held pull. Sends to another topic are measured with and
-without them, in turn on two brokers; then one message is sent to the queue that all wait at, and
-the time until the last of them has it is reported.
+without them, alternately on two brokers. Then one message is sent to the queue that all consumers
+wait for, and the time until the last one has received it is reported.
 
     python -m benchmarks.broker_idle [--full]
 """
@@ -55,13 +55,13 @@ def run(effort: Effort = QUICK) -> Figures:
         "targets": [
             at_most("seconds until ready", TARGET_READY_SECONDS, ready),
             at_most("resident bytes when idle", TARGET_RESIDENT_BYTES, resident),
-            at_least(f"send rate beside {count} waiting pulls", TARGET_RATIO, compared["ratio"]),
+            at_least(f"send rate with {count} waiting pulls", TARGET_RATIO, compared["ratio"]),
         ],
     }
 
 
 def _starts(effort: Effort) -> tuple[float, float]:
-    """Seconds until the ready line, and bytes resident soon after it."""
+    """Seconds until the ready line, and resident bytes soon afterwards."""
     seconds, resident = [], []
     for _ in range(effort.rounds):
         with broker() as server:
@@ -78,7 +78,7 @@ async def _measure(
         await ask_successfully(server.port, [send(BUSY, 0, 128, 0), send(QUIET, 0, 128, 0)])
     before = watched.resident_bytes()
     consumers = [await _Consumer.connect(watched.port) for _ in range(count)]
-    # A pull of another connection is served after theirs: then all of them are held.
+    # A pull on a new connection is served after theirs; once it is answered, all of them are held.
     await ask_successfully(watched.port, [pull(QUIET, 0, 0)])
     held_bytes = watched.resident_bytes() - before
     ring = [encode_command(command) for command in sends(BUSY, (0, 1, 2, 3), 128, 1024)]
@@ -104,7 +104,7 @@ async def _measure(
 
 
 class _Consumer(asyncio.Protocol):
-    """One connection with one pull that waits at the end of a queue."""
+    """One connection with one held pull at the end of a queue."""
 
     _transport: asyncio.Transport
 

@@ -1,16 +1,16 @@
-"""What one request costs inside the broker, from the bytes of a socket to the bytes of the answer.
+"""The cost of one request inside the broker, from the bytes of a socket to the bytes of the answer.
 
 A real broker on a real store serves one connection whose transport is a list: chunks of encoded
-requests go into ``data_received``, the end of the loop turn and what comes after the answers are
-called by hand, the answers are dropped. So frames, headers, handlers, log, queues and index are all
-in it; system calls of sockets, the event loop and a load generator are not. The best of many chunks
-is reported, because on a busy machine only this figure repeats; the median stands beside it, and
-both for the time until the answers were handed to the transport.
+requests go into ``data_received``, the end of the loop turn and the work after the answers are
+called directly, the answers are dropped. So the cost includes frames, headers, handlers, log,
+queues and index, but no socket system calls, event loop or load generator. The best of many chunks
+is reported, because only this figure is reproducible on a busy machine, together with the median;
+both also for the time until the answers were passed to the transport.
 
     python -m benchmarks.broker_path [--full | --profile]
 
-The baseline is what no broker of these bytes can go without: reading the JSON header of each
-request and writing the one of each answer, with orjson and nothing else.
+The baseline is the minimum for any broker with this wire format: reading the JSON header of each
+request and writing that of each answer, with orjson and nothing else.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from penstock.store import StoreConfig
 TOPIC: Final = "bench-path"
 QUEUES: Final = 4
 LONE_QUEUE: Final = 5
-"""Nothing is sent beside it, so its messages lie side by side in the log; those of the queues below
-`QUEUES` are scattered among one another."""
+"""Nothing else is sent while it is filled, so its messages are contiguous in the log; those of the
+queues below `QUEUES` are interleaved with one another."""
 ROUNDS: Final = 300
 MESSAGES_PER_PULL: Final = 32
 SENDS: Final = ((32, 128), (256, 128), (32, 1024))
-"""Requests in a chunk, bytes in a body."""
+"""Requests per chunk, bytes per body."""
 BATCHES: Final = ((32, 128, 32), (32, 128, 56), (512, 200, 32))
-"""Messages in a batch, bytes in a body, digits of a unique id: Java makes longer ones on a machine
-with an address of IPv6."""
+"""Messages per batch, bytes per body, digits of a unique id: Java's ids are longer on a machine
+with an IPv6 address."""
 PULLS: Final = ((LONE_QUEUE, 16), (LONE_QUEUE, 1), (0, 16))
-"""Queue, requests in a chunk."""
+"""Queue, requests per chunk."""
 SEND_TARGET_MICROSECONDS: Final = 10.0
 PULL_TARGET_MICROSECONDS: Final = 20.0
 
 
 class DroppingTransport:
-    """Takes everything and keeps only the number of bytes and the last write."""
+    """Accepts everything and keeps only the number of bytes and the last write."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -73,14 +73,14 @@ class DroppingTransport:
         self.last = data
 
     def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
-        # uvloop hands the parts to one writev; joining them copies as the system call would.
+        # uvloop passes the parts to one writev; joining them copies as the system call would.
         self.write(b"".join(parts))
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return {"peername": ("127.0.0.1", 50123), "sockname": ("127.0.0.1", 10911)}.get(name)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is ever buffered."""
+        """Do nothing: the transport never buffers."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -89,17 +89,17 @@ class DroppingTransport:
         return False
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     abort = pause_reading = resume_reading = close
 
 
 class Inside:
-    """A running broker and one connection to it that no socket carries."""
+    """A running broker and one connection to it without a socket."""
 
     def __init__(self, broker: Broker) -> None:
-        # The benchmark measures the inside, so it reaches for it: no public name makes a peer
-        # without a socket, and none should.
+        # The benchmark uses private names because it measures the inside: no public name creates a
+        # peer without a socket, and none should.
         server = cast(Any, broker)._server
         self._end_write_batch: Callable[[], None] = server._write_batch.end
         self._publish: Callable[[], None] = broker.state.storage.store.publish
@@ -116,7 +116,7 @@ class Inside:
         self._end_write_batch()
 
     def measure(self, chunk: bytes, requests: int, whole: Cost, until_answer: Cost) -> None:
-        """Serve requests and note what each took."""
+        """Serve requests and record the time of each."""
         started = time.perf_counter_ns()
         self.answer(chunk)
         answered = time.perf_counter_ns()
@@ -129,7 +129,7 @@ class Inside:
 
 
 def send_chunk(count: int, body_bytes: int, first: int = 0, queue_id: int | None = None) -> bytes:
-    """Sends as a Java producer pipelines them: to all queues in turn, unless one is given."""
+    """Sends as pipelined by a Java producer: to all queues in turn, unless one is given."""
     code, body = RequestCode.SEND_MESSAGE_V2, b"x" * body_bytes
     frames = []
     for number in range(first, first + count):
@@ -167,7 +167,7 @@ def batch_chunk(count: int, body_bytes: int, id_digits: int, first: int = 0) -> 
 
 
 def pull_chunk(count: int, queue_id: int, queue_offset: int) -> bytes:
-    """Pulls of 32 messages from one place of a queue, as Java's push consumer sends them."""
+    """Pulls of 32 messages from one offset of a queue, as Java's push consumer sends them."""
     header = PullMessage(
         *("bench-consumers", TOPIC, queue_id, queue_offset, MESSAGES_PER_PULL),
         sys_flag=PullFlag.COMMIT_OFFSET | PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
@@ -185,7 +185,7 @@ def pull_chunk(count: int, queue_id: int, queue_offset: int) -> bytes:
 
 
 class Cost:
-    """Microseconds per request, of many chunks."""
+    """Microseconds per request, over many chunks."""
 
     def __init__(self) -> None:
         self._chunks: list[float] = []
@@ -237,7 +237,7 @@ async def measure_sends(
 async def measure_batches(
     inside: Inside, count: int, body_bytes: int, id_digits: int, rounds: int
 ) -> dict[str, object]:
-    """Microseconds of each message, one batch a loop turn."""
+    """Microseconds per message, one batch per loop turn."""
     path, answer, bare = Cost(), Cost(), Cost()
     chunk = batch_chunk(count, body_bytes, id_digits)
     inside.serve(chunk)
@@ -272,7 +272,7 @@ async def measure_pulls(
 
 
 def expect_success(answers: bytes) -> None:
-    """A benchmark of refusals would look splendid."""
+    """Check that no request was refused: refusals are fast and would distort the figures."""
     for frame in FrameDecoder().feed(answers):
         answer = decode_command(frame)
         if answer.code != 0:
@@ -291,7 +291,7 @@ def figures(scenario: dict[str, object], path: Cost, answer: Cost, bare: Cost) -
 
 
 async def measure(root: Path, rounds: int) -> dict[str, object]:
-    # Index and log as in production, but a log that fits a small disk.
+    # Index and log as in production, but with a log that fits on a small disk.
     store = StoreConfig(mapped_file_size_commit_log=256 << 20)
     async with Broker(BrokerConfig(listen_port=0), root, store_config=store) as broker:
         inside = Inside(broker)

@@ -1,8 +1,8 @@
 """Messages per second that `penstock up` serves in pulls of 32, against canned answers.
 
-One queue holds messages side by side, as a lone producer leaves them; four others were filled in
-turn, so that theirs lie scattered. The generator pulls from one end of a queue to the other, again
-and again. The baseline answers each request with as many prepared bytes and does nothing else.
+One queue has contiguous messages, as written by a single producer; four others were filled in turn,
+so theirs are scattered. The generator pulls from one end of a queue to the other, repeatedly. The
+baseline answers each request with the same number of prepared bytes and does nothing else.
 
     python -m benchmarks.broker_pull [--full]
 """
@@ -24,7 +24,7 @@ LONE: Final = "bench-lone"
 SHARED: Final = "bench-shared"
 QUEUES: Final = (0, 1, 2, 3)
 MESSAGES: Final = 16_384
-"""In each queue that is pulled from."""
+"""Messages in each queue."""
 BODIES: Final = (128, 1024)
 Scenario = tuple[str, int, int, int]
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -34,7 +34,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     (SHARED, 128, 1, 16),
     (LONE, 128, 50, 1),
 )
-"""Topic, bytes in a body, connections, pulls in flight on each."""
+"""Topic, bytes per body, connections, pulls in flight on each."""
 TARGET_PER_SECOND: Final = 400_000
 TARGET_SCENARIO: Final = (LONE, 128, 1, 16)
 
@@ -60,7 +60,7 @@ def run(effort: Effort = QUICK) -> Figures:
 
 
 async def _fill(server: ServerProcess, count: int) -> dict[tuple[str, int], int]:
-    """Fill all queues; return how many bytes one pull answers, by topic and body."""
+    """Fill all queues; return the size of one pull answer in bytes, by topic and body."""
     sizes = {}
     for body_bytes in BODIES:
         lone, shared = f"{LONE}-{body_bytes}", f"{SHARED}-{body_bytes}"

@@ -31,7 +31,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     (1024, 1, 32),
     (1024, 50, 32),
 )
-"""Bytes in a body, connections, requests in flight on each."""
+"""Bytes per body, connections, requests in flight on each."""
 TARGET_PER_SECOND: Final = 60_000
 TARGET_SCENARIO: Final = (128, 1, 256)
 _DISTINCT: Final = 1024

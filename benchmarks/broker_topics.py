@@ -1,10 +1,10 @@
-"""Send rates with 1, 100 and 10,000 topics: the same broker, the same load, other names.
+"""Send rates with 1, 100 and 10,000 topics: the same broker and the same load, different names.
 
-All topics are made first, by sending to each of them. Then rounds are interleaved in which the
-sends go to one of them, to a hundred, to all in turn. The baseline is the round with one topic.
+All topics are created first, by a send to each. Then interleaved rounds send to one topic, to a
+hundred, and to all in turn. The baseline is the round with one topic.
 
-While the topics are made, some are made one after the other: what one more topic costs a broker
-(and the name server in the same process) that has so many.
+Some topics are created one at a time: this shows the cost of one more topic for a broker (and the
+name server in the same process) that already has many.
 
     python -m benchmarks.broker_topics [--full]
 """
@@ -69,12 +69,12 @@ def run(effort: Effort = QUICK) -> Figures:
 
 
 def _make_topics(ours: ServerProcess, commands: list[Command], steps: list[int]) -> list[Figures]:
-    """Make all topics; what the last ones before each step cost when made one by one."""
+    """Create all topics; return the cost of one, measured just before each step."""
     figures: list[Figures] = []
     done = 0
     for step in [min(step, len(commands)) for step in steps]:
         alone = max(done, step - MADE_ONE_BY_ONE)
-        # Many at a time: a new topic is answered when the table of all topics is on the disk.
+        # Many at a time: a new topic is acknowledged after the table of all topics is on the disk.
         run_loop(ask_successfully(ours.port, commands[done:alone], in_flight=1024))
         before = ours.cpu_seconds()
         run_loop(ask_successfully(ours.port, commands[alone:step], in_flight=1))

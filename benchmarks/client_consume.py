@@ -1,9 +1,9 @@
-"""Messages per second our push consumer hands to a handler that does nothing.
+"""Messages per second that our push consumer delivers to a handler that does nothing.
 
-Four queues are filled beforehand. In each round a new group reads them from their start, and the
-clock runs from its first message to its last. The ceiling pulls the same queues, one request each
-under way, with requests made by hand and records cut up with `struct` alone: a topic, a body, the
-properties as bytes and the numbers of the head.
+Four queues are filled beforehand. In each round a new group reads them from the start; the time is
+from its first message to its last. The ceiling pulls the same queues, one request in flight each,
+with hand-made requests and records split with `struct` alone: topic, body, the properties as bytes
+and the numbers of the record head.
 
     python -m benchmarks.client_consume [--full]
 """
@@ -35,7 +35,7 @@ BODY: Final = b"x" * 128
 QUEUES: Final = 4
 BATCH: Final = 64
 MESSAGES_A_SECOND: Final = 100_000
-"""A round is so many messages for each second of effort."""
+"""Messages of a round per second of effort."""
 GIVE_UP_SECONDS: Final = 60.0
 
 _HEAD: Final = Struct(">iiiiiqqiq8sq8siqi")
@@ -149,7 +149,7 @@ async def _aio(ours: ServerProcess, row: Row, count: int) -> ClientRound:
 
 def _blocking(ours: ServerProcess, row: Row, count: int) -> ClientRound:
     began, ended = threading.Event(), threading.Event()
-    # Counting must be right with twenty threads and must not become what is measured.
+    # Counting must be correct with twenty threads and must not dominate the measurement.
     tickets = itertools.count(1)
 
     def handle_one(message: penstock.StoredMessage) -> None:
@@ -178,10 +178,10 @@ def _blocking(ours: ServerProcess, row: Row, count: int) -> ClientRound:
     consumer.start()
     try:
         if not began.wait(GIVE_UP_SECONDS):
-            raise RuntimeError("no message came")
+            raise RuntimeError("no message arrived")
         with round_of(ours) as done:
             if not ended.wait(GIVE_UP_SECONDS):
-                raise RuntimeError(f"{next(tickets) - 1} of {count} messages came")
+                raise RuntimeError(f"{next(tickets) - 1} of {count} messages arrived")
             done.messages = count
     finally:
         consumer.stop()
@@ -192,7 +192,7 @@ def _blocking(ours: ServerProcess, row: Row, count: int) -> ClientRound:
 
 
 class StructReader(asyncio.Protocol):
-    """Pulls its queues from end to end; cuts records up and keeps nothing."""
+    """Pulls its queues from end to end; splits records and keeps nothing."""
 
     def __init__(self, count: int, ended: Callable[[], None]) -> None:
         self._left = count
@@ -230,7 +230,7 @@ class StructReader(asyncio.Protocol):
         self._transport.write(encode_command(self.ask(queue_id, queue_offset)))
 
     def take(self, records: Sequence[RawRecord]) -> None:
-        """Look at what came."""
+        """Process the records of one answer."""
         self._left -= len(records)
 
     def ask(self, queue_id: int, queue_offset: int) -> Command:

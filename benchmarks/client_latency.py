@@ -1,8 +1,8 @@
 """Milliseconds from the call of ``send`` to the handler, at 1,000 messages a second.
 
-Producer and consumer share this process and an otherwise idle `penstock up`. Each body carries the
-time at which it was sent. The ceiling does the same with two bare connections: one writes frames
-made beforehand, the other keeps a pull held at each queue.
+Producer and consumer share this process and an otherwise idle `penstock up`. Each body contains its
+send time. The ceiling does the same with two bare connections: one writes frames that were made
+beforehand, the other keeps a held pull at each queue.
 
     python -m benchmarks.client_latency [--full]
 """
@@ -46,7 +46,7 @@ Latencies = list[float]
 
 
 def run(effort: Effort = QUICK) -> Figures:
-    """Measure; percentiles are those of the quietest round, and the median over the rounds."""
+    """Measure; percentiles of the quietest round, and medians over the rounds."""
     with broker() as ours:
         kinds: dict[str, Callable[[ServerProcess, float], Coroutine[Any, Any, Latencies]]] = {
             "async handler": _with_async_handler,
@@ -89,7 +89,7 @@ def _age(body: bytes) -> float:
 
 
 async def _pace(seconds: float, send_one: Callable[[], None]) -> None:
-    """Call at a steady rate; a late call does not move those after it."""
+    """Call at a steady rate; a late call does not delay the following ones."""
     begin = time.perf_counter()
     for number in range(max(10, round(seconds * RATE))):
         await asyncio.sleep(begin + number / RATE - time.perf_counter())
@@ -127,7 +127,7 @@ async def _through_clients(
         await producer.send(penstock.Message(TOPIC, _stamped()))
         await consumer.start()
         try:
-            # The first message shows that routes, queues and pulls are in place.
+            # The first message shows that routes, queues and pulls are ready.
             await eventually(lambda: bool(latencies), START_SECONDS)
             await asyncio.sleep(SETTLE_SECONDS)
             latencies.clear()
@@ -149,7 +149,7 @@ async def _through_clients(
 
 
 class _HeldReader(StructReader):
-    """Keeps a pull held at every queue and notes how old what comes is."""
+    """Keeps a held pull at every queue and records the age of each message."""
 
     def __init__(self) -> None:
         super().__init__(0, lambda: None)
@@ -163,7 +163,7 @@ class _HeldReader(StructReader):
 
 
 class _Writer(asyncio.Protocol):
-    """Takes no notice of answers."""
+    """Ignores answers."""
 
 
 async def _raw(ours: ServerProcess, seconds: float) -> Latencies:
@@ -171,7 +171,7 @@ async def _raw(ours: ServerProcess, seconds: float) -> Latencies:
     await ask_successfully(ours.port, [send(RAW_TOPIC, 0, 128, 0)])
     _, reader = await loop.create_connection(_HeldReader, "127.0.0.1", ours.port)
     writer, _ = await loop.create_connection(_Writer, "127.0.0.1", ours.port)
-    # A frame ends with its body, so a stamp can be put into one that was made before.
+    # A frame ends with its body, so the time stamp can be written into a prepared frame.
     frames = [encode_command(send(RAW_TOPIC, n, 128, n))[:-128] for n in range(QUEUES)]
     turns = itertools.cycle(frames)
     reader.start(QUEUES)

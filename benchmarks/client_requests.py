@@ -1,4 +1,4 @@
-"""Requests that the ceilings of the clients are measured with, beside those of `requests`."""
+"""Requests for the ceilings of the client benchmarks, in addition to those of `requests`."""
 
 from __future__ import annotations
 

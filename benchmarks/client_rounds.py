@@ -1,7 +1,7 @@
-"""What one round with a client came to, and how rounds are summed up.
+"""The result of one round with a client, and the summary of several rounds.
 
-A busy machine slows any process, so beside rates there is the CPU time of one message on
-either side: its minimum over the rounds hardly depends on who else was there.
+A busy machine slows any process, so each rate comes with the CPU time per message on both sides;
+its minimum over the rounds hardly depends on other processes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from benchmarks.processes import ServerProcess
 
 @dataclass(slots=True)
 class ClientRound:
-    """One round; inside `round_of` only ``messages`` is to be set."""
+    """One round; inside `round_of` set only ``messages``."""
 
     messages: int = 0
     per_second: float = 0.0
     client_microseconds: float = 0.0
-    """CPU time of this process per message, all its threads."""
+    """CPU time of this process per message, all threads."""
     broker_microseconds: float = 0.0
 
 
 @contextlib.contextmanager
 def round_of(server: ServerProcess) -> Iterator[ClientRound]:
-    """Time what is done inside; it says how many messages that were."""
+    """Time the block, which sets the number of messages."""
     done = ClientRound()
     broker_cpu, cpu, begin = server.cpu_seconds(), time.process_time(), time.perf_counter()
     yield done
@@ -40,7 +40,7 @@ def round_of(server: ServerProcess) -> Iterator[ClientRound]:
 
 
 def summary(clients: Sequence[ClientRound], ceilings: Sequence[ClientRound]) -> Figures:
-    """A client's rounds beside those of the ceiling."""
+    """A client's rounds together with those of the ceiling."""
     rates = [one.per_second for one in clients]
     raw = [one.per_second for one in ceilings]
     compared = ratio(rates, raw)
@@ -57,5 +57,5 @@ def summary(clients: Sequence[ClientRound], ceilings: Sequence[ClientRound]) -> 
 
 
 def nameserver(server: ServerProcess) -> str:
-    """The name server of a `penstock up`, as clients take it."""
+    """The name server address of a `penstock up`."""
     return server.ready_line.partition("namesrv=")[2].split()[0]

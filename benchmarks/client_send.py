@@ -1,10 +1,10 @@
-"""Messages per second our producers send to `penstock up`, against frames made beforehand.
+"""Messages per second that our producers send to `penstock up`, against prepared frames.
 
-Singles are awaited one by one by 1, 32 and 256 coroutines (`penstock.aio`), or submitted by one
-thread that keeps as many futures open (`penstock`), or sent by 1, 4 and 16 threads that wait for
-each. With linger the same calls share requests;
-batches are `send_batch`. The ceiling of each row is the load generator of `load`: requests of the
-same kind encoded before the clock starts, answers counted by their length words and not read.
+Single sends are awaited by 1, 32 and 256 coroutines (`penstock.aio`), or submitted by one thread
+that keeps as many futures open (`penstock`), or sent by 1, 4 and 16 threads that wait for each.
+With linger the same calls share requests; batches use `send_batch`. The ceiling of each row is the
+load generator of `load`: requests of the same kind encoded beforehand, answers counted by their
+length words and not read.
 
     python -m benchmarks.client_send [--full]
 """
@@ -73,7 +73,7 @@ TARGETS: Final = {ROWS[2]: 25_000, ROWS[9]: 150_000}
 def run(effort: Effort = QUICK) -> Figures:
     """Measure; every figure is the median of interleaved rounds."""
     with broker() as ours:
-        # So that the topic is there before the first row.
+        # Creates the topic before the first row.
         run_loop(_raw(ours, ROWS[0], 0.01))
         results = {row: _compare(ours, row, effort) for row in ROWS}
     return {

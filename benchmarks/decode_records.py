@@ -1,8 +1,8 @@
-"""How fast the body of a pull answer becomes messages, and how far that is from the bare minimum.
+"""How fast the body of a pull answer is decoded into messages, compared with the minimum.
 
 The minimum is a loop that unpacks the fixed head of each record and steps to the next: no body, no
-topic, no properties, no checks. Rates are per second of processor time, which on an idle core is
-the same as per second, and on a busy one does not count the neighbours.
+topic, no properties, no checks. Rates are per second of CPU time, which on an idle core equals wall
+time and on a busy one excludes other processes.
 
     python -m benchmarks.decode_records [--full]
 """

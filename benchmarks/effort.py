@@ -1,4 +1,4 @@
-"""How long a benchmark runs, and the shape of what it tells."""
+"""How long a benchmark runs, and the structure of its results."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ class Effort:
 
     rounds: int
     seconds: float
-    """Of one measurement within a round."""
+    """Duration of one measurement within a round."""
     scale: float = 1.0
-    """Of what is set up before: messages, topics, consumers."""
+    """Scale of the setup: messages, topics, consumers."""
 
     def scaled(self, count: int) -> int:
-        """So many of ``count`` things, and one at least."""
+        """``count`` times the scale, at least one."""
         return max(1, round(count * self.scale))
 
 
 QUICK: Final = Effort(rounds=5, seconds=0.3)
 FULL: Final = Effort(rounds=5, seconds=3.0)
 TINY: Final = Effort(rounds=1, seconds=0.02, scale=0.01)
-"""Shows that a benchmark works, and nothing else."""
+"""Only shows that a benchmark works."""
 
 Figures = dict[str, Any]
 
 
 class Target(TypedDict):
-    """A promise, and whether this run kept it."""
+    """A target, and whether this run met it."""
 
     name: str
     target: float
@@ -41,23 +41,23 @@ class Target(TypedDict):
 
 
 def at_least(name: str, target: float, reached: float) -> Target:
-    """A rate or a ratio."""
+    """A target for a rate or a ratio."""
     return {"name": name, "target": target, "reached": reached, "met": reached >= target}
 
 
 def at_most(name: str, target: float, reached: float) -> Target:
-    """A time or a size."""
+    """A target for a time or a size."""
     return {"name": name, "target": target, "reached": reached, "met": reached <= target}
 
 
 def median(values: Sequence[float], digits: int = 0) -> float:
-    """The middle of some rounds, rounded for people."""
+    """The median of some rounds, rounded for display."""
     middle = statistics.median(values)
     return round(middle, digits) if digits else round(middle)
 
 
 def ratio(ours: Sequence[float], baseline: Sequence[float]) -> Figures:
-    """The median ratio of a round, with the lowest and the highest: far apart when busy."""
+    """The median of the ratios per round, with the lowest and the highest: far apart under load."""
     ratios = [one / other for one, other in zip(ours, baseline, strict=True)]
     return {
         "ratio": round(statistics.median(ratios), 3),

@@ -1,10 +1,10 @@
-"""The load generator: keeps requests in flight on some connections and looks at every answer.
+"""The load generator: keeps requests in flight on some connections and checks every answer.
 
-Requests are encoded beforehand. The input is walked frame by frame, by the length words,
-and for so many whole answers as many requests go out, in one write: the least a client can do that
-cares for its answers, and the same for every server it is turned on. A generator that counted
-bytes instead would make an echo look like millions of requests per second, which is the speed of
-copying memory; one that wrote each request by itself would measure its own system calls.
+Requests are encoded beforehand. The input is parsed frame by frame, by the length words, and each
+group of complete answers is followed by as many requests in one write: the minimum for a client
+that checks its answers, and the same for every server. A generator that counted bytes instead would
+make an echo look like millions of requests per second, which is the speed of copying memory; one
+that wrote each request separately would measure its own system calls.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _unpack_length: Final = Struct(">i").unpack_from
 
 
 class Generator(asyncio.Protocol):
-    """One connection; sends its ring of frames over and over."""
+    """One connection; sends its ring of frames repeatedly."""
 
     def __init__(self, ring: Sequence[bytes], in_flight: int) -> None:
-        # Twice over, so that a chunk is one slice wherever it starts.
+        # Stored twice, so that a chunk is one slice from any start.
         self._ring = [*ring, *ring] if len(ring) >= in_flight else [*ring] * (2 * in_flight)
         self._size = len(self._ring) // 2
         self._in_flight = in_flight
@@ -70,7 +70,7 @@ class Generator(asyncio.Protocol):
 
 
 class ReadingGenerator(Generator):
-    """Reads the header of each answer and matches its number, as any client has to."""
+    """Reads the header of each answer and matches its number, as any client must."""
 
     def __init__(self, ring: Sequence[bytes], in_flight: int) -> None:
         super().__init__(ring, in_flight)
@@ -90,13 +90,13 @@ class ReadingGenerator(Generator):
 
 
 class Measured(NamedTuple):
-    """What one round of load came to."""
+    """The result of one round of load."""
 
     per_second: float
     server_microseconds: float
-    """CPU time of the server per answer; does not depend on how fast the generator is."""
+    """CPU time of the server per answer; independent of the speed of the generator."""
     generator_cpu: float
-    """The generator's share of its core: near 1 the server was not the limit."""
+    """The generator's share of its core: near 1, the server was not the limit."""
 
 
 async def load(
@@ -108,7 +108,7 @@ async def load(
     seconds: float,
     reads_headers: bool = False,
 ) -> Measured:
-    """Answers per second from one server, and what they cost on either side."""
+    """Answers per second from one server, and the CPU cost on both sides."""
     loop = asyncio.get_running_loop()
     kind = ReadingGenerator if reads_headers else Generator
     generators: list[Generator] = []
@@ -122,7 +122,7 @@ async def load(
     await asyncio.sleep(WARM_UP_SECONDS)
     server_cpu, cpu = server.cpu_seconds(), time.process_time()
     before, started = _answers(generators), time.perf_counter()
-    # On a busy machine a server may not get a turn within one round; the rate counts that, too.
+    # On a busy machine a server may get no CPU within one round; the rate includes that time.
     for _ in range(MAX_ROUNDS_WAITED):
         await asyncio.sleep(seconds)
         if _answers(generators) > before:
@@ -143,7 +143,7 @@ def _answers(generators: Sequence[Generator]) -> int:
 
 
 async def ask(port: int, commands: Sequence[Command], *, in_flight: int = 64) -> list[Command]:
-    """Send commands and return their answers in order; for setting up and for checking."""
+    """Send commands and return their answers in order; for setup and checks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
     decoder = FrameDecoder()
     answers: dict[int, Command] = {}
@@ -167,7 +167,7 @@ async def ask(port: int, commands: Sequence[Command], *, in_flight: int = 64) ->
 async def ask_successfully(
     port: int, commands: Sequence[Command], *, in_flight: int = 64
 ) -> list[Command]:
-    """The same; a refusal ends the benchmark, for refusals are fast."""
+    """The same; a refusal ends the benchmark, because refusals are fast."""
     answers = await ask(port, commands, in_flight=in_flight)
     for answer in answers:
         if answer.code != 0:

@@ -1,12 +1,12 @@
-"""Servers in processes of their own: a broker, and the baselines it is compared with.
+"""Servers in separate processes: a broker, and the baselines it is compared with.
 
-    echo      writes back what it reads: it never looks inside
-    framed    the same, cutting what it read into frames by their lengths first
+        echo      writes back its input without parsing it
+        framed    the same, but first splits its input into frames by their lengths
     canned    answers each frame with a prepared one of a given size
     remoting  `penstock.remoting.Server` with a handler that answers at once
     broker    `penstock up`, as a user starts it
 
-Run as a script it is one of the first four: it prints its port and serves until it is killed.
+Run as a script it is one of the first four: it prints its port and serves until killed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STOP_SECONDS: Final = 10.0
 
 
 class ServerProcess:
-    """A server process, and what the system knows about it."""
+    """A server process, and its figures from the system."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._started = time.perf_counter()
@@ -58,12 +58,12 @@ class ServerProcess:
         """CPU time of all its threads so far, user and system."""
         total = 0
         for task in Path(f"/proc/{self._process.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            with contextlib.suppress(OSError):  # a thread that has ended in the meantime
                 total += int(task.read_text().split()[0])
         return total / 1e9
 
     def resident_bytes(self) -> int:
-        """Memory it holds now."""
+        """Its current memory."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) * 1024
@@ -81,7 +81,7 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def baseline(kind: str, answer_bytes: int = 0) -> Iterator[ServerProcess]:
-    """One of the servers of this module."""
+    """One of the baseline servers of this module."""
     server = ServerProcess([__file__, kind, str(answer_bytes)])
     try:
         yield server
@@ -107,7 +107,7 @@ def broker(*options: str) -> Iterator[ServerProcess]:
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """CPU time of a process and all it started that still live: the JVM and its workers."""
+    """CPU time of a process and its living descendants: the JVM and its workers."""
     ticks, parents = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def tree_cpu_seconds(root: int) -> float:
 
 
 def allow_many_files(count: int) -> int:
-    """Raise the limit of open files, also for processes started later; return what it is."""
+    """Raise the limit of open files, also for child processes; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         soft = count if hard == resource.RLIM_INFINITY else min(count, hard)
@@ -137,7 +137,7 @@ def allow_many_files(count: int) -> int:
 
 
 class Echo(asyncio.Protocol):
-    """Writes back what it reads."""
+    """Writes back its input."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -147,7 +147,7 @@ class Echo(asyncio.Protocol):
 
 
 class FramedEcho(Echo):
-    """Writes back the frames it reads: the least any server must do per request."""
+    """Writes back the frames of its input: the minimum for any server per request."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -176,7 +176,7 @@ class Canned(Echo):
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """The whole frames at the start of ``data``."""
+    """The complete frames at the start of ``data``."""
     start = 0
     while len(data) - start >= 4:
         end = start + 4 + _unpack_length(data, start)[0]

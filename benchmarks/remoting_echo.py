@@ -1,14 +1,14 @@
 """Requests per second of a remoting server, against bare echoes of the same bytes.
 
-Three servers run in processes of their own and answer the same load generator (`load`) in turn:
-``echo`` writes back every chunk it reads, ``framed`` cuts it into frames first, ``remoting`` is
+Three servers run in separate processes and answer the same load generator (`load`) in turn:
+``echo`` writes back every chunk it reads, ``framed`` splits it into frames first, ``remoting`` is
 `penstock.remoting.Server` with a handler that answers at once. Rounds are interleaved and compared
-one by one, so a busy machine slows all of them alike.
+one by one, so a busy machine slows all of them equally.
 
-The wall ratio to ``echo`` is what the target is about. Read it together with the CPU time per
-answer: an echo of whole chunks does no work per request, so with many requests in a chunk it waits
-for the generator, and the ratio tells the server's speed against the generator's. One scenario
-therefore has a generator that does what no client can leave out, read the header of each answer.
+The target is the wall-clock ratio to ``echo``. Read it together with the CPU time per answer: an
+echo of whole chunks does no work per request, so with many requests in a chunk it waits for the
+generator, and the ratio compares the server with the generator. One scenario therefore has a
+generator that does what every client must do: read the header of each answer.
 
     python -m benchmarks.remoting_echo [--full]
 """
@@ -43,7 +43,7 @@ _DISTINCT: Final = 512
 
 
 def requests() -> list[bytes]:
-    """Encoded requests of one size, as a consumer asks for its offset."""
+    """Encoded requests of one size: queries of a consumer offset."""
     ext = {"consumerGroup": "bench-group", "topic": "bench-topic", "queueId": "3"}
     return [
         encode_command(Command(RequestCode.QUERY_CONSUMER_OFFSET, 1_000_000 + number, ext=ext))

@@ -1,11 +1,10 @@
-"""One report of what the benchmarks found: JSON, Markdown and SVG plots in ``benchmarks/results``.
+"""One report of all benchmark results: JSON, Markdown and SVG plots in ``benchmarks/results``.
 
     python -m benchmarks.report [--results DIRECTORY]
 
-It is made of the documents that lie there and can be made again at any time: ``peers.json`` of
-`benchmarks.peers`, ``latest.json`` of `benchmarks`, and ``apache.json``, which is what
-`benchmarks.against_apache` prints. Every figure is a median; the lowest and the highest round
-stand beside it.
+It is made from the documents in that directory and can be made again at any time: ``peers.json``
+from `benchmarks.peers`, ``latest.json`` from `benchmarks`, and ``apache.json``, the output of
+`benchmarks.against_apache`. Every figure is a median, shown with the lowest and the highest round.
 """
 
 from __future__ import annotations
@@ -31,54 +30,55 @@ PROMISES: Final = (
     ("kafka-python on kafka", 1.0),
     ("confluent-kafka on kafka", None),
 )
-"""What our client on our broker is compared with, and how many times as fast it is meant to be."""
+"""Comparisons of our client on our broker, with the targeted speed ratio."""
 
 
 HOW: Final = """\
-- *send single*: one message at a time, each waited for. *send*: up to 4,096 may be unacknowledged,
-  and may wait 2 ms for others to share a request; redis-py sends pipelines of 100. *consume*: what
-  *send* left, read by a new group that acknowledges it. *Latency*: from handing a message over
-  until a handler in another process has it; a client that holds the sender up is charged for it.
-- *penstock* is the asyncio client with a handler that gets batches, *penstock-blocking* sends and
-  polls in the way of Kafka's clients; both are one package.
-- *rocketmq* is the binding of Apache's C++ client; *rocketmq-python-client* speaks gRPC to the
+- *send single*: one message at a time, each awaited. *send*: up to 4,096 may be unacknowledged, and
+  may wait 2 ms to share a request; redis-py sends pipelines of 100. *consume*: the messages of
+  *send*, read and acknowledged by a new group. *Latency*: from the call of send until a handler in
+  another process has the message; a client that delays the sender is charged for it.
+- *penstock* is the asyncio client with a handler that receives batches, *penstock-blocking* sends
+  and polls as Kafka's clients do; both are one package.
+- *rocketmq* is the binding of Apache's C++ client; *rocketmq-python-client* uses gRPC to the
   broker's proxy.
-- Every client runs in a process of its own, asyncio clients on uvloop. Four queues or partitions
-  where a server has such, acknowledgements from the server, one node, no compression, and each
-  client's own defaults otherwise.
-- Before its rows a client sends unrecorded for as long as a row: a JVM compiles what it needs.
+- Every client runs in its own process, asyncio clients on uvloop. Four queues or partitions where
+  the server has them, acknowledgements from the server, one node, no compression, and otherwise
+  each client's defaults.
+- Before its rows a client sends for the duration of a row without recording, so that a JVM can
+  compile.
 - Messages reach the disk soon after they are acknowledged, by the servers' own flushing; Redis
   syncs its file every second. Where each message is on the disk before its acknowledgement, both
   RocketMQ brokers flush synchronously, Kafka flushes after each message (`log.flush.interval`),
-  NATS and Redis sync always; messages that arrive together may share a sync. RabbitMQ has no
-  setting for it: both durabilities are the same there.
+  NATS and Redis always sync; messages that arrive together may share a sync. RabbitMQ has no such
+  setting: both durabilities are the same.
 - A server is ready when it answers. Apache RocketMQ is its name server, and its broker and gRPC
-  proxy in one process. A server's CPU time counts from the start of a client to its end."""
+  proxy in one process. A server's CPU time is counted from the start of a client to its end."""
 
 
 # ------------------------------------------------------------------------------------- figures
 
 
 def spread(values: Values) -> dict[str, float]:
-    """The median, and what the rounds lay between."""
+    """The median, with the lowest and the highest round."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
 def summary(found: Any) -> Any:
-    """The same tree with the spread in place of each list of rounds."""
+    """The same tree with the spread instead of each list of rounds."""
     if isinstance(found, Mapping):
         return {key: summary(value) for key, value in found.items()}
     return spread(found) if found else None
 
 
 def ratio(ours: Values, theirs: Values) -> dict[str, float]:
-    """How many times as much as they: round by round, for a busy moment slows both."""
+    """The ratio of ours to theirs, round by round, because a busy moment slows both."""
     ratios = [one / other for one, other in zip(ours, theirs, strict=False)]
     return spread(ratios)
 
 
 def compared(rows: Mapping[str, Mapping[str, Mapping[str, Values]]]) -> list[Document]:
-    """Our client beside the others, by row of rates, and whether what was promised was kept."""
+    """Our client compared with the others, by row, and whether the targets were met."""
     found = []
     for (who, promised), own in itertools.product(PROMISES, OURS):
         for row, figures in rows.get(who, {}).items():
@@ -95,7 +95,7 @@ def compared(rows: Mapping[str, Mapping[str, Mapping[str, Values]]]) -> list[Doc
 
 
 def count(value: float) -> str:
-    """A number for people: three digits that mean something."""
+    """A number with three significant digits."""
     if value >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
@@ -107,7 +107,7 @@ def megabytes(value: float) -> str:
 
 
 def cell(values: Values | None, show: Callable[[float], str] = count) -> str:
-    """The median with its spread, or a dash where nothing was measured."""
+    """The median with its spread, or a dash if nothing was measured."""
     if not values:
         return "-"
     found = spread(values)
@@ -123,7 +123,7 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def rows_table(rows: Mapping[str, Any]) -> str:
-    """Clients by rows of rates, with the CPU time of one message on either side."""
+    """Clients by rows of rates, with the CPU time per message on both sides."""
     names = [name for name in _row_names(rows) if name.startswith(("send", "consume"))]
     head = ["Messages a second", *(name.replace("_", " ") for name in names)]
     lines = []
@@ -145,7 +145,7 @@ def rows_table(rows: Mapping[str, Any]) -> str:
 
 
 def latency_table(rows: Mapping[str, Any]) -> str:
-    """Clients by percentiles, one line for each rate."""
+    """Clients by percentiles, one line per rate."""
     names = [name for name in _row_names(rows) if name.startswith("latency")]
     lines = [
         [
@@ -161,7 +161,7 @@ def latency_table(rows: Mapping[str, Any]) -> str:
 
 
 def servers_table(servers: Mapping[str, Mapping[str, Values]], rows: Mapping[str, Any]) -> str:
-    """What a server needs to be there, and what it leaves on the disk."""
+    """Start-up time, memory and disk usage of the servers."""
     lines = []
     for name, found in servers.items():
         disk = [
@@ -200,7 +200,7 @@ def compared_table(found: Sequence[Document]) -> str:
 
 
 def growth_table(points: Sequence[Mapping[str, float]]) -> str:
-    """One curve; what lies between is in the JSON."""
+    """One curve; the spread is in the JSON."""
     names = [name for name in points[0] if not name.endswith(("_low", "_high"))]
     head = [name.replace("_", " ") for name in names]
     return table(head, [[count(point[name]) for name in names] for point in points])
@@ -210,20 +210,20 @@ def _row_names(rows: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for found in rows.values() for name in found))
 
 
-def peers_markdown(told: Document) -> str:
+def peers_markdown(measured: Document) -> str:
     """The part about the peers."""
-    plan, rows = told["plan"], told["rows"]
+    machine, plan, rows = measured["machine"], measured["plan"], measured["rows"]
     versions = ", ".join(
-        f"{name} {found}" for kind in told["versions"].values() for name, found in kind.items()
+        f"{name} {found}" for kind in measured["versions"].values() for name, found in kind.items()
     )
     parts = [
         "# Penstock beside its peers",
-        f"{told['machine']['system']}, {told['machine']['cores']} cores"
-        f" ({told['machine']['processor']}), load before {told['machine']['load_before'][0]},"
-        f" Python {told['machine']['python']}. {plan['rounds']} rounds in turn,"
+        f"{machine['system']}, {machine['cores']} cores"
+        f" ({machine['processor']}), load before {machine['load_before'][0]},"
+        f" Python {machine['python']}. {plan['rounds']} rounds in turn,"
         f" {plan['seconds']:g} s a row. Medians; in brackets the lowest and the highest round.",
     ]
-    if told.get("tiny"):
+    if measured.get("tiny"):
         parts.append("**A tiny run: it shows that everything works; its figures mean nothing.**")
     if versions:
         parts += [f"Versions: {versions}.", HOW]
@@ -235,22 +235,24 @@ def peers_markdown(told: Document) -> str:
         comparison = compared(unsynced)
         if comparison:
             parts += ["## Our client on our broker beside others", compared_table(comparison)]
-    if told["servers"]:
-        parts += ["## Servers", servers_table(told["servers"], unsynced)]
+    if measured["servers"]:
+        parts += ["## Servers", servers_table(measured["servers"], unsynced)]
         parts += ["![Servers](peers-servers.svg)"]
     if rows.get("fsync"):
         parts += ["## Every message on the disk before its acknowledgement"]
         parts += [rows_table(rows["fsync"]), latency_table(rows["fsync"])]
-    spark = told.get("spark")
+    spark = measured.get("spark")
     if spark:
         from benchmarks.peers.spark.tables import spark_markdown
 
         parts.append(spark_markdown(spark))
-    for name, points in told["growth"].items():
+    for name, points in measured["growth"].items():
         if points:
             parts += [f"## Growth: {name}", growth_table(points), f"![{name}](growth-{name}.svg)"]
-    missing = [f"- {one['what']} was skipped: {one['why']}" for one in told["skipped"]]
-    missing += [f"- {one['who']}, {one['row']} failed: {one['why']}" for one in told["failures"]]
+    missing = [f"- {one['what']} was skipped: {one['why']}" for one in measured["skipped"]]
+    missing += [
+        f"- {one['who']}, {one['row']} failed: {one['why']}" for one in measured["failures"]
+    ]
     if spark:
         missing += [f"- Spark: {one['what']} was skipped: {one['why']}" for one in spark["skipped"]]
         missing += [
@@ -261,23 +263,23 @@ def peers_markdown(told: Document) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def bench_markdown(told: Document) -> str:
+def bench_markdown(measured: Document) -> str:
     """The targets of ``latest.json``."""
     lines = [
         [one["name"], count(one["reached"]), count(one["target"]), "yes" if one["met"] else "no"]
-        for figures in told["benchmarks"].values()
+        for figures in measured["benchmarks"].values()
         for one in figures.get("targets", ())
     ]
     return f"# Targets of one run\n\n{table(['Figure', 'reached', 'target', 'met'], lines)}\n"
 
 
-def apache_markdown(told: Document) -> str:
+def apache_markdown(measured: Document) -> str:
     """The Java client on both brokers."""
     lines = [
         [name, cell(row["penstock_runs"]), cell(row["apache_runs"]), str(row["ratio"])]
-        for name, row in told["rows"].items()
+        for name, row in measured["rows"].items()
     ]
-    head = ["Official Java client", "Penstock", f"Apache {told['apache']}", "ratio"]
+    head = ["Official Java client", "Penstock", f"Apache {measured['apache']}", "ratio"]
     return f"# The Java client on both brokers\n\n{table(head, lines)}\n"
 
 
@@ -290,15 +292,15 @@ PARTS: Final[Mapping[str, Callable[[Document], str]]] = {
 }
 
 
-def write_report(told: Document, results: Path = RESULTS) -> list[Path]:
-    """Keep what `benchmarks.peers` found, and make the report of everything that lies there."""
+def write_report(measured: Document, results: Path = RESULTS) -> list[Path]:
+    """Save the results of `benchmarks.peers`, and make the report from all saved results."""
     results.mkdir(parents=True, exist_ok=True)
-    (results / "peers.json").write_text(json.dumps(told, indent=1) + "\n")
+    (results / "peers.json").write_text(json.dumps(measured, indent=1) + "\n")
     return make_report(results)
 
 
 def make_report(results: Path = RESULTS) -> list[Path]:
-    """Write ``report.json``, ``report.md`` and the plots; return what was written."""
+    """Write ``report.json``, ``report.md`` and the plots; return the written files."""
     from benchmarks.peers import plots
 
     found: dict[str, Document] = {}
@@ -308,25 +310,25 @@ def make_report(results: Path = RESULTS) -> list[Path]:
     document = dict(found)
     written = [results / "report.json", results / "report.md"]
     if "peers" in found:
-        told = found["peers"]
-        document["peers"] = told | {
-            "summary": summary({"servers": told["servers"], "rows": told["rows"]}),
-            "compared": compared(told["rows"].get("async", {})),
+        measured = found["peers"]
+        document["peers"] = measured | {
+            "summary": summary({"servers": measured["servers"], "rows": measured["rows"]}),
+            "compared": compared(measured["rows"].get("async", {})),
         }
-        if told.get("spark"):
+        if measured.get("spark"):
             from benchmarks.peers.spark import tables
 
-            found_by_spark = told["spark"]["rows"]
+            found_by_spark = measured["spark"]["rows"]
             document["peers"]["summary"]["spark"] = summary(found_by_spark)
             document["peers"]["compared_in_spark"] = tables.compared(found_by_spark)
-        written += plots.draw(told, results)
+        written += plots.draw(measured, results)
     written[0].write_text(json.dumps(document, indent=1) + "\n")
-    written[1].write_text("\n".join(PARTS[name](told) for name, told in found.items()))
+    written[1].write_text("\n".join(PARTS[name](measured) for name, measured in found.items()))
     return written
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the report again from what lies there."""
+    """Make the report again from the saved results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report")
     parser.add_argument("--results", type=Path, default=RESULTS)
     print("\n".join(map(str, make_report(parser.parse_args(arguments).results))))

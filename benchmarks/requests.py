@@ -28,14 +28,14 @@ def send(topic: str, queue_id: int, body_bytes: int, number: int) -> Command:
 
 
 def sends(topic: str, queues: Sequence[int], body_bytes: int, count: int) -> list[Command]:
-    """Messages to some queues in turn."""
+    """Messages to several queues in turn."""
     return [send(topic, queues[n % len(queues)], body_bytes, n) for n in range(count)]
 
 
 def pull(
     topic: str, queue_id: int, queue_offset: int, *, hold_ms: int = 0, group: str = "bench-readers"
 ) -> Command:
-    """32 messages, or as many as there are; ``hold_ms`` to wait where there are none."""
+    """A pull of up to 32 messages; ``hold_ms`` is the wait if there are none."""
     header = PullMessage(
         *(group, topic, queue_id, queue_offset, MESSAGES_PER_PULL),
         sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if hold_ms else 0),

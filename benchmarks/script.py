@@ -1,4 +1,4 @@
-"""What every benchmark does when it is run by itself."""
+"""The command line of a single benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.effort import FULL, QUICK, TINY, Effort, Figures
 
 
 def effort_option(parser: argparse.ArgumentParser) -> None:
-    """Let the user choose how long it takes."""
+    """Add the options for the duration."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--full",
@@ -26,12 +26,12 @@ def effort_option(parser: argparse.ArgumentParser) -> None:
         dest="effort",
         action="store_const",
         const=TINY,
-        help="show that it works, measure nothing",
+        help="only check that it works",
     )
 
 
 def main(run: Callable[[Effort], Figures]) -> None:
-    """Run one benchmark and print what it found as JSON."""
+    """Run one benchmark and print its results as JSON."""
     parser = argparse.ArgumentParser()
     effort_option(parser)
     logging.disable(logging.INFO)

@@ -1,8 +1,8 @@
-"""How fast a send request becomes a record, and how far that is from bare JSON parsing.
+"""How fast a send request becomes a record, compared with bare JSON parsing.
 
 The minimum is one ``orjson.loads`` of the same header. ``header`` adds the typed header,
-``header_and_record`` the record that goes into the log, ``whole`` also the cutting into frames
-before and the encoded answer after: everything a broker computes for a send but the store.
+``header_and_record`` the record for the log, ``whole`` also the splitting into frames and the
+encoded answer: everything a broker computes for a send except the store.
 
     python -m benchmarks.send_header [--full]
 """
@@ -40,7 +40,7 @@ _encode_result = encode_header
 
 
 def run(effort: Effort = QUICK) -> Figures:
-    """Sends per second of processor time, medians of interleaved rounds."""
+    """Sends per second of CPU time, medians of interleaved rounds."""
     chunk = _chunk()
     frames = FrameDecoder().feed(chunk)
     rates: dict[str, list[float]] = {"json": [], "header": [], "header_and_record": [], "whole": []}
@@ -65,7 +65,7 @@ def run(effort: Effort = QUICK) -> Figures:
 
 
 def _chunk() -> bytes:
-    """Requests as a Java producer pipelines them."""
+    """Requests as pipelined by a Java producer."""
     properties = (
         "KEYS\x01order-4711\x02UNIQ_KEY\x010A000005123418B4AAC2075BCD150007\x02WAIT\x01true\x02"
         "TAGS\x01created\x02"
@@ -137,7 +137,7 @@ def _record(request: Command, queue_offset: int, log_position: int) -> bytes:
 
 
 def _rate(work: Callable[[], None], chunks: int) -> float:
-    # Processor time: the work waits for nothing, so only a neighbour's share would be added.
+    # CPU time: the work never waits, so wall time would only add other processes.
     started = time.process_time()
     for _ in range(chunks):
         work()

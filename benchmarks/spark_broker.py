@@ -1,9 +1,9 @@
 """How fast Spark reads from a broker over loopback: a scan, a saturated stream, an idle stream.
 
 A broker serves a topic of two queues with 200-byte bodies. The scan writes offset, time and body to
-``noop``, beside a scan of the same rows from the store directory without a broker. The stream reads
-a million messages a batch until it has caught up. The idle stream gets one message at a time; what
-is reported is the time of its micro-batch, without the wait for the message.
+``noop``, compared with a scan of the same rows from the store directory without a broker. The
+stream reads a million messages per batch until it has caught up. The idle stream gets one message
+at a time; the reported time is that of its micro-batch, without the wait for the message.
 
     python -m benchmarks.spark_broker [--full | --tiny]
 """
@@ -35,13 +35,13 @@ STREAM_TARGET: Final = 700_000
 IDLE_TARGET_MS: Final = 100
 STREAM_BATCH: Final = 1_000_000
 WARM_UP_BATCHES: Final = 40
-"""Micro-batches before the first that counts: the JVM compiles what it runs often."""
+"""Micro-batches before the first measured one: the JVM compiles frequent code."""
 IDLE_BATCHES: Final = 40
 PATIENCE_SECONDS: Final = 120.0
 
 
 def run(effort: Effort = QUICK) -> Figures:
-    """Rows a second from the broker, and milliseconds of a micro-batch with one message."""
+    """Rows per second from the broker, and milliseconds of a micro-batch with one message."""
     spark = session("penstock-bench", master="local[2,2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
     count = effort.scaled(2 * MESSAGES if effort is FULL else MESSAGES)
@@ -73,7 +73,7 @@ def run(effort: Effort = QUICK) -> Figures:
 
 @contextlib.contextmanager
 def serving(data: Path) -> Iterator[tuple[str, ServerProcess]]:
-    """``penstock up`` on a store that holds the topic already."""
+    """``penstock up`` on a store that already contains the topic."""
     ports = ["--nameserver-port", "0", "--broker-port", "0"]
     broker = ServerProcess(["-m", "penstock", "up", "--data", str(data), *ports])
     try:
@@ -117,7 +117,7 @@ def _scans(
         "rows_per_second": median(rates["broker"]),
         "best_rows_per_second": round(max(rates["broker"])),
         "path_rows_per_second": median(rates["path"]),
-        # On a busy machine rates say little; what a row costs says more.
+        # On a busy machine the cost of a row is more reliable than the rate.
         "cpu_seconds_per_million_rows": {
             "broker": round(served / million, 3),
             "spark": round(working / million, 3),
@@ -140,7 +140,7 @@ def _load_stream(spark: SparkSession, namesrv: str, **options: str) -> DataFrame
 def _stream(
     spark: SparkSession, namesrv: str, count: int, checkpoint: Path, effort: Effort
 ) -> Figures:
-    """The rate of whole triggers, planning and checkpoint included."""
+    """The rate of whole triggers, including planning and checkpoint."""
     batch = effort.scaled(STREAM_BATCH)
     rates: list[float] = []
     for number in range(2 if effort.rounds > 1 else 1):
@@ -157,7 +157,7 @@ def _stream(
         progress = [one for one in query.recentProgress if one.numInputRows == batch]
         assert sum(one.numInputRows for one in query.recentProgress) == count
         rates += [batch * 1000 / one.durationMs["triggerExecution"] for one in progress]
-    # The first batch of a query starts workers, which a stream does once.
+    # The first batch of a query starts workers, once per stream.
     steady = rates[1:] if len(rates) > 1 else rates
     return {
         "rows_a_batch": batch,
@@ -168,7 +168,7 @@ def _stream(
 
 
 def _idle(spark: SparkSession, namesrv: str, checkpoint: Path, effort: Effort) -> Figures:
-    """One message at a time, the next when the last one's batch is over."""
+    """Send one message at a time, the next when the batch of the previous one is done."""
     warm_up = effort.scaled(WARM_UP_BATCHES)
     df = _load_stream(spark, namesrv)
     query = df.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
@@ -194,20 +194,20 @@ def _idle(spark: SparkSession, namesrv: str, checkpoint: Path, effort: Effort) -
         "batches": len(times),
         "batch_ms": median(times, 1),
         "send_to_progress_ms": median(ends, 1),
-        # Its latestOffset is mostly the wait for the message.
+        # Its latestOffset is mainly the wait for the message.
         "phases_ms": {phase: median(values, 1) for phase, values in sorted(phases.items())},
     }
 
 
 def next_batch(query: StreamingQuery, done: int) -> StreamingQueryProgress:
-    """The next batch with messages in it."""
+    """The next batch that contains messages."""
     return wait_for(query, lambda progress: progress.numInputRows > 0 and progress.batchId > done)
 
 
 def wait_for(
     query: StreamingQuery, condition: Callable[[StreamingQueryProgress], bool]
 ) -> StreamingQueryProgress:
-    """The first progress that is as wanted; what broke the stream is raised."""
+    """The first progress that satisfies the condition; raises the error of a failed stream."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         progress = query.lastProgress
@@ -216,7 +216,7 @@ def wait_for(
         if (error := query.exception()) is not None:
             raise error
         if time.monotonic() > deadline:
-            raise TimeoutError("the stream did not move")
+            raise TimeoutError("the stream made no progress")
         time.sleep(0.005)
 
 

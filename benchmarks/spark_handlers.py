@@ -1,9 +1,9 @@
-"""How fast handlers on Spark's executors work through a topic.
+"""How fast handlers on Spark executors process a topic.
 
-A topic of two queues holds messages of 200 bytes. It is consumed by a group whose handler does
-nothing, once inside the read and once in the writer of a stream, and beside that scanned by a plain
-stream that writes body and place of each message to ``noop``: what the source itself costs. All
-take one micro-batch; what counts is the time that batch took, with its commit.
+A topic of two queues contains messages of 200 bytes. A group with a handler that does nothing
+consumes it, once inside the read and once in the writer of a stream. For comparison a plain stream
+writes body and position of each message to ``noop``: the cost of the source itself. Each takes one
+micro-batch; the result is the time of that batch, including its commit.
 
     python -m benchmarks.spark_handlers [--full | --tiny]
 """
@@ -37,13 +37,13 @@ TARGET: Final = 300_000
 
 
 def handler(message: StoredMessage) -> None:
-    """Looks at the message, as every handler does."""
+    """Reads the message, as every handler does."""
     if not message.body:
         raise ValueError("no body")
 
 
 def run(effort: Effort = QUICK) -> Figures:
-    """Messages per second through a handler, beside a stream without one."""
+    """Messages per second through a handler, compared with a stream without one."""
     spark = session("penstock-bench", master="local[2,2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
     count = effort.scaled(MESSAGES if effort is FULL else MESSAGES // 2)
@@ -54,7 +54,7 @@ def run(effort: Effort = QUICK) -> Figures:
     ):
         namesrv = nameserver(server)
         fill(spark, namesrv, count)
-        # The first round warms Spark up, and does not count.
+        # The first round warms up Spark and does not count.
         for number in range(effort.rounds + 1):
             for name, start in _ways(spark, namesrv, Path(directory), number).items():
                 rate = _rate(start(), count)
@@ -79,7 +79,7 @@ def run(effort: Effort = QUICK) -> Figures:
 
 
 def fill(spark: SparkSession, namesrv: str, count: int) -> None:
-    """A topic with ``count`` messages, the same number in every queue."""
+    """Write ``count`` messages to the topic, the same number in every queue."""
     with Admin(namesrv=namesrv) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
     spark.range(0, count, 1, QUEUES).selectExpr(
@@ -120,7 +120,7 @@ def _ways(
 
 
 def _rate(query: StreamingQuery, count: int) -> float:
-    """Messages per second of the micro-batches that had any."""
+    """Messages per second of the non-empty micro-batches."""
     query.awaitTermination()
     batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
     rows = sum(batch["numInputRows"] for batch in batches)

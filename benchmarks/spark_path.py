@@ -1,10 +1,10 @@
-"""How fast Spark scans a store directory, beside its own Parquet scan of the same rows.
+"""How fast Spark scans a store directory, compared with its own Parquet scan of the same rows.
 
-A store of two queues is written with 200-byte bodies and the properties a Java producer sends, and
-once more as Parquet, uncompressed, with the same columns: two files, as two tasks read the store.
-Both are scanned in turns, after the JVM has compiled what either needs: a scan is a write to
-``noop``. Rates are rows per second of wall-clock time on two cores, everything in the page cache;
-CPU time, of the JVM and of the workers it started, says more on a busy machine.
+A store of two queues is written with 200-byte bodies and the properties that a Java producer sends,
+and again as uncompressed Parquet with the same columns: two files, as two tasks read the store.
+Both are scanned alternately, after the JVM has compiled the code: a scan is a write to ``noop``.
+Rates are rows per second of wall-clock time on two cores, with everything in the page cache; the
+CPU time of the JVM and its workers is more reliable on a busy machine.
 
     python -m benchmarks.spark_path [--full | --tiny]
 """
@@ -37,7 +37,7 @@ LEAN_TARGET: Final = 2_000_000
 ALL_TARGET: Final = 800_000
 RATIO_TARGET: Final = 0.8
 WARM_UPS: Final = 3
-"""Scans of each kind before the first that counts."""
+"""Scans of each kind before the first measured one."""
 _WRITE_EVERY: Final = 512
 
 
@@ -45,7 +45,7 @@ def run(effort: Effort = QUICK) -> Figures:
     """Rows per second from the store and from Parquet, for three columns and for all."""
     spark = session("penstock-bench", master="local[2,2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
-    # A file is a task. As it is, Spark cuts files at 128 MB and would leave a short task for last.
+    # One file is one task. By default Spark splits files at 128 MB, with a short task at the end.
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(1 << 40))
     count = effort.scaled(MESSAGES if effort is FULL else MESSAGES // 2)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
@@ -77,7 +77,7 @@ def run(effort: Effort = QUICK) -> Figures:
 def _compared(
     spark: SparkSession, frames: Mapping[str, DataFrame], count: int, effort: Effort
 ) -> Figures:
-    """Both frames, scanned in turns; who begins changes from round to round."""
+    """Both frames, scanned alternately; the first one changes from round to round."""
     rates: dict[str, list[float]] = {name: [] for name in frames}
     spent: dict[str, list[float]] = {name: [] for name in frames}
     jvm = jvm_pid(spark)
@@ -98,7 +98,7 @@ def _compared(
 
 
 def jvm_pid(spark: SparkSession) -> int:
-    """The process whose tree does Spark's work."""
+    """The root process of Spark's work."""
     return int(jvm_of(spark).java.lang.ProcessHandle.current().pid())
 
 
@@ -116,7 +116,7 @@ def fill(root: Path, count: int) -> None:
                 Draft(
                     TOPIC,
                     number % QUEUES,
-                    # No two alike: Parquet would store those that repeat once.
+                    # All different: Parquet would store repeated values once.
                     os.urandom(BODY_BYTES),
                     properties,
                     born_timestamp=1_794_793_031_525,
@@ -136,7 +136,7 @@ def read(spark: SparkSession, path: Path, columns: tuple[str, ...]) -> DataFrame
 
 
 def scan(frame: DataFrame) -> float:
-    """How many seconds it takes to read everything."""
+    """The seconds that it takes to read everything."""
     started = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - started

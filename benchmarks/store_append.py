@@ -1,9 +1,9 @@
-"""How fast messages get into a store, and how far that is from a bare ``os.pwritev`` of the bytes.
+"""How fast messages are appended to a store, compared with a bare ``os.pwritev`` of the bytes.
 
 Every message has a unique id and a key, so each append makes a record, a queue entry and two index
-entries. The bare loop writes the very same records, in the same portions, to a file of its own and
-does nothing else. Both are measured in turn, round by round, per second of processor time, which
-on an idle core is the same as per second and on a busy one does not count the neighbours.
+entries. The bare loop writes the same records, in the same portions, to its own file and does
+nothing else. Both are measured in turn, round by round, per second of CPU time, which on an idle
+core equals wall time and on a busy one excludes other processes.
 
     python -m benchmarks.store_append [--full | --tiny]
 """
@@ -25,12 +25,12 @@ from penstock.protocol.records.codec import encode_record
 from penstock.store import Draft, MessageStore, StoreConfig
 
 CASES: Final = ((128, 1), (128, 32), (1024, 1), (1024, 32))
-"""Bytes in a body, messages in a write."""
+"""Bytes per body, messages per write."""
 HOST: Final = pack_host("127.0.0.1", 10911)
 SINGLE_TARGET: Final = 100_000
 BATCH_RATIO_TARGET: Final = 0.5
 _CHUNK: Final = 64
-"""Writes between two looks at the clock."""
+"""Writes between two readings of the clock."""
 
 
 def run(effort: Effort = QUICK) -> Figures:
@@ -67,7 +67,7 @@ def run(effort: Effort = QUICK) -> Figures:
 
 
 def _drafts(body_bytes: int, seed: int) -> list[Draft]:
-    """A portion's worth of messages of one producer, as often as it takes."""
+    """One portion of messages of one producer, to be written repeatedly."""
     return [
         Draft(
             "bench",
@@ -90,8 +90,8 @@ def _record(draft: Draft) -> bytes:
 
 
 def _rate(write: Callable[[int], int], effort: Effort) -> float:
-    """Messages per second of processor time; ``write`` does some and says how many."""
-    write(0)  # files are made, pages are touched
+    """Messages per second of CPU time; ``write`` writes some and returns how many."""
+    write(0)  # creates files and touches pages
     count = chunk = 0
     started = time.process_time()
     while (spent := time.process_time() - started) < effort.seconds:

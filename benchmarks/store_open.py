@@ -1,9 +1,9 @@
 """How long a store takes to open: after a clean stop, after another program, after a crash.
 
-A clean stop of our own costs the same for any content of the store, which is shown by two stores of
-which one has ten times the messages. ``--full`` makes the large one ten million messages. Recovery
-is given in megabytes of log per second, beside the rate at which a bare loop computes the checksums
-of the same bytes, in pieces of the same size.
+The cost of opening after our own clean stop does not depend on the content of the store; two stores
+show this, one with ten times the messages. ``--full`` gives the large one ten million messages.
+Recovery is reported in megabytes of log per second, compared with a bare loop that computes the
+checksums of the same bytes, in pieces of the same size.
 
     python -m benchmarks.store_open [--full | --tiny]
 """
@@ -32,7 +32,7 @@ RECOVERY_TARGET: Final = 200.0
 
 
 def run(effort: Effort = QUICK) -> Figures:
-    """Seconds to open, and megabytes a second of recovery."""
+    """Seconds to open, and megabytes per second of recovery."""
     count = FULL_MESSAGES if effort is FULL else effort.scaled(MESSAGES)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         root = Path(directory)
@@ -66,7 +66,7 @@ def _fill(store: MessageStore, count: int, body: bytes) -> None:
 
 
 def _clean_open(root: Path, count: int, effort: Effort) -> float:
-    """Seconds from nothing to the first message read, the median of some times."""
+    """Seconds from nothing to the first message read, as a median."""
     with MessageStore(root) as store:
         _fill(store, count, os.urandom(128))
     times: list[float] = []
@@ -82,7 +82,7 @@ def _clean_open(root: Path, count: int, effort: Effort) -> float:
 
 
 def _recovery(root: Path, effort: Effort) -> Figures:
-    """Recovery of a log segment of which nothing was flushed, in processor time."""
+    """Recovery of a log segment that was never flushed, in CPU time."""
     body = os.urandom(CRASH_BODY_BYTES)
     count = effort.scaled(CRASH_MESSAGES)
     store = MessageStore(root, StoreConfig())
@@ -98,7 +98,7 @@ def _recovery(root: Path, effort: Effort) -> Figures:
         for _ in range(count):
             zlib.crc32(body)
         bare.append(count * CRASH_BODY_BYTES / 1e6 / (time.process_time() - started))
-        # What the last round learned is taken back: each one recovers all of it.
+        # Undo the state saved by the previous round: each round recovers the whole log.
         (root / "penstock.state").write_bytes(state)
         store = MessageStore(root, StoreConfig())
         started = time.process_time()

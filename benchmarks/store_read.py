@@ -1,9 +1,9 @@
-"""How fast a store hands out messages, 32 at a call, and how far that is from slicing the log.
+"""How fast a store returns messages, 32 per call, compared with slicing the log.
 
-Two queues are read: one whose messages lie side by side in the log, as a single producer leaves
-them, and one whose messages lie among those of three others. The bare loop cuts the same bytes out
-of a mapped file, one slice a call, and knows nothing of queues. The store is read from its files
-and, for the last entries, from memory. Rates are per second of processor time.
+Two queues are read: one whose messages are contiguous in the log, as written by a single producer,
+and one whose messages are interleaved with those of three others. The bare loop cuts the same bytes
+out of a mapped file, one slice per call, without queues. The store is read from its files and, for
+the last entries, from memory. Rates are per second of CPU time.
 
     python -m benchmarks.store_read [--full | --tiny]
 """
@@ -31,7 +31,7 @@ QUEUES: Final = 4
 
 
 def run(effort: Effort = QUICK) -> Figures:
-    """Messages per second out of a queue side by side, a scattered one, and bare slices."""
+    """Messages per second from a contiguous queue, a scattered one, and bare slices."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         count = effort.scaled(MESSAGES)
         _fill(Path(directory), count)

@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * The official client as a load: prints one JSON line per row with what it measured.
+  * Generates load with the official client: prints one JSON line with the figures of each row.
  *
  * <p>Usage: LoadGenerator NAMESRV BROKER SECONDS ROW..., each row one of sync-THREADS-SIZE, async-INFLIGHT-SIZE,
  * batch-COUNT-SIZE, drain-MESSAGES-SIZE, latency-RATE-SIZE. Each send row runs once to warm up, then for SECONDS.
@@ -59,7 +59,7 @@ public final class LoadGenerator {
             System.exit(0);
         } catch (Exception error) {
             error.printStackTrace();
-            System.exit(1); // the client's threads would live on
+            System.exit(1); // the client's threads would keep the JVM running
         }
     }
 
@@ -185,7 +185,7 @@ public final class LoadGenerator {
         return sent.get() * 1e9 / (System.nanoTime() - began);
     }
 
-    /** One thread, one batch in flight: the time of a batch is that of the client plus that of the broker. */
+    /** One thread, one batch in flight: the time of a batch is the client's time plus the broker's. */
     private double batch(String topic, int count, int size, int duration) throws Exception {
         long began = System.nanoTime();
         long deadline = began + duration * 1_000_000_000L;
@@ -218,7 +218,7 @@ public final class LoadGenerator {
         return consumer;
     }
 
-    /** Fill a topic, then let one push consumer take it all; the clock runs from its first message to its last. */
+    /** Fill a topic, then let one push consumer read it; the time is from its first message to its last. */
     private String drain(int messages, int size) throws Exception {
         String topic = topic();
         for (int sent = 0; sent < messages; sent += 100) {
@@ -244,7 +244,7 @@ public final class LoadGenerator {
         return rate(messages * 1e9 / (last.get() - first.get()));
     }
 
-    /** Sends at a steady rate; each body carries its send time, so the consumer knows how long it took. */
+    /** Send at a steady rate; each body contains its send time, from which the consumer computes the latency. */
     private String latency(int perSecond, int size) throws Exception {
         String topic = topic();
         int warm = perSecond * 2;
@@ -310,6 +310,6 @@ public final class LoadGenerator {
             }
             Thread.sleep(20);
         }
-        throw new IllegalStateException("the consumer got no queues in 30 s");
+        throw new IllegalStateException("the consumer has no queues after 30 s");
     }
 }

@@ -1,12 +1,12 @@
-"""Everything that is measured: Penstock alone, and beside its peers on the same machine, in turn.
+"""All measurements: Penstock alone and compared with its peers on the same machine, in turn.
 
     python -m benchmarks.peers [--tiny | --full] [--only NAME ...] [--parts PART ...] ...
 
-`make bench` makes the environment of the peers' clients first. The parts: Penstock's own
+`make bench` first creates the environment of the peers' clients. The parts: Penstock's own
 benchmarks, Python clients on their servers, the official Java client on both RocketMQ brokers,
-Spark beside its Kafka connector, and how Penstock's broker behaves as it grows. What is not there
-is skipped and named. Everything found goes to ``benchmarks/results`` as JSON, Markdown and SVG,
-anew after each part.
+Spark compared with its Kafka connector, and the growth of Penstock's broker. Missing software is
+skipped and listed. All results go to ``benchmarks/results`` as JSON, Markdown and SVG, updated
+after each part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FULL: Final = Plan(rounds=5, seconds=10.0, rates=(1000, 5000), synced_rounds=3)
 
 
 def prepared(names: Sequence[str]) -> tuple[dict[str, Server], dict[str, str], Skipped]:
-    """The servers that are there, their versions, and why the others are not."""
+    """The available servers, their versions, and why the others are missing."""
     servers: dict[str, Server] = {}
     versions: dict[str, str] = {}
     skipped: Skipped = []
@@ -77,9 +77,9 @@ def prepared(names: Sequence[str]) -> tuple[dict[str, Server], dict[str, str], S
 
 
 def client_versions(python: Path) -> dict[str, str]:
-    """What is installed in the environment of the peers' clients."""
+    """The packages installed in the environment of the peers' clients."""
     packages = sorted({pair.client for pair in PAIRS if not pair.is_ours})
-    # Not every package can be had for every machine; then the rows of its client fail.
+    # Some packages are not available for every machine; then the rows of that client fail.
     program = """\
 import importlib.metadata, json, sys
 sys.path.append(sys.prefix + "/cpp")
@@ -96,7 +96,7 @@ print(json.dumps({name: installed.get(name, "not installed") for name in sys.arg
 def document(
     plan: Plan, found: Found, versions: dict[str, dict[str, str]], skipped: Skipped
 ) -> Document:
-    """What the clients came to, ready to be written down; the other parts are added to it."""
+    """The results of the clients as a document; the other parts are added to it."""
     settings = asdict(plan) | {"pairs": [str(pair) for pair in plan.pairs]}
     return {
         "machine": machine(),
@@ -111,18 +111,18 @@ def document(
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the user asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
     effort = parser.add_mutually_exclusive_group()
     effort.add_argument("--full", action="store_true", help="hours, for figures to be quoted")
-    effort.add_argument("--tiny", action="store_true", help="show that it works, measure nothing")
+    effort.add_argument("--tiny", action="store_true", help="only check that it works")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="client, server, client@server")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, help="of each sending row")
-    parser.add_argument("--rates", type=int, nargs="+", help="messages a second, for latency")
+    parser.add_argument("--seconds", type=float, help="duration of each sending row")
+    parser.add_argument("--rates", type=int, nargs="+", help="messages per second, for latency")
     parser.add_argument("--synced-rounds", type=int, help="rounds with an fsync for each message")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all by default")
-    parser.add_argument("--backlogs", type=int, nargs="+", help="messages stored, for a curve")
+    parser.add_argument("--backlogs", type=int, nargs="+", help="stored messages, for a curve")
     parser.add_argument("--peers-python", type=Path, default=PROJECT / ".venv-peers/bin/python")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
@@ -134,7 +134,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """How much is run."""
+    """The size of the run."""
     plan = FULL if options.full else TINY if options.tiny else SHORT
     given = {
         name: value
@@ -147,24 +147,24 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def effort_of(options: argparse.Namespace) -> Effort:
-    """How much our own benchmarks do."""
+    """The effort for our own benchmarks."""
     return FULL_EFFORT if options.full else TINY_EFFORT if options.tiny else QUICK
 
 
 def growth_of(options: argparse.Namespace) -> Growth:
-    """Which curves are drawn."""
+    """The points of the growth curves."""
     growth = FULL_GROWTH if options.full else TINY_GROWTH if options.tiny else SHORT_GROWTH
     return replace(growth, backlogs=tuple(options.backlogs)) if options.backlogs else growth
 
 
 def java_of(options: argparse.Namespace) -> JavaPlan:
-    """How much the Java client does."""
+    """The size of the Java part."""
     java = FULL_JAVA if options.full else TINY_JAVA if options.tiny else SHORT_JAVA
     return replace(java, rounds=options.rounds) if options.rounds else java
 
 
 def spark_of(options: argparse.Namespace) -> SparkPlan:
-    """How much Spark does."""
+    """The size of the Spark part."""
     spark = FULL_SPARK if options.full else TINY_SPARK if options.tiny else SHORT_SPARK
     return replace(spark, rounds=options.rounds) if options.rounds else spark
 
@@ -172,7 +172,7 @@ def spark_of(options: argparse.Namespace) -> SparkPlan:
 def run_clients(
     options: argparse.Namespace, plan: Plan, keep: Callable[[Document], object]
 ) -> Document:
-    """Python clients on their servers; kept after each round, for all of them may take hours."""
+    """Python clients on their servers; saved after each round, since a full run may take hours."""
     servers, versions, skipped = prepared(plan.servers())
     all_versions = {"servers": versions}
     if options.peers_python.exists():
@@ -192,24 +192,24 @@ def run_clients(
     return made(run_plan(plan, servers, options.peers_python, lambda found: keep(made(found))))
 
 
-def run_curves(growth: Growth, told: Document) -> None:
-    """How Penstock grows, as far as there is room for it."""
+def run_curves(growth: Growth, measured: Document) -> None:
+    """Measure the growth curves, as far as the disk has space."""
     fits, too_large = fitting(growth, shutil.disk_usage(tempfile.gettempdir()).free)
     for count in too_large:
-        why = f"there is no room for it in {tempfile.gettempdir()}"
-        told["skipped"].append({"what": f"growth, backlog of {count:,}", "why": why})
-    told["growth"] = run_growth(fits)
+        why = f"not enough space in {tempfile.gettempdir()}"
+        measured["skipped"].append({"what": f"growth, backlog of {count:,}", "why": why})
+    measured["growth"] = run_growth(fits)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and write down what was found."""
+    """Measure and write the results."""
     options = options_of(arguments)
     plan = plan_of(options)
     results: Path = options.results
     results.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    told = document(plan, Found(), {}, [])
-    before = told["machine"]  # with the load of the machine before ours
+    measured = document(plan, Found(), {}, [])
+    before = measured["machine"]  # with the load of the machine before this run
     written: list[Path] = []
 
     def keep(found: Document) -> None:
@@ -224,18 +224,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 own = run_all(list(ALL_NAMES), effort_of(options))
                 (results / "latest.json").write_text(json.dumps(own, indent=2) + "\n")
             elif part == CLIENTS:
-                told = run_clients(options, plan, keep)
+                measured = run_clients(options, plan, keep)
             elif part == JAVA:
                 java = run_java(java_of(options))
                 (results / "apache.json").write_text(json.dumps(java, indent=1) + "\n")
             elif part == SPARK:
-                told["spark"] = run_spark(spark_of(options))
+                measured["spark"] = run_spark(spark_of(options))
             else:
-                run_curves(growth_of(options), told)
+                run_curves(growth_of(options), measured)
         except (Unavailable, RuntimeError, OSError) as missing:
-            told["skipped"].append({"what": part, "why": str(missing)})
+            measured["skipped"].append({"what": part, "why": str(missing)})
             sys.stderr.write(f"{part}: {missing}\n")
-        keep(told)
+        keep(measured)
     print("\n".join(map(str, written)))
     return 0
 

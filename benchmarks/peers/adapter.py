@@ -1,8 +1,8 @@
-"""What every client looks like to the load: start, submit, drain, consume, close.
+"""The common interface of all clients: start, submit, drain, consume, close.
 
-The load is the same for all, in `worker`: only how a client is called differs, one small module
-each under `clients`. This module and those it imports need nothing but the standard library, for
-the peers' clients live in an environment of their own, without Penstock.
+The load is the same for all, in `worker`; only the calls of a client differ, one small module each
+under `clients`. This module and its imports need only the standard library, because the peers'
+clients are in a separate environment without Penstock.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 QUEUES: Final = 4
-"""Queues or partitions of a topic, where a server has such."""
+"""Queues or partitions of a topic, where the server has them."""
 LINGER_SECONDS: Final = 0.002
-"""How long a message may wait for others to share its request, in rows with a wide window."""
+"""How long a message may wait to share a request, in rows with a wide window."""
 CONSUME_BATCH: Final = 500
-"""Messages asked for at a time, where a client is told."""
+"""Messages per request, where a client can set it."""
 
 Take = Callable[[bytes], bool]
-"""Gets each body that arrives, from any thread; says whether that is enough."""
+"""Receives each body that arrives, from any thread; returns whether that is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a client is told."""
+    """The settings of a client."""
 
     addresses: dict[str, str]
-    """By protocol, so that two clients of one server find theirs."""
+    """By protocol, so that two clients of one server each find theirs."""
     topic: str
     group: str = "bench-readers"
     window: int = 1
-    """Messages that may be unacknowledged; with one, each is waited for."""
+    """The maximum number of unacknowledged messages; with one, each is awaited."""
     linger: float = 0.0
 
 
@@ -46,30 +46,30 @@ class Adapter(ABC):
 
     @abstractmethod
     async def start_sending(self) -> None:
-        """Connect as a sender; make the topic where the server does not do so by itself."""
+        """Connect as a sender; create the topic if the server does not do so itself."""
 
     @abstractmethod
     async def submit(self, body: bytes) -> None:
-        """Hand over one message; return when there is room in the window for another."""
+        """Pass on one message; return when the window has space for another."""
 
     @abstractmethod
     async def drain(self) -> None:
-        """Return when the server has acknowledged everything; raise if it refused anything."""
+        """Return when the server has acknowledged everything; raise if it refused a message."""
 
     @abstractmethod
     async def start_consuming(self) -> None:
-        """Connect as a receiver of a topic that exists, from its first message on."""
+        """Connect as a receiver of an existing topic, from its first message."""
 
     @abstractmethod
     async def consume(self, take: Take) -> None:
-        """Hand over every body, acknowledging them to the server, until one was enough."""
+        """Pass on every body and acknowledge it to the server, until ``take`` returns true."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave, and release everything."""
+        """Disconnect and release everything."""
 
     async def send_many(self, bodies: Iterable[bytes]) -> int:
-        """Send all of them; return how many were acknowledged."""
+        """Send all bodies; return how many were acknowledged."""
         count = 0
         for body in bodies:
             await self.submit(body)
@@ -79,14 +79,14 @@ class Adapter(ABC):
 
 
 class Window:
-    """Futures that are not done yet, never more than so many."""
+    """Pending futures, up to a maximum number."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._open: deque[Any] = deque()
 
     async def add(self, future: asyncio.Future[Any]) -> None:
-        """Keep it; wait for the oldest ones until there is room for another."""
+        """Add a future; wait for the oldest ones until there is space for another."""
         opened = self._open
         opened.append(future)
         while opened and (len(opened) >= self._size or opened[0].done()):
@@ -99,7 +99,7 @@ class Window:
 
 
 class ThreadWindow:
-    """The same for futures that other threads fulfil; waiting blocks."""
+    """The same for futures that other threads complete; waiting blocks."""
 
     def __init__(self, size: int, result: Callable[[Any], object]) -> None:
         self._size = size
@@ -107,7 +107,7 @@ class ThreadWindow:
         self._open: deque[Any] = deque()
 
     def add(self, future: Any) -> None:
-        """Keep it; wait for the oldest ones until there is room for another."""
+        """Add a future; wait for the oldest ones until there is space for another."""
         self._open.append(future)
         while len(self._open) >= self._size:
             self._result(self._open.popleft())

@@ -1,10 +1,10 @@
-"""How Penstock's broker behaves as it grows: more queues, more consumers, more messages kept.
+"""The growth of Penstock's broker: more queues, more consumers, more stored messages.
 
     python -m benchmarks.peers.growth [--full | --tiny]
 
 The load is the generator of `benchmarks.load`: requests encoded beforehand, answers counted.
-Each point has a broker of its own; rounds at one point are not interleaved with other points,
-since a backlog of millions is filled once only. The broker's CPU time stands beside each rate.
+Each point has its own broker; rounds at one point are not interleaved with other points, since a
+backlog of millions is filled only once. Each rate comes with the broker's CPU time.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from penstock.remoting.loop import run as run_loop
 BODY: Final = b"x" * 128
 IN_FLIGHT: Final = 256
 QUEUES_A_TOPIC: Final = 8
-"""Of a topic that a send makes."""
+"""Queues of a topic that is created by a send."""
 BATCH: Final = 64
 FILL_AT_A_TIME: Final = 4096
-"""Requests encoded at a time while a backlog is filled."""
+"""Requests encoded at a time when a backlog is filled."""
 SPARE_FILES: Final = 300
 DISK_A_MESSAGE: Final = 400
-"""Bytes that have to be free for each message of a backlog: more than it takes."""
+"""Free bytes required for each message of a backlog: more than it uses."""
 Point = dict[str, float]
 Curves = dict[str, list[Point]]
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Which points, and how long each."""
+    """The points and their durations."""
 
     queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     consumers: tuple[int, ...] = (1, 10, 100, 1_000)
@@ -67,7 +67,7 @@ FULL_GROWTH: Final = Growth(
 
 
 def fitting(growth: Growth, free_bytes: int) -> tuple[Growth, list[int]]:
-    """Without the backlogs that the disk has no room for, and which those are."""
+    """Without the backlogs that do not fit on the disk; also returns those."""
     fits = tuple(count for count in growth.backlogs if count * DISK_A_MESSAGE <= free_bytes)
     return replace(growth, backlogs=fits), [n for n in growth.backlogs if n not in fits]
 
@@ -75,13 +75,15 @@ def fitting(growth: Growth, free_bytes: int) -> tuple[Growth, list[int]]:
 def run_growth(growth: Growth) -> Curves:
     """All three curves."""
     return {
-        "queues": [_told("queues", _queues(count, growth)) for count in growth.queues],
-        "consumers": [_told("consumers", _consumers(count, growth)) for count in growth.consumers],
-        "backlog": [_told("backlog", _backlog(count, growth)) for count in growth.backlogs],
+        "queues": [_reported("queues", _queues(count, growth)) for count in growth.queues],
+        "consumers": [
+            _reported("consumers", _consumers(count, growth)) for count in growth.consumers
+        ],
+        "backlog": [_reported("backlog", _backlog(count, growth)) for count in growth.backlogs],
     }
 
 
-def _told(curve: str, point: Point) -> Point:
+def _reported(curve: str, point: Point) -> Point:
     sys.stderr.write(f"growth, {curve}: {point}\n")
     return point
 
@@ -124,9 +126,9 @@ def _rounds(
 
 
 def _queues(count: int, growth: Growth) -> Point:
-    """Sends that go to so many queues in turn, and pulls from them."""
+    """Sends to this many queues in turn, and pulls from them."""
     places = [(f"grow-{n // QUEUES_A_TOPIC}", n % QUEUES_A_TOPIC) for n in range(count)]
-    # Enough in each queue for a whole pull, so that pulls are the same however many queues.
+    # Enough messages in each queue for a full pull, so that pulls do not depend on the queue count.
     filling = [
         send_batch(topic, queue, BODY, n, MESSAGES_PER_PULL)
         for n, (topic, queue) in enumerate(places)
@@ -152,7 +154,7 @@ def _queues(count: int, growth: Growth) -> Point:
 
 
 def _consumers(count: int, growth: Growth) -> Point:
-    """So many connections, each pulling 32 messages at a time of the same queue."""
+    """This many connections, each of which pulls 32 messages at a time from the same queue."""
     allowed = allow_many_files(count + SPARE_FILES) - SPARE_FILES
     count = min(count, allowed)
     commands = [send_batch("grow", 0, BODY, n, BATCH) for n in range(64)]
@@ -174,7 +176,7 @@ def _consumers(count: int, growth: Growth) -> Point:
 
 
 def _backlog(count: int, growth: Growth) -> Point:
-    """A broker that keeps so many messages: restart, sends, pulls here and there in it."""
+    """A broker with this many stored messages: restart, sends, and pulls from all over the log."""
     with TemporaryDirectory(prefix="bench-growth-") as data, ExitStack() as stack:
         server = ServerProcess(_up(data))
         stack.callback(lambda: server.stop())
@@ -210,7 +212,7 @@ def _up(data: str) -> list[str]:
 
 
 async def _fill(server: ServerProcess, count: int) -> int:
-    """Fill four queues; return how many messages are in each."""
+    """Fill four queues; return the number of messages in each."""
     batches = max(4, count // BATCH // 4 * 4)
     await ask_successfully(server.port, [send_batch("grow", 0, BODY, 0, BATCH)])
     numbers = iter(range(1, batches))
@@ -221,13 +223,13 @@ async def _fill(server: ServerProcess, count: int) -> int:
 
 
 def _pulls(offsets: range) -> list[bytes]:
-    """Pulls spread over a stretch of the backlog, a thousand at most."""
+    """Pulls spread over a range of the backlog, a thousand at most."""
     step = max(1, len(offsets) // 1024)
     return [encode_command(pull("grow", n % 4, at)) for n, at in enumerate(offsets[::step])]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run by itself; prints JSON."""
+    """Run this part alone; prints JSON."""
     kinds = {"--full": FULL_GROWTH, "--tiny": TINY_GROWTH}
     growth = next((kinds[word] for word in arguments if word in kinds), SHORT_GROWTH)
     curves: Any = run_growth(growth)

@@ -16,7 +16,7 @@ SOURCES: Final = Path(__file__).parent.parent / "java"
 
 @dataclass(frozen=True, slots=True)
 class JavaPlan:
-    """How much of it."""
+    """The size of this part."""
 
     rounds: int = 3
     seconds: int = 3
@@ -29,7 +29,7 @@ FULL_JAVA: Final = JavaPlan(rounds=5, seconds=5)
 
 
 def run_java(plan: JavaPlan) -> dict[str, Any]:
-    """What `benchmarks.against_apache` prints; raises `Unavailable` without a JDK and Maven."""
+    """The output of `benchmarks.against_apache`; raises `Unavailable` without a JDK and Maven."""
     toolchain = prepare(APACHE_VERSION, SOURCES)
     found = compare(toolchain, plan.rounds, plan.seconds, plan.rows, HEAP)
     return {"apache": APACHE_VERSION, "machine": machine(), "rows": report(found)}

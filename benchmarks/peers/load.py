@@ -1,7 +1,7 @@
-"""The load every client gets: what is sent when, what is counted, which numbers come of it.
+"""The load for every client: when to send, what to count, and the resulting figures.
 
-Nothing here knows a client or a server. Bodies carry the time they were sent at; the clock is the
-system's monotonic one, which all processes of a machine share.
+It is independent of clients and servers. Bodies contain their send time; the clock is the system's
+monotonic one, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ PERCENTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
 def body(size: int, kind: int = COUNTED, stamp: float = 0.0) -> bytes:
-    """A body of ``size`` bytes, or of as many as the stamp needs."""
-    # Text, since the C++ client's binding ends a body at its first zero byte.
+    """A body of ``size`` bytes, or of as many as the time stamp needs."""
+    # Text, since the binding of the C++ client ends a body at its first zero byte.
     head = b"%d%017.6f" % (kind, stamp)
     return head + b"x" * (size - len(head))
 
 
 def stamp_of(data: bytes) -> tuple[int, float]:
-    """The kind of a body and when it was sent."""
+    """The kind of a body and its send time."""
     return int(data[:1]), float(data[1:HEAD_BYTES])
 
 
 def until(deadline: float, data: bytes) -> Iterator[bytes]:
-    """The same body again and again, until the time is over."""
+    """The same body repeatedly, until the time is over."""
     clock = time.perf_counter
     while clock() < deadline:
         yield data
 
 
 def sent_at(due: float, woken: float) -> float:
-    """When a message counts as sent: when it was due, or when the generator woke up for it.
+    """The send time of a message: when it was due, or when the generator woke up for it.
 
-    A generator that oversleeps is not the client's fault; a client that keeps it from going on to
-    the next message is, and the messages that became due meanwhile have waited since then.
+    A late wake-up of the generator is not the client's fault. A client that delays the next message
+    is: messages that became due in the meantime have waited since then.
     """
     return max(due, woken)
 
 
 class Drain:
-    """Counts what a receiver gets, from the first message to the last; safe with threads."""
+    """Counts received messages, from the first to the last; thread-safe."""
 
     def __init__(self, wanted: int, seconds: float) -> None:
         self._wanted = wanted
@@ -59,7 +59,7 @@ class Drain:
         self.count = 0
 
     def take(self, _data: bytes) -> bool:
-        """One more; enough when all came or the time is over."""
+        """Count one message; return true if all have arrived or the time is over."""
         number = next(self._tickets)
         now = time.perf_counter()
         if number == 1:
@@ -72,21 +72,21 @@ class Drain:
         return self._wanted == 1
 
     def per_second(self) -> float:
-        """The rate after the first message, whose arrival started the clock."""
+        """The rate after the first message, which started the clock."""
         return (self.count - 1) / (self.ended - self.began)
 
 
 class Ages:
-    """How old messages are when they arrive; warm-up messages only show that the way is open."""
+    """Ages of messages at their arrival; warm-up messages only show that the path works."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
-        """May become fewer meanwhile."""
+        """May be reduced during the run."""
         self.seconds: list[float] = []
         self.warm = False
 
     def take(self, data: bytes) -> bool:
-        """One more; enough when all of those that count came."""
+        """Record one message; return true if all that count have arrived."""
         now = time.perf_counter()
         kind, stamp = stamp_of(data)
         self.warm = True
@@ -96,7 +96,7 @@ class Ages:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """In milliseconds; nearest rank, so that each is an age that was seen."""
+    """In milliseconds; nearest rank, so that each is an observed age."""
     ordered = sorted(seconds)
     return {
         name: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3)

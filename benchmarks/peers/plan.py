@@ -1,4 +1,4 @@
-"""What is measured: which client on which server, which rows, in which order."""
+"""The plan of a run: which client on which server, which rows, in which order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Pair(NamedTuple):
     """A client on a server."""
 
     client: str
-    """As its package is called; ours has two faces."""
+    """The name of its package; ours has two interfaces."""
     server: str
     module: str
-    """Under ``clients``."""
+    """The module under ``clients``."""
 
     def __str__(self) -> str:
         return f"{self.client} on {self.server}"
@@ -45,7 +45,7 @@ PAIRS: Final = (
 
 
 class SendRow(NamedTuple):
-    """Sending as fast as it goes."""
+    """A row that sends as fast as possible."""
 
     name: str
     body_bytes: int
@@ -62,25 +62,25 @@ DISK: Final = "disk_128"
 
 
 def latency_row(rate: int) -> str:
-    """The name of the row of one rate."""
+    """The name of the latency row for a rate."""
     return f"latency_{rate}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything."""
+    """The size of a run."""
 
     rounds: int = 3
     seconds: float = 3.0
-    """Of each sending row; what they stored is drained for twice as long at most."""
+    """Duration of each sending row; the drain of its messages takes at most twice as long."""
     rates: tuple[int, ...] = (1000,)
-    """Messages a second of the rows of latency."""
+    """Messages per second of the latency rows."""
     synced_rounds: int = 1
-    """Rounds with every message on the disk before it is acknowledged."""
+    """Rounds in which every message is on the disk before it is acknowledged."""
     pairs: tuple[Pair, ...] = PAIRS
 
     def servers(self) -> list[str]:
-        """In the order in which they are first needed."""
+        """The servers in the order in which they are first needed."""
         return list(dict.fromkeys(pair.server for pair in self.pairs))
 
     def on(self, server: str, number: int) -> list[Pair]:
@@ -89,13 +89,13 @@ class Plan:
 
 
 def rotated(things: Sequence[_Thing], number: int) -> list[_Thing]:
-    """Another one begins in each round, so that none is always measured on a warmer machine."""
+    """Start with a different one in each round, so that none always runs on a warmer machine."""
     start = number % len(things) if things else 0
     return [*things[start:], *things[:start]]
 
 
 def chosen(words: Sequence[str]) -> tuple[Pair, ...]:
-    """The pairs that are called by a client, by a server, or by ``client@server``."""
+    """The pairs selected by a client, by a server, or by ``client@server``."""
     found = tuple(
         pair
         for pair in PAIRS
@@ -104,5 +104,5 @@ def chosen(words: Sequence[str]) -> tuple[Pair, ...]:
     known = {name for pair in PAIRS for name in (*pair[:2], f"{pair.client}@{pair.server}")}
     unknown = sorted(set(words) - known)
     if unknown:
-        raise ValueError(f"no client or server {', '.join(unknown)}; there are {sorted(known)}")
+        raise ValueError(f"no client or server {', '.join(unknown)}; known are {sorted(known)}")
     return found

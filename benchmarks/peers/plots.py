@@ -1,4 +1,4 @@
-"""SVG plots of what was found: medians, with a line from the lowest round to the highest."""
+"""SVG plots of the results: medians, with a line from the lowest to the highest round."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SERVER_FIGURES: Final = {
     "loaded_resident_bytes": ("MB after the load", 1e6),
 }
 Bars = Mapping[str, Sequence[float]]
-# The same figures make the same bytes: no random ids, no date.
+# Equal figures give equal bytes: no random ids, no date.
 matplotlib.rcParams["svg.hashsalt"] = "penstock"
 
 
-def draw(told: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Everything there are figures for."""
-    rows, written = told["rows"].get("async", {}), []
+def draw(results: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Draw a plot for each available set of figures."""
+    rows, written = results["rows"].get("async", {}), []
     rates = {row: picked(rows, row, "per_second") for row in RATES}
     if any(rates.values()):
         written.append(_panels(rates, "messages a second", directory / "peers-rates.svg"))
@@ -39,27 +39,27 @@ def draw(told: Mapping[str, Any], directory: Path) -> list[Path]:
     }
     if latencies:
         written.append(_panels(latencies, "ms", directory / "peers-latency.svg"))
-    if told["servers"]:
+    if results["servers"]:
         panels = {
             title: {
                 name: [value / unit for value in found[figure]]
-                for name, found in told["servers"].items()
+                for name, found in results["servers"].items()
                 if figure in found
             }
             for figure, (title, unit) in SERVER_FIGURES.items()
         }
         written.append(_panels(panels, "", directory / "peers-servers.svg"))
-    spark = spark_panels(told.get("spark", {}).get("rows", {}))
+    spark = spark_panels(results.get("spark", {}).get("rows", {}))
     if spark:
         written.append(_panels(spark, "", directory / "peers-spark.svg"))
-    for name, points in told["growth"].items():
+    for name, points in results["growth"].items():
         if points:
             written.append(_curve(name, points, directory / f"growth-{name}.svg"))
     return written
 
 
 def spark_panels(rows: Mapping[str, Any]) -> dict[str, Bars]:
-    """Rates of three rows, and the micro-batch of the fourth."""
+    """Rates of three rows, and the micro-batch time of the fourth."""
     return {
         f"Spark, {row}: {title}": {
             side: found[what] for side, found in sides.items() if what in found
@@ -71,7 +71,7 @@ def spark_panels(rows: Mapping[str, Any]) -> dict[str, Bars]:
 
 
 def picked(rows: Mapping[str, Any], row: str, what: str) -> dict[str, list[float]]:
-    """One figure of one row, of all who have it."""
+    """One figure of one row, for all clients that have it."""
     return {who: found[row][what] for who, found in rows.items() if what in found.get(row, {})}
 
 

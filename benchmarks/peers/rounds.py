@@ -1,6 +1,6 @@
-"""Runs a plan: servers one after the other, their clients in processes of their own.
+"""Runs a plan: servers one after the other, each client in its own process.
 
-A row that fails is told with its reason and leaves the others alone; a figure of it is missing.
+A row that fails is reported with its reason and does not affect the others.
 """
 
 from __future__ import annotations
@@ -38,44 +38,44 @@ from benchmarks.peers.worker import Figures, Task
 from penstock.errors import PenstockError
 
 SETTLE_SECONDS: Final = 2.0
-"""Until memory is looked at and files count as written."""
+"""Time until memory is measured and files count as written."""
 GRACE_SECONDS: Final = 180.0
-"""What a worker may take beyond its measurement: connecting, waiting for its group, closing."""
+"""Time allowed beyond the measurement: connecting, joining the group, closing."""
 
 
 LEAVE_SECONDS: Final = 15.0
 
 
 class RowFailed(Exception):
-    """A worker did not come to an end; the text says why."""
+    """A worker did not finish; the text gives the reason."""
 
 
 FAILURES: Final = (RowFailed, PenstockError, OSError, RuntimeError)
-"""What ends a row, and only that row."""
+"""Errors that end only the current row."""
 
 
 @dataclass(slots=True)
 class Found:
-    """All figures of all rounds: by durability, by server or pair, by row and by what was read."""
+    """All figures of all rounds: by durability, by server or pair, by row and by figure."""
 
     servers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     rows: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = field(default_factory=dict)
     failures: list[dict[str, str]] = field(default_factory=list)
 
     def server(self, name: str, figures: Mapping[str, float]) -> None:
-        """Keep what one server came to in one round."""
+        """Add the figures of one server in one round."""
         kept = self.servers.setdefault(name, {})
         for what, value in figures.items():
             kept.setdefault(what, []).append(value)
 
     def row(self, durability: str, pair: Pair, row: str, figures: Mapping[str, float]) -> None:
-        """Keep what one row came to in one round."""
+        """Add the figures of one row in one round."""
         kept = self.rows.setdefault(durability, {}).setdefault(str(pair), {}).setdefault(row, {})
         for what, value in figures.items():
             kept.setdefault(what, []).append(value)
 
     def failed(self, durability: str, pair: Pair | str, row: str, reason: object) -> None:
-        """Keep why there is nothing to keep."""
+        """Add the reason for missing figures."""
         self.failures.append(
             {"durability": durability, "who": str(pair), "row": row, "why": str(reason)}
         )
@@ -91,20 +91,20 @@ def run_plan(
     peers_python: Path,
     after_round: Callable[[Found], object] = lambda found: None,
 ) -> Found:
-    """Every round of a plan, with the servers that are there; shows what was found after each."""
+    """Run every round of a plan with the available servers; report the results after each."""
     found = Found()
     turns = [(ASYNC, number) for number in range(plan.rounds)]
     turns += [(SYNCED, number) for number in range(plan.synced_rounds)]
     for durability, number in turns:
         names = [name for name in plan.servers() if name in servers]
         for name in rotated(names, number):
-            _tell(f"{durability} round {number + 1}: {name}")
+            _report(f"{durability} round {number + 1}: {name}")
             pairs = plan.on(name, number)
             try:
                 _one_server(found, plan, servers[name], pairs, durability, peers_python)
             except (*FAILURES, subprocess.SubprocessError) as error:
                 found.failed(durability, name, "start", error)
-                _tell(f"  {name} failed: {error}")
+                _report(f"  {name} failed: {error}")
         after_round(found)
     return found
 
@@ -146,7 +146,7 @@ class _Client:
     python: Path
 
     def run(self) -> None:
-        # Unrecorded: a JVM compiles what it runs often, and nobody is measured before that.
+        # Not recorded: a JVM compiles frequent code first, and no row should include that time.
         with suppress(*FAILURES):
             self._send(WARM_UP)
         self._row(SINGLE.name, lambda: self._send(SINGLE))
@@ -161,15 +161,15 @@ class _Client:
             figures: Figures = measure()
         except FAILURES as error:
             self.found.failed(self.durability, self.pair, row, error)
-            _tell(f"  {self.pair}, {row}: failed, {error}")
+            _report(f"  {self.pair}, {row}: failed, {error}")
             return {}
         self.found.row(self.durability, self.pair, row, figures)
-        told = ", ".join(f"{what} {value:,.4g}" for what, value in figures.items())
-        _tell(f"  {self.pair}, {row}: {told}")
+        shown = ", ".join(f"{what} {value:,.4g}" for what, value in figures.items())
+        _report(f"  {self.pair}, {row}: {shown}")
         return figures
 
     def _stored(self) -> None:
-        """Sends, what that left on the disk, and how fast it is read."""
+        """Sends, their size on the disk, and the rate at which they are read."""
         before = self.running.disk_bytes()
         sent = self._row(SEND.name, lambda: self._send(SEND))
         if not sent or self.durability == SYNCED:
@@ -204,7 +204,7 @@ class _Client:
         )
 
     def _with_server_time(self, task: Task) -> Figures:
-        """The worker's figures, and what the server spent on a message meanwhile."""
+        """The worker's figures, and the CPU time of the server per message."""
         before = self.running.cpu_seconds()
         with Worker(self.python, task) as worker:
             figures = worker.result(task.seconds + GRACE_SECONDS)
@@ -223,18 +223,18 @@ class _Client:
             Worker(self.python, self._task("receive", row, **more)) as receiver,
         ):
             if receiver.line(GRACE_SECONDS) != "warm":
-                raise RowFailed("the receiver got no message")
-            sender.tell("go")
+                raise RowFailed("the receiver received no message")
+            sender.write_line("go")
             sent = sender.result(allowed)
-            with suppress(BrokenPipeError):  # it has them all already, and has left
-                receiver.tell(str(round(sent["messages"])))
+            with suppress(BrokenPipeError):  # it has received them all and ended
+                receiver.write_line(str(round(sent["messages"])))
             received = receiver.result(allowed)
-            sender.tell("enough")
+            sender.write_line("enough")
         return {**received, "per_second": sent["per_second"]}
 
 
 class Worker:
-    """A worker process; inside the block it works."""
+    """A worker process; it runs inside the block."""
 
     def __init__(self, python: Path, task: Task) -> None:
         log = BUILD / "logs" / f"{task.client}-{task.what}.log"
@@ -248,16 +248,16 @@ class Worker:
                 stderr=errors,
                 text=True,
                 cwd=PROJECT,
-                # Apache's client keeps a log below the home directory.
+                # Apache's client writes a log below the home directory.
                 env={**os.environ, "PYTHONPATH": str(PROJECT), "HOME": str(BUILD)},
             )
-        self.tell(json.dumps(asdict(task)))
+        self.write_line(json.dumps(asdict(task)))
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # One that told its figures takes its leave by itself, if it is not too slow about it.
+        # A worker that has printed its figures ends by itself within a short time.
         try:
             self._process.wait(LEAVE_SECONDS if kind is None else 0)
         except subprocess.TimeoutExpired:
@@ -267,17 +267,17 @@ class Worker:
             with suppress(OSError):
                 _pipe(stream).close()
 
-    def tell(self, line: str) -> None:
-        """One line to its stdin."""
+    def write_line(self, line: str) -> None:
+        """Write one line to its stdin."""
         stdin = _pipe(self._process.stdin)
         stdin.write(line + "\n")
         stdin.flush()
 
     def line(self, seconds: float) -> Any:
-        """The next line of JSON it tells; other libraries' lines are passed over."""
+        """The next line of JSON from its stdout; lines of other libraries are skipped."""
         deadline = time.monotonic() + seconds
         while True:
-            # Reading cannot be given up, but it ends with the process.
+            # A read cannot be cancelled, but it ends with the process.
             timer = threading.Timer(deadline - time.monotonic(), self._process.kill)
             timer.start()
             text = _pipe(self._process.stdout).readline()
@@ -288,16 +288,16 @@ class Worker:
                 return json.loads(text)
 
     def result(self, seconds: float) -> Figures:
-        """Its figures, once it told them."""
-        while not isinstance(told := self.line(seconds), dict):
+        """Its figures, once it has printed them."""
+        while not isinstance(figures := self.line(seconds), dict):
             pass
-        return {what: float(value) for what, value in told.items()}
+        return {what: float(value) for what, value in figures.items()}
 
     def _ending(self, killed: bool, seconds: float) -> str:
         if killed:
             return f"no answer within {seconds:.0f} s; see {self._log.name}"
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return f"ended with {self._process.wait()}: {lines[-1] if lines else 'nothing told'}"
+        return f"ended with {self._process.wait()}: {lines[-1] if lines else 'no output'}"
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:
@@ -305,6 +305,6 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
     return stream
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""One client at work in a process of its own: sends, drains or paces, and tells its figures.
+"""Runs one client in its own process: sends, drains or paces, and prints its figures.
 
-Started by `rounds` with the interpreter of the environment the client is installed in. The task
-comes as one line of JSON on stdin; what was found goes as one line of JSON to stdout. In a paced
-run two of these are told when to go on: the receiver says ``warm``, the sender waits for ``go`` and
-for ``enough``, and the receiver is told how many there were.
+Started by `rounds` with the interpreter of the environment that contains the client. The task is
+one line of JSON on stdin; the result is one line of JSON on stdout. In a paced run two workers are
+coordinated: the receiver prints ``warm``, the sender waits for ``go`` and for ``enough``, and the
+receiver reads the number of messages sent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WARM_UP_SECONDS: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is to do, as it travels between the processes."""
+    """The task of a worker, as passed between the processes."""
 
     client: str
-    """The module under ``clients`` that has the adapter."""
+    """The module under ``clients`` with the adapter."""
     what: str
     """``send``, ``drain``, ``pace`` or ``receive``."""
     addresses: dict[str, str]
@@ -41,21 +41,21 @@ class Task:
     body_bytes: int = 128
     seconds: float = 1.0
     messages: int = 0
-    """To drain or to pace."""
+    """The number of messages to drain or to pace."""
     rate: float = 0.0
 
 
 Figures = dict[str, float]
 
 
-def tell(line: object) -> None:
-    """One line to whoever started us."""
+def print_line(line: object) -> None:
+    """Print one line of JSON for the parent process."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
 async def send(adapter: Adapter, task: Task) -> Figures:
-    """As fast as it goes, for some seconds; the clock stops with the last acknowledgement."""
+    """Send as fast as possible for some seconds; the time ends with the last acknowledgement."""
     await adapter.start_sending()
     warm = body(task.body_bytes, WARM_UP)
     warm_count = await adapter.send_many([warm] * WARM_UP_MESSAGES)
@@ -73,7 +73,7 @@ async def send(adapter: Adapter, task: Task) -> Figures:
 
 
 async def drain(adapter: Adapter, task: Task) -> Figures:
-    """What lies in the topic, as fast as it comes."""
+    """Read the stored messages of the topic as fast as possible."""
     found = Drain(task.messages, task.seconds)
     await adapter.start_consuming()
     await adapter.consume(found.take)
@@ -85,12 +85,12 @@ async def drain(adapter: Adapter, task: Task) -> Figures:
 
 
 async def pace(adapter: Adapter, task: Task) -> Figures:
-    """At a steady rate, once the receiver has shown that it listens, until it has all of them.
+    """Send at a steady rate, once the receiver is ready, until it has received all messages.
 
-    Who cannot keep up with the rate is given twice the time, and tells how many it came to.
+    A client that cannot keep up gets twice the time, and reports how many messages it sent.
     """
     await adapter.start_sending()
-    await _knock(adapter, task, "a message to arrive")
+    await _probe(adapter, task, "a message to arrive")
     give_up = time.perf_counter() + 2 * task.messages / task.rate
     count, began = 0, time.perf_counter()
     woken = began
@@ -103,15 +103,15 @@ async def pace(adapter: Adapter, task: Task) -> Figures:
         await adapter.submit(body(task.body_bytes, COUNTED, sent_at(due, woken)))
         count += 1
     await adapter.drain()
-    tell({"messages": count, "per_second": count / (time.perf_counter() - began)})
-    # The receiver may have them all already; it notices with the next message that comes.
-    await _knock(adapter, task, "the receiver to have all")
+    print_line({"messages": count, "per_second": count / (time.perf_counter() - began)})
+    # The receiver may have all messages already; it notices this with the next one.
+    await _probe(adapter, task, "the receiver to have all")
     return {}
 
 
-async def _knock(adapter: Adapter, task: Task, awaited: str) -> None:
-    """Send messages that do not count until a line comes on stdin."""
-    # On a thread that may be left behind: reading a line cannot be given up.
+async def _probe(adapter: Adapter, task: Task, awaited: str) -> None:
+    """Send messages that do not count until a line arrives on stdin."""
+    # On a thread that may be abandoned: reading a line cannot be cancelled.
     listening = threading.Thread(target=sys.stdin.readline, daemon=True)
     listening.start()
     give_up = time.perf_counter() + WARM_UP_SECONDS
@@ -123,7 +123,7 @@ async def _knock(adapter: Adapter, task: Task, awaited: str) -> None:
 
 
 async def receive(adapter: Adapter, task: Task) -> Figures:
-    """The other end of `pace`."""
+    """The receiver of `pace`."""
     found = Ages(task.messages)
 
     def listen() -> None:
@@ -132,7 +132,7 @@ async def receive(adapter: Adapter, task: Task) -> Figures:
 
     def take(data: bytes) -> bool:
         if not found.warm:
-            tell("warm")
+            print_line("warm")
         return found.take(data)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -142,7 +142,7 @@ async def receive(adapter: Adapter, task: Task) -> Figures:
 
 
 async def work(task: Task) -> None:
-    """Do one task with a fresh client, tell its figures, and take leave of the server."""
+    """Run one task with a new client, print its figures, and disconnect."""
     module: Any = importlib.import_module(f"benchmarks.peers.clients.{task.client}")
     adapter: Adapter = module.Client(
         Setup(task.addresses, task.topic, task.group, task.window, task.linger)
@@ -150,13 +150,13 @@ async def work(task: Task) -> None:
     doing = {"send": send, "drain": drain, "pace": pace, "receive": receive}[task.what]
     try:
         if figures := await doing(adapter, task):
-            tell(figures)
+            print_line(figures)
     finally:
         await adapter.close()
 
 
 def main() -> None:
-    """Read the task, do it, tell."""
+    """Read the task, run it, print the result."""
     import uvloop
 
     task = Task(**json.loads(sys.stdin.readline()))

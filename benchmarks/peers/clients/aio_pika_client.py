@@ -10,7 +10,7 @@ from benchmarks.peers.adapter import CONSUME_BATCH, Adapter, Take, Window
 
 
 class Client(Adapter):
-    """`publish` with confirms in a window; `consume`, every so many acknowledged at once."""
+    """`publish` with confirms in a window; `consume`, acknowledging many at once."""
 
     _connection: Any = None
 

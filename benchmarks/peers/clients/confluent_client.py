@@ -1,4 +1,4 @@
-"""confluent-kafka, on Kafka: librdkafka, which is C, under a thin Python layer."""
+"""confluent-kafka, on Kafka: librdkafka, written in C, under a thin Python layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.peers.adapter import CONSUME_BATCH, Adapter, Take
 
 POLL_SECONDS = 1.0
 POLL_EVERY = 64
-"""Delivery reports are picked up after so many messages, not after each."""
+"""Delivery reports are collected after this many messages."""
 
 
 class Client(Adapter):
@@ -60,7 +60,7 @@ class Client(Adapter):
     async def consume(self, take: Take) -> None:
         while True:
             # A batch waits until it is full or its time is over: wait for one message only, then
-            # take what else is there.
+            # take those that have already arrived.
             first = self._consumer.poll(POLL_SECONDS)
             if first is None:
                 continue

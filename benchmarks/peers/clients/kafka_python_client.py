@@ -1,4 +1,4 @@
-"""kafka-python, on Kafka. It blocks, and sends from a thread of its own."""
+"""kafka-python, on Kafka. It blocks and sends from its own thread."""
 
 from __future__ import annotations
 

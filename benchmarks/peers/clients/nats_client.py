@@ -10,7 +10,7 @@ from benchmarks.peers.adapter import CONSUME_BATCH, Adapter, Take, Window
 
 
 class Client(Adapter):
-    """`publish_async` in a window; `fetch`, of which the last message acknowledges all."""
+    """`publish_async` in a window; `fetch`, where the last message acknowledges all."""
 
     _connection: Any = None
 
@@ -23,7 +23,7 @@ class Client(Adapter):
         self._jetstream = self._connection.jetstream(
             publish_async_max_pending=self.setup.window + 1
         )
-        # Whoever comes first makes it.
+        # The first client creates the stream.
         await self._jetstream.add_stream(
             name=self.setup.topic,
             subjects=[self.setup.topic],

@@ -1,4 +1,4 @@
-"""Penstock's blocking client, which is asked for messages as Kafka's clients are."""
+"""Penstock's blocking client, which polls for messages as Kafka's clients do."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from penstock import Message, StoredMessage, aio
 
 
 class Client(Adapter):
-    """`submit` in a window; a coroutine handler that gets batches."""
+    """`submit` in a window; a coroutine handler that receives batches."""
 
     _producer: aio.Producer | None = None
     _consumer: aio.PushConsumer | None = None

@@ -8,7 +8,7 @@ import redis  # type: ignore[import-not-found]  # installed in the peers' enviro
 from benchmarks.peers.adapter import CONSUME_BATCH, Adapter, Take
 
 PIPELINE = 100
-"""Commands in a request, where messages may wait for each other."""
+"""Commands per request, where messages may share one."""
 
 
 class Client(Adapter):

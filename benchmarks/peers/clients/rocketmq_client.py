@@ -10,7 +10,7 @@ import rocketmq  # type: ignore[import-not-found]  # installed in the peers' env
 from benchmarks.peers.adapter import Adapter, Take, ThreadWindow
 
 ANSWER_SECONDS = 60
-# Thousands of calls may wait for each other: more than its default of three seconds.
+# Thousands of calls may queue up: more than its default of three seconds.
 REQUEST_SECONDS = 30
 
 
@@ -28,7 +28,7 @@ class _Listener(rocketmq.MessageListener):  # type: ignore[misc]  # a class with
 
 
 class Client(Adapter):
-    """`send_async` in a window; a push consumer, which acknowledges each message by itself."""
+    """`send_async` in a window; a push consumer, which acknowledges each message automatically."""
 
     _producer: Any = None
     _consumer: Any = None
@@ -56,7 +56,7 @@ class Client(Adapter):
         self._window.drain()
 
     async def start_consuming(self) -> None:
-        """All of it is done with the first call of `consume`, which brings the handler."""
+        """Do nothing: the first call of `consume`, which has the handler, connects."""
 
     async def consume(self, take: Take) -> None:
         loop, enough = asyncio.get_running_loop(), asyncio.Event()

@@ -1,6 +1,6 @@
 """rocketmq, the Python binding of Apache's C++ client, on Apache's broker.
 
-Its module has the name of rocketmq-python-client's, so it lies in a directory of its own inside
+Its module has the same name as that of rocketmq-python-client, so it is in its own directory inside
 the peers' environment.
 """
 
@@ -16,7 +16,7 @@ ANSWER_SECONDS = 60
 DIRECTORY = Path(sys.prefix) / "cpp"
 sys.path.insert(0, str(DIRECTORY))
 
-from benchmarks.peers.adapter import Adapter, Take, ThreadWindow  # noqa: E402  the path comes first
+from benchmarks.peers.adapter import Adapter, Take, ThreadWindow  # noqa: E402  needs the path above
 from rocketmq.client import (  # type: ignore[import-not-found]  # noqa: E402
     Message,
     Producer,
@@ -25,7 +25,7 @@ from rocketmq.client import (  # type: ignore[import-not-found]  # noqa: E402
 
 
 class Client(Adapter):
-    """`send_sync`, or `send_async` in a window; a push consumer with the threads of its own."""
+    """`send_sync`, or `send_async` in a window; a push consumer with its own threads."""
 
     _producer: Any = None
     _consumer: Any = None
@@ -43,7 +43,7 @@ class Client(Adapter):
             self._producer.send_sync(message)
             return
         sent: Future[Any] = Future()
-        # The message is freed with its Python object, and the C++ side still needs it.
+        # The message is freed with its Python object, but the C++ side still needs it.
         sent.message = message  # type: ignore[attr-defined]
         self._producer.send_async(message, sent.set_result, sent.set_exception)
         self._window.add(sent)
@@ -52,7 +52,7 @@ class Client(Adapter):
         self._window.drain()
 
     async def start_consuming(self) -> None:
-        """All of it is done with the first call of `consume`, which brings the handler."""
+        """Do nothing: the first call of `consume`, which has the handler, connects."""
 
     async def consume(self, take: Take) -> None:
         loop, enough = asyncio.get_running_loop(), asyncio.Event()

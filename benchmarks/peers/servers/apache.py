@@ -1,6 +1,6 @@
 """Apache RocketMQ 5.5.0: its name server, and its broker with the gRPC proxy in one process.
 
-Remoting clients talk to the broker, gRPC clients to the proxy beside it.
+Remoting clients connect to the broker, gRPC clients to the proxy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READY: Final = "rocketmq-proxy startup successfully"
 
 
 class Apache(Server):
-    """The original."""
+    """Apache RocketMQ."""
 
     name = "apache"
     _toolchain: Toolchain
@@ -48,7 +48,7 @@ class Apache(Server):
     def prepare(self) -> str:
         java, maven = shutil.which("java"), shutil.which("mvn")
         if not java or not maven:
-            raise Unavailable("java (17 or newer) and mvn have to be on PATH")
+            raise Unavailable("java (17 or newer) and mvn must be on PATH")
         jars = class_path(maven, "rocketmq", VERSION)
         self._toolchain = Toolchain(VERSION, java, jars, BUILD)
         return VERSION

@@ -21,14 +21,14 @@ from benchmarks.peers.servers.server import (
 from tests.interop.servers import write_properties
 
 VERSION: Final = "4.1.1"
-HEAP: Final = "-Xmx1g"  # what its own start script gives it
+HEAP: Final = "-Xmx1g"  # as in its own start script
 CLUSTER_ID: Final = "cGVuc3RvY2stYmVuY2gtMQ"
-# ApiVersions, version 0, without a client id: the first thing every client asks.
+# ApiVersions, version 0, without a client id: the first request of every client.
 QUESTION: Final = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 
 
 class Kafka(Server):
-    """In KRaft mode."""
+    """Kafka in KRaft mode."""
 
     name = "kafka"
     _java: str
@@ -40,7 +40,7 @@ class Kafka(Server):
     def prepare(self) -> str:
         java, maven = shutil.which("java"), shutil.which("mvn")
         if not java or not maven:
-            raise Unavailable("java (17 or newer) and mvn have to be on PATH")
+            raise Unavailable("java (17 or newer) and mvn must be on PATH")
         self._java, self._jars = java, class_path(maven, "kafka", VERSION)
         return VERSION
 
@@ -63,7 +63,7 @@ class Kafka(Server):
             **({"log.flush.interval.messages": "1"} if fsync else {}),
         }
         conf = write_properties(directory / "server.properties", settings)
-        # Formatting is done once in the life of a node, so it is not part of its ready time.
+        # A node is formatted once, so this is not part of its ready time.
         subprocess.run(
             self._command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(conf)),
             check=True,

@@ -1,4 +1,4 @@
-"""NATS with JetStream on files: the one on PATH, else built by `go install`."""
+"""NATS with JetStream on files: from PATH, or built by `go install`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGE: Final = "github.com/nats-io/nats-server/v2@latest"
 
 
 class Nats(Server):
-    """One server, one stream for each topic."""
+    """One server, one stream per topic."""
 
     name = "nats"
     _program: str
@@ -35,8 +35,8 @@ class Nats(Server):
         if found is None:
             found = _install(bin_directory)
         self._program = found
-        told = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
-        return told.stdout.strip().rpartition("v")[2]
+        printed = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
+        return printed.stdout.strip().rpartition("v")[2]
 
     @contextmanager
     def run(self, directory: Path, *, fsync: bool) -> Iterator[Running]:
@@ -49,14 +49,14 @@ class Nats(Server):
                     "listen": f"127.0.0.1:{port}",
                     "jetstream": {
                         "store_dir": str(directory / "jetstream"),
-                        # Two minutes are its own default.
+                        # Its default is two minutes.
                         "sync_interval": "always" if fsync else "2m",
                     },
                 }
             )
         )
         command = [self._program, "-c", str(conf)]
-        # It greets whoever connects.
+        # It greets every connection.
         with answering(command, directory, port, b"") as ready:
             yield Running({"nats": f"nats://127.0.0.1:{port}"}, directory, ready)
 

@@ -14,7 +14,7 @@ from tests.interop.servers import penstock_up
 
 
 class Penstock(Server):
-    """Ours."""
+    """Our own server."""
 
     name = "penstock"
 

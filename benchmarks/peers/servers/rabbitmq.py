@@ -1,6 +1,6 @@
 """RabbitMQ, as the distribution packages it, with durable queues.
 
-It has no setting for when messages are synced, so both durabilities are the same server.
+It has no setting for syncing messages, so both durabilities use the same server.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from benchmarks.peers.servers.server import Running, Server, Unavailable, answer
 
 
 class RabbitMq(Server):
-    """One server, one queue for each topic."""
+    """One server, one queue per topic."""
 
     name = "rabbitmq"
     _program: str
     _mapper: str
 
     def prepare(self) -> str:
-        # Debian keeps the server itself out of PATH, behind a wrapper that wants to be root.
+        # Debian keeps the server itself out of PATH, behind a wrapper that requires root.
         installed = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin"))
         where = ":".join(map(str, installed)) or None
         found = shutil.which("rabbitmq-server", path=where)
@@ -50,12 +50,12 @@ class RabbitMq(Server):
             "RABBITMQ_LOG_BASE": str(directory / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
             "RABBITMQ_CONFIG_FILE": str(directory / "none"),
-            # Nothing to Erlang, but it puts the directory on the command line.
+            # Ignored by Erlang, but it puts the directory on the command line.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-bench {directory}",
-            # So that the process that gets our signals is the server, not a shell around it.
+            # Signals must reach the server itself, not a shell around it.
             "RUNNING_UNDER_SYSTEMD": "1",
         }
-        # A port mapper that the node starts by itself would stay behind.
+        # A port mapper started by the node would keep running after it.
         mapping = [self._mapper, "-port", str(mapper), "-address", "127.0.0.1"]
         with (
             answering(mapping, directory / "epmd", mapper, b"\x00\x01n"),

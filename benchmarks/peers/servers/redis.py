@@ -12,7 +12,7 @@ from benchmarks.peers.servers.server import Running, Server, Unavailable, answer
 
 
 class Redis(Server):
-    """One server, one stream for each topic."""
+    """One server, one stream per topic."""
 
     name = "redis"
     _program: str
@@ -22,8 +22,8 @@ class Redis(Server):
         if found is None:
             raise Unavailable("redis-server is not on PATH; Debian's package has that name")
         self._program = found
-        told = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
-        return told.stdout.partition("v=")[2].split()[0]
+        printed = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
+        return printed.stdout.partition("v=")[2].split()[0]
 
     @contextmanager
     def run(self, directory: Path, *, fsync: bool) -> Iterator[Running]:
@@ -33,7 +33,7 @@ class Redis(Server):
         conf.write_text(
             f"bind 127.0.0.1\nport {port}\ndir {directory}\n"
             f'save ""\nappendonly yes\nappendfsync {"always" if fsync else "everysec"}\n'
-            # Redis replaces what its process is called; the directory must stay in it.
+            # Redis replaces its process title; the directory must stay in it.
             f'proc-title-template "{{title}} {directory}"\n'
         )
         with answering(

@@ -1,4 +1,4 @@
-"""Topics with as many queues as Kafka's have partitions, on any RocketMQ broker."""
+"""Creates topics with as many queues as Kafka has partitions, on any RocketMQ broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAUSE: Final = 0.2
 
 
 def make_topic(namesrv: str, topic: str, group: str) -> None:
-    """Make a topic and a group; Apache's proxy knows no consumer whose group does not exist."""
+    """Create a topic and a group; Apache's proxy rejects consumers whose group does not exist."""
     asyncio.run(_make(namesrv, topic, group))
 
 
@@ -28,7 +28,7 @@ async def _make(namesrv: str, topic: str, group: str) -> None:
                 await admin.create_topic(topic, queues=QUEUES)
                 break
             except ServiceNotAvailable:
-                # Apache's broker says that it has started before its name server knows of it.
+                # Apache's broker reports that it has started before its name server knows it.
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_PAUSE)

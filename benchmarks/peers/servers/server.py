@@ -1,7 +1,7 @@
-"""What every server looks like to the measurement, and how its process is watched.
+"""The common interface of all servers, and how their processes are observed.
 
-All run on loopback, on an empty directory that stands on their command line: that is how their
-processes are told from others.
+All run on loopback, on an empty directory that is on their command line: this identifies their
+processes.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _PAUSE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that is ready."""
+    """A running server."""
 
     addresses: dict[str, str]
     directory: Path
     ready_seconds: float
 
     def resident_bytes(self) -> int:
-        """Memory all its processes hold now."""
+        """The current memory of all its processes."""
         total = 0
         for process in processes_of(self.directory):
-            with contextlib.suppress(OSError):  # it ended while we looked
+            with contextlib.suppress(OSError):  # it ended in the meantime
                 lines = (process / "status").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
         return total * 1024
 
     def cpu_seconds(self) -> float:
-        """CPU time of all their threads so far."""
+        """CPU time of all its threads so far."""
         total = 0
         for process in processes_of(self.directory):
             for task in process.glob("task/*/schedstat"):
@@ -58,7 +58,7 @@ class Running:
         return total / 1e9
 
     def disk_bytes(self) -> int:
-        """What its files take on the disk; holes in files made ahead take nothing."""
+        """The disk space of its files; holes in preallocated files do not count."""
         return allocated_bytes(self.directory)
 
 
@@ -69,7 +69,7 @@ class Server(ABC):
 
     @abstractmethod
     def prepare(self) -> str:
-        """Fetch what it takes and return its version; raise `Unavailable`, saying why."""
+        """Download what it needs and return its version, or raise `Unavailable` with the reason."""
 
     @abstractmethod
     def run(self, directory: Path, *, fsync: bool) -> AbstractContextManager[Running]:
@@ -79,12 +79,12 @@ class Server(ABC):
         """
 
     def make_topic(self, running: Running, topic: str, group: str) -> None:
-        """Make a topic and a group; nothing to do where servers or clients do so themselves."""
+        """Create a topic and a group, unless the server or the clients do so themselves."""
         return
 
 
 def processes_of(directory: Path) -> list[Path]:
-    """Where the system tells about the processes of one server."""
+    """The ``/proc`` directories of the processes of one server."""
     found = []
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ def processes_of(directory: Path) -> list[Path]:
 
 
 def allocated_bytes(directory: Path) -> int:
-    """Blocks of all files below a directory, in bytes."""
+    """Allocated blocks of all files below a directory, in bytes."""
     total = 0
     for parent, _, files in os.walk(directory):
         for name in files:
@@ -111,7 +111,7 @@ def answering(
     question: bytes,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[float]:
-    """Run a server until the block ends; yields the seconds until it answered a question."""
+    """Run a server until the block ends; yield the seconds until it answered a request."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "output.log"
     began = time.perf_counter()
@@ -152,7 +152,7 @@ def _answers(port: int, question: bytes) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens at."""
+    """Unused ports."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -161,9 +161,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def class_path(maven: str, artifacts: str, version: str) -> str:
-    """The jars that ``jars/<artifacts>.xml`` names, fetched once; or raise `Unavailable`.
+    """The jars listed in ``jars/<artifacts>.xml``, downloaded once; or raise `Unavailable`.
 
-    Each has to have the hash that ``jars/<artifacts>-<version>.sha256`` says.
+    Each must have its hash from ``jars/<artifacts>-<version>.sha256``.
     """
     cache = BUILD / f"{artifacts}-{version}.txt"
     jars = cache.read_text() if cache.is_file() else ""
@@ -174,7 +174,7 @@ def class_path(maven: str, artifacts: str, version: str) -> str:
 
 
 def check_hashes(jars: Sequence[Path], pinned: Path) -> None:
-    """Raise `Unavailable` unless exactly these files were expected, in the form of `sha256sum`."""
+    """Raise `Unavailable` unless the files are exactly those in the `sha256sum` list."""
     wanted = {}
     for line in pinned.read_text().splitlines():
         digest, name = line.split()

@@ -1,4 +1,4 @@
-"""How much of the Spark rows is run, and what they are called."""
+"""The size of the Spark part, and the names of its rows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ PARQUET: Final = "parquet"
 
 @dataclass(frozen=True, slots=True)
 class SparkPlan:
-    """Counts, as they travel between the processes."""
+    """Counts, as passed between the processes."""
 
     rounds: int = 3
     unrecorded: int = 1
-    """Rounds before them, while the JVM compiles what it needs."""
+    """Rounds before the measured ones, while the JVM compiles."""
     messages: int = 1_000_000
-    """To scan, and to stream."""
+    """Messages to scan and to stream."""
     batches: int = 4
-    """Micro-batches of a stream; the first does not count."""
+    """Micro-batches of a stream; the first is not counted."""
     written: int = 500_000
-    """Rows a sink gets in one round."""
+    """Rows written to a sink in one round."""
     warm_up: int = 20
-    """Micro-batches of an idle stream before those that count."""
+    """Micro-batches of an idle stream before the measured ones."""
     idle: int = 20
 
     @property
     def a_batch(self) -> int:
-        """Rows of one micro-batch."""
+        """Rows per micro-batch."""
         return self.messages // self.batches
 
 

@@ -1,4 +1,4 @@
-"""Spark's rows: fetches its jars, starts a process that measures, and collects its results."""
+"""The Spark part: downloads jars, starts a process that measures, and collects its results."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarks.peers.servers.server import BUILD, PROJECT, Unavailable, class_p
 from benchmarks.peers.spark.plan import KAFKA, SparkPlan
 
 CONNECTOR: Final = "4.2.0"
-"""The newest that was published when its hashes were taken; it runs on Spark 4.3."""
+"""The newest published version when its hashes were recorded; it runs on Spark 4.3."""
 SparkRows = dict[str, dict[str, dict[str, list[float]]]]
 Failures = list[dict[str, str]]
 
 
 def connector_jars() -> list[str]:
-    """The connector and what it needs beyond Spark, or raise `Unavailable`."""
+    """The connector and its dependencies beyond Spark, or raise `Unavailable`."""
     maven = shutil.which("mvn")
     if maven is None or shutil.which("java") is None:
-        raise Unavailable("java (17 or newer) and mvn have to be on PATH")
-    # The broker's jars come first: the worker is not to fetch anything.
+        raise Unavailable("java (17 or newer) and mvn must be on PATH")
+    # The broker's jars come first: the worker must not download anything.
     from benchmarks.peers.servers.kafka import Kafka
 
     Kafka().prepare()
@@ -33,12 +33,12 @@ def connector_jars() -> list[str]:
 
 
 def spark_versions() -> dict[str, str]:
-    """Of Spark itself and of the connector."""
+    """The versions of Spark and of the connector."""
     return {"spark": version("pyspark"), KAFKA: CONNECTOR}
 
 
 def run_spark(plan: SparkPlan) -> dict[str, Any]:
-    """All figures by row, side and what was read; what failed; what was left out, and why."""
+    """All figures by row, side and figure; failures; skipped parts with reasons."""
     skipped: Failures = []
     jars: list[str] = []
     try:
@@ -56,7 +56,7 @@ def run_spark(plan: SparkPlan) -> dict[str, Any]:
 
 
 def collected(plan: SparkPlan, jars: list[str]) -> tuple[SparkRows, Failures]:
-    """The results of the worker, with Kafka if there are jars."""
+    """The results of the worker; with Kafka if there are jars."""
     rows: SparkRows = {}
     failures: Failures = []
     log = BUILD / "logs" / "spark.log"
@@ -80,7 +80,7 @@ def collected(plan: SparkPlan, jars: list[str]) -> tuple[SparkRows, Failures]:
         done = False
         for line in worker.stdout:
             if not line.startswith("{"):
-                continue  # other libraries talk, too
+                continue  # output of other libraries
             result = json.loads(line)
             done = done or "done" in result
             sys.stderr.write(f"  spark: {line}")
@@ -91,7 +91,7 @@ def collected(plan: SparkPlan, jars: list[str]) -> tuple[SparkRows, Failures]:
                 figures.setdefault(what, []).append(value)
     if not done:
         why = f"the worker ended with {worker.returncode}: {_last_line(log.read_text())}"
-        failures.append({"who": "spark", "row": "all that is missing", "why": why})
+        failures.append({"who": "spark", "row": "all remaining rows", "why": why})
     return rows, failures
 
 

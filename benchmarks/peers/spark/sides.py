@@ -1,4 +1,4 @@
-"""The four that are compared: each reads and writes the same rows in its own way."""
+"""The four compared sides: each reads and writes the same rows in its own way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.spark.jvm import jvm_of
 
 SINK_TOPIC = "bench-sink"
 FILES_A_BATCH = 2
-"""Of Parquet: one for each core."""
+"""Parquet files: one per core."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
 
@@ -31,31 +31,31 @@ class Side(ABC):
 
     @abstractmethod
     def read(self) -> DataFrame:
-        """Offset, time and body of all rows there are."""
+        """Offset, time and body of all rows."""
 
     @abstractmethod
     def stream(self, a_batch: int | None) -> DataFrame:
-        """The same as a stream from the first row on; only what is new, if there is no limit."""
+        """The same as a stream from the first row; without a limit, only new rows."""
 
     def write(self, frame: DataFrame) -> None:
-        """Append a column ``body``; done when all is acknowledged."""
+        """Append a column ``body``; return when all rows are acknowledged."""
         raise LookupError(f"{self.name} has no row {SINK}")
 
     def send(self) -> None:
-        """One more message, acknowledged."""
+        """Send one more message and wait for its acknowledgement."""
         raise LookupError(f"{self.name} has no row {IDLE}")
 
     def written(self) -> int:
-        """How many rows all calls of `write` left."""
+        """The number of rows that all calls of `write` stored."""
         raise LookupError(f"{self.name} has no row {SINK}")
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Release all resources."""
         return
 
 
 class Ours(Side):
-    """Penstock, asked over its broker or from its files."""
+    """Penstock, read through its broker or from its files."""
 
     def __init__(self, spark: SparkSession, namesrv: str, store: Path | None = None) -> None:
         super().__init__(spark)
@@ -94,7 +94,7 @@ class Ours(Side):
 
 
 class Kafka(Side):
-    """Spark's own connector."""
+    """Spark's own Kafka connector."""
 
     name = KAFKA
     rows = (SCAN, STREAM, SINK, IDLE)
@@ -112,7 +112,7 @@ class Kafka(Side):
         self._producer = clients.KafkaProducer(settings)
 
     def fill(self, frame: DataFrame) -> None:
-        """Bodies as values, into the partitions that are their queues."""
+        """Write bodies as values, into the partition that equals their queue."""
         rows = frame.selectExpr("body AS value", "CAST(queue_id AS int) AS partition")
         rows.write.format("kafka").options(**self._servers, topic=TOPIC).save()
 
@@ -152,7 +152,7 @@ class Parquet(Side):
         self._rows, self._sink = str(directory / "rows"), str(directory / "sink")
 
     def fill(self, frame: DataFrame, batches: int) -> None:
-        """As many files as the micro-batches of a stream want."""
+        """Write as many files as a stream needs for its micro-batches."""
         files = frame.select(*LEAN).repartition(batches * FILES_A_BATCH)
         files.write.option("compression", "none").parquet(self._rows)
 

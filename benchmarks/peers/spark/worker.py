@@ -22,7 +22,7 @@ from benchmarks.peers.plan import rotated
 from benchmarks.peers.servers.kafka import Kafka as KafkaServer
 from benchmarks.peers.spark.plan import IDLE, ROWS, SCAN, SINK, STREAM, SparkPlan
 from benchmarks.peers.spark.sides import SINK_TOPIC, Kafka, Ours, Parquet, Side
-from benchmarks.peers.worker import Figures, tell
+from benchmarks.peers.worker import Figures, print_line
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.spark_broker import next_batch, serving, wait_for
 from benchmarks.spark_path import BODY_BYTES, QUEUES, fill, scan
@@ -39,7 +39,7 @@ Cpu = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A Spark session, and what is measured with it."""
+    """A Spark session and its measurements."""
 
     spark: SparkSession
     plan: SparkPlan
@@ -57,7 +57,7 @@ class Bench:
                     about = {"row": row, "side": side.name}
                     try:
                         figures = self._measure(row, side)
-                    except Exception as error:  # one that breaks must not take the others along
+                    except Exception as error:  # a failure must not affect the other sides
                         self._stop_streams()
                         why = str(error).strip().partition("\n")[0]
                         yield {**about, "why": f"{type(error).__name__} {why}"}
@@ -82,7 +82,7 @@ class Bench:
         return str(self.directory / f"checkpoint-{next(self._streams)}")
 
     def _costs(self, side: Side, rows: int, work: Callable[[], float]) -> Figures:
-        """Rows a second of what ``work`` says it took, and the CPU time of a row."""
+        """Rows per second over the time that ``work`` returns, and the CPU time per row."""
         java: Any = jvm_of(self.spark)
         jvm = int(java.java.lang.ProcessHandle.current().pid())
         served = self.servers.get(side.name, lambda: 0.0)
@@ -97,7 +97,7 @@ class Bench:
     def _scan(self, side: Side) -> Figures:
         frame = side.read()
         rows = frame.count()
-        # Idle rows of earlier rounds lie there, too.
+        # The topic also contains idle rows of earlier rounds.
         assert rows >= self.plan.messages, f"{rows} rows of {self.plan.messages}"
         return self._costs(side, rows, lambda: scan(frame))
 
@@ -112,11 +112,11 @@ class Bench:
         )
         if not query.awaitTermination(STREAM_SECONDS):
             query.stop()
-            raise TimeoutError(f"not at its end after {STREAM_SECONDS} s")
+            raise TimeoutError(f"not finished after {STREAM_SECONDS} s")
         batches = [one for one in query.recentProgress if one.numInputRows]
         rows = sum(one.numInputRows for one in batches)
         assert rows >= self.plan.messages, f"{rows} rows of {self.plan.messages}"
-        # The first starts workers, which a stream does once; the last is what was left over.
+        # The first batch starts workers, once per stream; the last is only the remainder.
         counted = [one for one in batches[1:] if one.numInputRows > self.plan.a_batch // 2]
         spent = sum(one.durationMs["triggerExecution"] for one in counted)
         return {"per_second": sum(one.numInputRows for one in counted) / spent * 1000}
@@ -139,7 +139,7 @@ class Bench:
         return figures
 
     def _idle(self, side: Side) -> Figures:
-        """One message at a time, the next when the last one's batch is over."""
+        """Send one message at a time, the next when the batch of the previous one is done."""
         frame = side.stream(None)
         query = (
             frame.writeStream.format("noop")
@@ -158,7 +158,7 @@ class Bench:
                 spent = progress.durationMs
                 times.append(spent["triggerExecution"] - spent["latestOffset"])
         query.stop()
-        # Who asks for the latest offset is kept waiting by us until there is one.
+        # Our source waits inside its request for the latest offset until there is a message.
         return {"batch_ms": middle(times), "send_to_end_ms": middle(ends)}
 
 
@@ -171,7 +171,7 @@ def middle(values: Sequence[float]) -> float:
 def sides(
     bench_directory: Path, plan: SparkPlan, jars: Sequence[str]
 ) -> Iterator[tuple[SparkSession, list[Side], dict[str, Cpu]]]:
-    """Everything there is to compare, filled with the same rows; Kafka if its jars are there."""
+    """All sides, filled with the same rows; with Kafka if its jars are available."""
     data = bench_directory / "data"
     store = data / "broker-a"
     fill(store, plan.messages)
@@ -210,9 +210,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-spark-", ignore_cleanup_errors=True) as made:
         with sides(Path(made), plan, request["jars"]) as (spark, compared, cpu):
             for line in Bench(spark, plan, Path(made), cpu).run(compared):
-                tell(line)
+                print_line(line)
         spark.stop()
-        tell({"done": True})
+        print_line({"done": True})
 
 
 if __name__ == "__main__":
