@@ -58,7 +58,7 @@ def section(title: str) -> str:
 
 
 def test_the_map_of_the_code_has_every_package_and_names_files_that_exist() -> None:
-    rows = dict(re.findall(r"^\| `([\w/]+)` \|.*\| (`[^|]+`) \|$", section("The rooms"), re.M))
+    rows = dict(re.findall(r"^\| `([\w/]+)` \|.*\| (`[^|]+`) \|$", section("Packages"), re.M))
     packages = {
         path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")
     }

@@ -1,6 +1,8 @@
 """Each operator action as one typed coroutine.
 
-It speaks RocketMQ's own requests and no others, so it works on clusters of Apache RocketMQ too.
+It uses only requests that RocketMQ defines, so it also works with clusters of Apache RocketMQ. The
+actions are in the modules `topics`, `groups`, `offsets`, `messages`, `dead_letters` and `brokers`;
+`blocking` has a line for each.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from penstock.admin.dead_letters import DeadLetterActions
 
 
 class Admin(DeadLetterActions, BrokerActions):
-    """Looks at a cluster and changes it; connects on the first call.
+    """Inspects and changes a cluster; connects on the first call.
 
     ``namesrv`` as for all clients; ``timeout`` for one request. `close`, or leaving an ``async
-    with`` block, gives the connections back; without it they last as long as the process.
+    with`` block, releases the connections; otherwise they last as long as the process.
     """
 
     async def close(self) -> None:
-        """Give the connections back; idempotent."""
+        """Release the connections; idempotent."""
         lease = self.give_up()
         if lease is not None:
             await lease.release_async()

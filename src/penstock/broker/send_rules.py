@@ -1,7 +1,8 @@
 """What properties mean on a send: one row for each property that has an effect.
 
-A rule for a property is a row of `RULES` and nothing else. Everything that looks for properties is
-derived from the table:
+A rule for a property is a row of `RULES`. Only a new kind of effect needs more: a field of
+`Effects`, which `handlers.send` applies. Everything that looks for properties is derived from the
+table:
 
 * `find_ruled` tells whether any rule may apply to a property string. It is the gate of the fast
   path: without a match the string is stored as it is and never parsed.

@@ -2,7 +2,8 @@
 
 A request over the network may change the settings that are declared as changeable, and no others:
 numbers and switches with a known range. No path, address or command is among them. A change lasts
-until the broker stops; a permanent one belongs into the configuration file.
+until the broker stops; a permanent one belongs in the configuration file. Parts of the broker that
+keep a copy of a setting get the new value from `BrokerState.apply_settings`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every cause the doctor knows, and the check that looks for it; the manual lists them, too."""
+"""Every cause that the doctor looks for, with its check; docs/failures.md has the same list."""
 
 from __future__ import annotations
 

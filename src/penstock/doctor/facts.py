@@ -1,7 +1,8 @@
 """What is known about a cluster and a group at one moment; what is unknown is None.
 
-Gathered once (`gathering`), then only read: a check is a function of these and nothing else.
-Topics, groups and queues have the names the asker knows them by, without a namespace.
+Gathered once (`gathering`, `gathering_topics`, `members`), then only read: a check is a function of
+these and nothing else. Names of topics, groups and queues are those that users see, without a
+namespace.
 """
 
 from __future__ import annotations

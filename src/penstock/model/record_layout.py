@@ -1,4 +1,4 @@
-"""The layout of a stored record, declared once; every reader and writer derives its own from it.
+"""The layout of a stored record, declared once; readers and writers derive their structs from it.
 
     size:4 | magic:4 | body_crc:4 | queue_id:4 | flag:4 | queue_offset:8 | log_position:8
     | sys_flag:4 | born_timestamp:8 | born_host:8 or 20 | store_timestamp:8 | store_host:8 or 20

@@ -1,8 +1,8 @@
-"""Which log segments may go, and when: pure decisions over times and ratios.
+"""Which log segments are deleted, and when: pure decisions over times and ratios.
 
-Deletion goes from the oldest segment on, stops at the first that must stay and never takes the
-last one. The progress of consumers does not matter: a slow group loses what is
-deleted, as in RocketMQ.
+Deletion starts at the oldest segment, stops at the first one to keep and never includes the last
+one. The progress of consumers does not matter: a slow group loses the deleted messages, as in
+RocketMQ. `cleaning` gathers the inputs and carries out the decision.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Decision:
     """What one round of cleaning does."""
 
     delete: int
-    """How many of the oldest segments go."""
+    """How many of the oldest segments are deleted."""
     is_disk_full: bool
     """Whether messages are refused until there is room again."""
     reason: str

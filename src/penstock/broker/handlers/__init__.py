@@ -7,7 +7,8 @@ To serve another request, write two things:
 2. a function in a module of this package, marked with ``@handles(RequestCode.NAME)``, whose
    parameter is annotated with the header class. `remoting.dispatch` says what it may return.
 
-All codes are in `protocol.codes`. If `unsupported.UNSUPPORTED` lists the code, remove it there.
+All codes are in `protocol.codes`. A new module of handlers is added to the list in `add_all`. If
+`unsupported.UNSUPPORTED` lists the code, remove it there: refusals are added last and win.
 """
 
 from penstock.broker.handlers import (

@@ -234,7 +234,7 @@ _OURS = (Average, Circle, ConsistentHash, Configured, MachineRoom)
 
 
 def runs_user_code(strategy: AssignmentStrategy) -> bool:
-    """Whether assigning may take any time: `MachineRoomNearby` asks a user's resolver."""
+    """Whether it may block: `MachineRoomNearby` calls a user's resolver."""
     return type(strategy) not in _OURS
 
 

@@ -1,4 +1,4 @@
-"""From where on something counts."""
+"""The limits from which on a check reports something."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Thresholds:
     """What the checks compare with; times in milliseconds."""
 
     stuck_ms: int = 60_000
-    """A handler that runs longer is looked at."""
+    """A handler that runs longer is reported."""
     skew_ms: int = 5_000
-    """Clocks may differ by so much."""
+    """Clocks may differ by this much."""
     settle_ms: int = 30_000
     """A member that started later may still be waiting for its share of the queues."""
     disk_used: float = 0.9
