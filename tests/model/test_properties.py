@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from penstock.errors import IllegalMessage
 from penstock.model.properties import (
+    KEYS,
     MAX_PROPERTIES_BYTES,
+    TAGS,
+    UNIQUE_KEY,
     encode_properties,
     format_properties,
     get_property,
+    indexed_values,
     parse_properties,
+    value_of,
 )
 
 sides = st.text(
@@ -127,3 +132,14 @@ def test_a_single_look_up_finds_every_key(properties: dict[str, str]) -> None:
     for key, value in properties.items():
         assert get_property(raw, key.encode()) == value.encode()
     assert get_property(raw, b"\x00missing\x00") is None
+
+
+_KEY_LIKE = st.sampled_from(
+    [b"TAGS", b"KEYS", b"UNIQ_KEY", b"XTAGS", b"KEYSX", b"a", b" ", b"\x01", b"\x02", b""]
+)
+
+
+@given(st.lists(_KEY_LIKE).map(b"".join))
+def test_the_fast_path_for_indexed_values_finds_what_the_plain_path_finds(text: bytes) -> None:
+    plain = tuple(value_of(text, key) for key in (UNIQUE_KEY, KEYS, TAGS))
+    assert indexed_values(text) == plain

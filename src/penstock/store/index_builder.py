@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
-from penstock.model.properties import DELAY, KEYS, TAGS, UNIQUE_KEY, value_of
+from penstock.model.properties import DELAY, TAGS, indexed_values, value_of
 from penstock.protocol.filters.tags import tag_code
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store.bulk.batch_encoding import EncodedBatch
@@ -52,9 +52,8 @@ _Visible = tuple[ConsumeQueue, int, int, int, bytes]
 
 def message_keys(properties: bytes) -> list[bytes]:
     """The keys a message is indexed by: its unique id, then the words of KEYS."""
-    unique = value_of(properties, UNIQUE_KEY)
-    words = value_of(properties, KEYS)
-    return ([unique] if unique else []) + [word for word in words.split(b" ") if word]
+    unique_id, words, _ = indexed_values(properties)
+    return ([unique_id] if unique_id else []) + [word for word in words.split(b" ") if word]
 
 
 def _opened(staged: StagedBatch) -> list[Staged]:
@@ -181,19 +180,23 @@ class IndexBuilder:
         is_awaited = any(waiting is None or waiting for _, waiting in self.listeners)
         queues = self._queues
         tag_codes = self._tag_codes
+        index_tags = self._index_tags
         for queue, position, size, queue_offset, sys_flag, timestamp, properties in staged:
             kind = sys_flag & _TRANSACTION
+            unique_id, words, tag = indexed_values(properties)
             if index is not None and kind != _ROLLBACK:
                 topic_hash = queue.topic_hash or self._topic_hash_of(queue)
-                for key in self._keys(properties):
-                    keys.append((topic_hash, key, position, timestamp))
+                if unique_id:
+                    keys.append((topic_hash, unique_id, position, timestamp))
+                if words or index_tags:
+                    for key in self._further_keys(words, tag):
+                        keys.append((topic_hash, key, position, timestamp))
             if kind in _UNQUEUED or queue.is_deleted:
                 continue
             code = 0
             if queue.is_schedule:
                 code = self._tags_code(queue, properties, timestamp)
-            elif TAGS in properties:
-                tag = value_of(properties, TAGS)
+            elif tag:
                 known = tag_codes.get(tag)
                 code = self._tag_code(tag) if known is None else known
             tail = queue.tail
@@ -320,20 +323,13 @@ class IndexBuilder:
 
     def _keys(self, properties: bytes) -> list[bytes]:
         """The keys a message is indexed by: its unique id, the words of KEYS, its tag if wanted."""
-        keys: list[bytes] = []
-        unique = value_of(properties, UNIQUE_KEY)
-        if unique:
-            keys.append(unique)
-        if KEYS in properties:
-            words = value_of(properties, KEYS)
-            if b" " in words:
-                keys += [word for word in words.split(b" ") if word]
-            elif words:
-                keys.append(words)
-        if self._index_tags:
-            tag = value_of(properties, TAGS)
-            if tag:
-                keys.append(b"T#" + tag)
+        unique_id, words, tag = indexed_values(properties)
+        return ([unique_id] if unique_id else []) + self._further_keys(words, tag)
+
+    def _further_keys(self, words: bytes, tag: bytes) -> list[bytes]:
+        keys = [word for word in words.split(b" ") if word]
+        if tag and self._index_tags:
+            keys.append(b"T#" + tag)
         return keys
 
     def _tags_code(self, queue: ConsumeQueue, properties: bytes, timestamp: int) -> int:
