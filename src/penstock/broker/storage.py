@@ -26,18 +26,17 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.errors import PenstockError, StoreError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
-from penstock.protocol.records.batches import BatchItem
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 from penstock.runtime.threads import run_to_end
-from penstock.store import Appended, AppendedBatch, Draft, MessageStore
+from penstock.store import MessageStore
 from penstock.store.disk_steps import DiskStep, DiskSteps
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class Storage(Service):
     ) -> None:
         """``put_took`` gets topic, queue and seconds of one message per write, as a sample."""
         self.store = store
-        self._stage = store.append
+        store.on_staged(self._schedule_write)
         store.on_failed_write(self._note_loss)
         self._clock = clock
         self._flush_interval = flush_interval
@@ -107,36 +106,17 @@ class Storage(Service):
         self.is_sync_flush = store.config.is_sync_flush
         self.max_message_size = store.config.max_message_size
         self.corrects_in_slave = store.config.offset_check_in_slave
-        # The reading side needs no loop: it is the store's own.
+        # Appending schedules the write through `on_staged`, reading needs no loop: both are the
+        # store's own. What is staged is written before any answer of this loop turn leaves.
+        self.append = store.append
+        self.append_batch = store.append_batch
+        self.append_batch_body = store.append_batch_body
         self.read = store.read
         self.record_at = store.record_at
         self.min_offset = store.min_offset
         self.max_offset = store.max_offset
 
     # Appending
-
-    def append(self, draft: Draft) -> Appended:
-        """Stage one message; it is written before any answer of this loop turn leaves."""
-        appended = self._stage(draft)
-        if not self._is_write_scheduled:
-            self._schedule_write(draft)
-        return appended
-
-    def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> Sequence[Appended]:
-        """Stage all messages of a batch, or none."""
-        appended = self.store.append_batch(draft, items)
-        if not self._is_write_scheduled:
-            self._schedule_write(draft)
-        return appended
-
-    def append_batch_body(
-        self, draft: Draft, body: bytes, unless: Sequence[bytes]
-    ) -> AppendedBatch | None:
-        """`append_batch` straight from the body of a request; None: that is not possible."""
-        appended = self.store.append_batch_body(draft, body, unless)
-        if appended is not None and not self._is_write_scheduled:
-            self._schedule_write(draft)
-        return appended
 
     def write(self) -> None:
         """Write what is staged; raises if that, or an earlier write of this turn, was in vain."""
@@ -184,10 +164,12 @@ class Storage(Service):
         deadline = self._clock.monotonic() + self._sync_timeout
         self._waiting.append(_Waiting(end, deadline, promise, answer))
 
-    def _schedule_write(self, draft: Draft) -> None:
+    def _schedule_write(self, topic: str, queue_id: int) -> None:
+        if self._is_write_scheduled:
+            return
         self._is_write_scheduled = True
         if self._probe is None:
-            self._probe = _Probe(draft.topic, draft.queue_id, self._clock.monotonic())
+            self._probe = _Probe(topic, queue_id, self._clock.monotonic())
         assert self._loop is not None, "the storage was started"
         self._loop.call_soon(self._write_unasked)
 

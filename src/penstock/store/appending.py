@@ -90,6 +90,8 @@ class Appender:
         self._queues = context.queues
         self._queue_by_key = context.queues.queues
         self._time_ms = context.time_ms
+        self._now = 0
+        """The time of what is staged, read once for each write; 0: not read yet."""
         self._is_sync = context.config.is_sync_flush
         self._pending: list[Staged | StagedBatch] = []
         self._in_batches = 0
@@ -128,7 +130,7 @@ class Appender:
         queue_offset = queue.next_offset if is_queued else 0
         commit_log = self._log
         position = commit_log.position
-        now = self._time_ms()
+        now = self._now or self._read_clock()
         record = encode_record(
             queue.topic_bytes,
             body,
@@ -154,11 +156,22 @@ class Appender:
         commit_log.position = position + size
         if is_queued:
             queue.next_offset = queue_offset + 1
-        self._pending.append((queue, position, size, queue_offset, sys_flag, now, properties))
+        pending = self._pending
+        if not pending:
+            self._announce(queue)
+        pending.append((queue, position, size, queue_offset, sys_flag, now, properties))
         if position - commit_log.written[0] > MAX_STAGED_BYTES:
             self.write()
         # NamedTuple's own constructor costs twice as much as the tuple it makes.
         return _new_tuple(Appended, (position, queue_offset, size, now))
+
+    def _announce(self, queue: ConsumeQueue) -> None:
+        if self._context.on_staged is not None:
+            self._context.on_staged(queue.topic, queue.queue_id)
+
+    def _read_clock(self) -> int:
+        self._now = self._time_ms()
+        return self._now
 
     def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> list[Appended]:
         """Stage several messages of one queue side by side in one segment: all or none.
@@ -175,7 +188,7 @@ class Appender:
                 f"batch of {len(items)} messages with system flag {draft.sys_flag:#x}",
                 expected="at least one message, none of them part of a transaction",
             )
-        now = self._time_ms()
+        now = self._now or self._read_clock()
         commit_log = self._log
         records = self._encode_batch(queue, draft, items, commit_log.position, now)
         total = sum(map(len, records))
@@ -184,6 +197,8 @@ class Appender:
         if commit_log.position + total + BLANK_HEAD_BYTES > commit_log.segment_end:
             self._roll(total)
             return self.append_batch(draft, items)
+        if not self._pending:
+            self._announce(queue)
         appended: list[Appended] = []
         position, queue_offset = commit_log.position, queue.next_offset
         for item, record in zip(items, records, strict=True):
@@ -216,7 +231,7 @@ class Appender:
         queue = self._queue_by_key.get((topic, queue_id))
         if queue is None:
             queue = self._new_queue(topic, queue_id)
-        now = self._time_ms()
+        now = self._now or self._read_clock()
         shared: BatchHeader = _new_tuple(
             BatchHeader, (queue.topic_bytes, queue_id, sys_flag, *others)
         )
@@ -237,6 +252,8 @@ class Appender:
         commit_log.staged.append(records)
         commit_log.position = position + total
         queue.next_offset = queue_offset + count
+        if not self._pending:
+            self._announce(queue)
         self._pending.append((queue, position, total, queue_offset, sys_flag, now, batch))
         self._in_batches += count - 1
         self._has_batches = True
@@ -329,6 +346,7 @@ class Appender:
     def write_log(self) -> bool:
         """`write`, but leaves messages without a waiting listener to `publish`; True: call it."""
         pending = self._pending
+        self._now = 0
         if self._queues.has_persisted:
             self._queues.drop_persisted()
         if not pending:

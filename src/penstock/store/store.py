@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, NoReturn, Protocol, cast
 
 from penstock.errors import (
     DiskFull,
@@ -69,14 +69,23 @@ class QueryResult(NamedTuple):
     last_update_position: int
 
 
+class _AppendBatchBody(Protocol):
+    def __call__(
+        self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
+    ) -> AppendedBatch | None: ...
+
+
 class _NotOpen:
     """Stands for a part of a store before it is opened."""
 
     def __init__(self, root: str) -> None:
         self._root = root
 
-    def __getattr__(self, name: str) -> object:
+    def refuse(self, *_: object, **__: object) -> NoReturn:
         raise LifecycleError(f"store {self._root} is not open", hint="call open() first")
+
+    def __getattr__(self, name: str) -> object:
+        self.refuse()
 
 
 class MessageStore:
@@ -103,6 +112,10 @@ class MessageStore:
         self._flusher: Flusher | None = None
         not_open = _NotOpen(self.root)
         self._appender = cast(Appender, not_open)
+        # The appender's own methods, once the store is open: they are called for every message.
+        self.append: Callable[[Draft], Appended] = not_open.refuse
+        self.append_batch: Callable[[Draft, Sequence[BatchItem]], list[Appended]] = not_open.refuse
+        self.append_batch_body: _AppendBatchBody = not_open.refuse
         self._cleaner = cast(Cleaner, not_open)
         self._reader = cast(Reader, not_open)
         self._queue_table = cast(QueueTable, not_open)
@@ -144,6 +157,9 @@ class MessageStore:
             self._release()
             raise
         self._appender = Appender(context)
+        self.append = self._appender.append
+        self.append_batch = self._appender.append_batch
+        self.append_batch_body = self._appender.append_batch_body
         self._cleaner = Cleaner(context)
         memory_bytes = self.config.memory_bytes or self._files.memory_bytes()
         self._reader = Reader(self.config, context.commit_log, memory_bytes)
@@ -239,27 +255,6 @@ class MessageStore:
 
     # Writing
 
-    def append(self, draft: Draft) -> Appended:
-        """Stage one message; ``write`` puts it into the log."""
-        return self._appender.append(draft)
-
-    def append_batch(self, draft: Draft, items: Sequence[BatchItem]) -> list[Appended]:
-        """Stage several messages of one queue side by side in one segment: all or none.
-
-        ``draft`` has what they share; its body, properties and flag are not used.
-        """
-        return self._appender.append_batch(draft, items)
-
-    def append_batch_body(
-        self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
-    ) -> AppendedBatch | None:
-        """`append_batch` straight from the body of a batch send, in a third of the time.
-
-        None if that is not possible, or if one of ``unless`` may be among the properties: then
-        nothing is staged.
-        """
-        return self._appender.append_batch_body(draft, body, unless)
-
     def write(self) -> None:
         """Put everything staged into the page cache; without sync flush, readers see it now.
 
@@ -309,6 +304,10 @@ class MessageStore:
         Appending may have to write, too, if very much is staged.
         """
         self._context.on_failed_write = listener
+
+    def on_staged(self, listener: Callable[[str, int], None]) -> None:
+        """Call ``listener`` with topic and queue of the first message staged since a write."""
+        self._context.on_staged = listener
 
     # Reading
 

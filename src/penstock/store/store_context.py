@@ -59,6 +59,8 @@ class StoreContext:
     """Whether the next start will know that this one was under way."""
     on_failed_write: Callable[[StoreError], None] | None = None
     """Called when a write lost all messages that were staged."""
+    on_staged: Callable[[str, int], None] | None = None
+    """Called with topic and queue when the first message since the last write is staged."""
     refusal: PenstockError | None = None
     """Why nothing is appended, if so."""
 
