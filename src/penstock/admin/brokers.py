@@ -1,4 +1,4 @@
-"""The brokers of a cluster, and what each tells about itself."""
+"""The brokers of a cluster: addresses, runtime information, settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.protocol.codes import RequestCode
 
 
 class BrokerActions(ClusterRequests):
-    """What can be done with brokers."""
+    """Actions on brokers."""
 
     @on_host
     async def cluster(self) -> list[BrokerAddress]:
@@ -26,7 +26,7 @@ class BrokerActions(ClusterRequests):
 
     @on_host
     async def broker_info(self, broker: str) -> dict[str, str]:
-        """What a broker, given by name or address, says of itself: version, rates, totals, disk."""
+        """Version, rates, totals and disk of a broker, which is given by name or address."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         address = await self._address(broker)
         return (

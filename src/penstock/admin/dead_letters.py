@@ -98,7 +98,7 @@ def redriven_properties(letter: DeadLetterRow, *, to_group: bool) -> dict[str, s
 
 
 class DeadLetterActions(MessageActions):
-    """What can be done with dead letters."""
+    """Actions on dead letters."""
 
     @on_host
     async def dead_letter_groups(self) -> list[str]:

@@ -23,7 +23,7 @@ RELAY_SECONDS = 15.0
 
 
 class GroupActions(TopicActions):
-    """What can be done with consumer groups."""
+    """Actions on consumer groups."""
 
     @on_host
     async def groups(self, *, internal: bool = False) -> list[str]:

@@ -40,7 +40,7 @@ _ANSWERS = frozenset(
 
 
 class MessageActions(OffsetActions):
-    """What can be done with messages."""
+    """Actions on messages."""
 
     @on_host
     async def message(self, msg_id: str, *, topic: str | None = None) -> StoredMessage:

@@ -31,7 +31,7 @@ _VERSION = re.compile(r"V(\d+)_(\d+)")
 
 
 class OffsetActions(GroupActions):
-    """What can be done with the offsets of groups."""
+    """Actions on the offsets of groups."""
 
     @on_host
     async def group_lag(self, group: str, *, topic: str | None = None) -> list[QueueLag]:

@@ -39,7 +39,7 @@ ROUTE_MAX_STEP = 0.5
 
 
 class TopicActions(ClusterRequests):
-    """What can be done with topics."""
+    """Actions on topics."""
 
     @on_host
     async def topics(self, *, internal: bool = False) -> list[str]:

@@ -65,7 +65,7 @@ def overview(
     """
     with target.admin() as admin:
         rows = [_row(admin, broker) for broker in admin.cluster()]
-    # What is the same everywhere is said once or not at all: terminals are narrow.
+    # Terminals are narrow: columns with one value for all brokers are left out.
     clusters = {str(row["cluster"]) for row in rows}
     hidden = {"cluster"} if len(clusters) == 1 else set()
     hidden |= {"role"} if all(row["role"] == _MASTER for row in rows) else set()
@@ -125,7 +125,7 @@ def _since_morning(info: Mapping[str, str], total: str) -> int | None:
 
 
 def _number(text: str | None) -> float | None:
-    """What a broker says of itself is text, and a number most of the time."""
+    """A number that a broker reported as text; None if it is not a number."""
     try:
         return None if text is None else float(text)
     except ValueError:

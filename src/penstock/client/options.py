@@ -5,8 +5,8 @@ An option is a field of a settings class, made with one of the functions below:
     retries: int = count(2, 0, 100, "retryTimesWhenSendFailed", "further attempts after the first")
 
 Its default, its range, the conversion of durations, the check of keywords, the Java setting it
-stands for and its row in the documentation all come from there. What type checkers need besides
-is a ``TypedDict`` in `arguments`; tests compare the two.
+stands for and its row in the documentation all come from there. Type checkers also need the
+keyword in a ``TypedDict`` in `arguments`; tests compare the two.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class SessionSettings:
 
 IDENTITY_OPTIONS: Mapping[str, Option] = {
     "unit": Option("unitName", "third part of the client id"),
-    "client_ip": Option("clientIP", "first part of the client id; without it, found out"),
+    "client_ip": Option("clientIP", "first part of the client id; by default detected"),
     "profile": Option(
         "the release", "`current` or `documents`: the timings to use where releases differ"
     ),

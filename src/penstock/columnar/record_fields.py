@@ -109,9 +109,9 @@ class RecordFields:
         return len(self.starts)
 
     def find_tail(self, buffer: memoryview) -> Tail:
-        """Cut what follows the body into topic and properties, and see that they fill the record.
+        """Find topic and properties after the body, and check that they fill the record.
 
-        Who wants neither does not look there: it is another piece of memory to wait for.
+        Called only if one of them is needed, because it reads another part of memory.
         """
         if self._tail is not None:
             return self._tail
@@ -146,7 +146,7 @@ class RecordFields:
         return known
 
     def _at(self, where: Numbers, kind: Any) -> Numbers:
-        """Numbers at places that a record claims: anything, so far, even outside of the buffer."""
+        """Numbers at positions that are not checked yet and may be outside of the buffer."""
         dtype = np.dtype(kind)
         count = len(self._raw) - dtype.itemsize + 1
         view: npt.NDArray[Any] = np.ndarray((count,), dtype, self._raw, strides=(1,))

@@ -36,7 +36,7 @@ class BrokerFacts:
     """Why it did not answer."""
     version: str | None = None
     said_name: str | None = None
-    """What it calls itself."""
+    """The name that it reports."""
     clock_ahead_ms: int | None = None
     """How far its clock is ahead of this machine's; negative: behind."""
     clock_precision_ms: int = 0
@@ -92,7 +92,7 @@ class RunningMessage:
 
 @dataclass(frozen=True, slots=True)
 class HandlingFacts:
-    """How a member's handlers do with all it consumes."""
+    """Rates and failures of a member's handlers, over all its topics."""
 
     ok_per_second: float
     """In the last minute."""
@@ -176,7 +176,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class SampledMessage:
-    """As much of a recent message as filters look at."""
+    """The part of a recent message that filters use."""
 
     tag: str | None
     properties: Mapping[str, str]
@@ -189,16 +189,16 @@ class TopicFacts:
     name: str
     is_subscribed: bool
     routes: Mapping[str, TopicRoute | None] = field(default_factory=dict)
-    """What each name server that answered says; None: it does not know the topic."""
+    """The route at each name server that answered; None: it does not know the topic."""
     route_error: str | None = None
-    """Why no name server could tell."""
+    """Why no name server answered."""
     queues: tuple[QueueFacts, ...] = ()
     missing_on: tuple[str, ...] = ()
     """Brokers that the route names and that do not have the topic."""
     forbidden_on: tuple[str, ...] = ()
     """Brokers that do not let this group read this topic."""
     sample: tuple[SampledMessage, ...] | None = None
-    """Recent messages; None: not looked at, or it was not allowed."""
+    """Recent messages; None: not read, or not allowed."""
 
     @property
     def route(self) -> TopicRoute | None:
@@ -208,7 +208,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFacts:
-    """What a group gave up on."""
+    """The dead letters of a group."""
 
     count: int = 0
     newest_reason: str | None = None

@@ -1,7 +1,8 @@
-"""Asks a cluster everything the checks need; a server that does not answer is a fact, too.
+"""Requests the facts that the checks need from a cluster; a server that fails is a fact, too.
 
-An `Admin` does most things as a whole or not at all, which is right for an operator's action and
-wrong here: a broker that is down is exactly what to report. So each server is asked by itself.
+Most actions of an `Admin` fail if one broker fails. That is right for an operator's action and
+wrong here, because a broker that is down is what the doctor reports. So each server is asked
+separately.
 Everything runs on the session's loop (`Admin.host`), with its clock.
 """
 
@@ -46,7 +47,7 @@ GroupTables = Mapping[str, SubscriptionGroupTable]
 """The groups of each broker that answered, by broker name."""
 
 MEMBERS_ASKED = 100
-"""Members of one group that are asked how they do; of more, the first by client id."""
+"""Members of one group whose running info is requested; of more, the first by client id."""
 AT_ONCE = 16
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 _RATIO = re.compile(r"\d{1,3}(\.\d{1,20})?")
@@ -54,7 +55,7 @@ _HALF_A_SECOND = 500
 
 
 async def gather_cluster(admin: Admin) -> ClusterFacts:
-    """Name servers and brokers, and what each broker says of itself."""
+    """Name servers and brokers, and the runtime information of each broker."""
     return await admin.host.await_(_cluster(admin))
 
 

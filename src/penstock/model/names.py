@@ -80,7 +80,7 @@ class Property:
 
 
 class Failure:
-    """Why a handler failed, as properties of a message that is retried or was given up."""
+    """Properties of a retry or a dead letter that say why the handler failed."""
 
     TYPE: Final = "PENSTOCK_REASON_TYPE"
     MESSAGE: Final = "PENSTOCK_REASON_MESSAGE"
@@ -89,7 +89,7 @@ class Failure:
 
 
 class Redrive:
-    """What is written into the copy of a dead letter that its group is given again."""
+    """Properties of the copy of a dead letter that is redriven."""
 
     FROM: Final = "PENSTOCK_REDRIVEN_FROM"
     """The offset id of the dead letter."""

@@ -1,4 +1,4 @@
-"""Cleaning: carries out what ``retention`` decides, and minds the room on the disk."""
+"""Cleaning: carries out what ``retention`` decides, and refuses messages on a full disk."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Cleaner:
         return retired
 
     def _begin_sweep(self) -> list[str]:
-        """Look through all queues once for each new start of the log; index files to remove."""
+        """Check all queues once for each new start of the log; returns index files to remove."""
         start = self._context.commit_log.min_position
         if self._swept_for == start:
             return []
@@ -95,7 +95,7 @@ class Cleaner:
         return [] if self._context.index is None else self._context.index.retire_before(start)
 
     def _retire_queue_files(self, names: list[tuple[str, int]]) -> list[str]:
-        """Files that only know deleted messages."""
+        """Queue files that have only entries of deleted messages."""
         retired: list[str] = []
         for topic, queue_id in names:
             queue = self._context.queues.get(topic, queue_id)

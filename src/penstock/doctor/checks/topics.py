@@ -18,7 +18,7 @@ _TAGS_SHOWN = 8
 
 
 def topic_missing(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """A consumer of a topic that does not exist waits for it, and says so once in its log."""
+    """A consumer of a topic that does not exist waits for it and logs that once."""
     for topic in facts.topics:
         if topic.routes and topic.route is None:
             yield critical(
@@ -42,7 +42,7 @@ def topic_missing(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 
 def route_unreadable(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """No answer, one without a meaning, or one that leads nowhere."""
+    """No name server answers, or the route has queues on brokers without an address."""
     for topic in facts.topics:
         if topic.route_error is not None:
             yield critical(
@@ -88,7 +88,7 @@ def route_stale(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 
 def no_read_permission(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """Queues that may not be read are not shared among the members at all."""
+    """Queues without read permission are not assigned to any member."""
     brokers = {b.name: b.permission for b in facts.cluster.brokers if b.broker_id == 0}
     for topic in facts.topics:
         route = topic.route
@@ -129,7 +129,7 @@ def _lacks_read(brokers: Mapping[str, int | None], name: str) -> bool:
 
 
 def queues_not_read(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """With more queues to write than to read, what is sent to the last ones is never consumed."""
+    """With more write queues than read queues, messages in the last ones are never consumed."""
     for topic in facts.topics:
         if topic.route is None:
             continue
@@ -158,7 +158,7 @@ def queues_not_read(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 
 def filter_matches_nothing(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """The newest messages are read and put through the filter; none passing is worth a word."""
+    """The newest messages are read and filtered; reported if none of them passes."""
     for topic in facts.topics:
         if not topic.sample:
             continue
@@ -200,7 +200,7 @@ def _no_match(
 
 
 def passes(wanted: Subscription, message: SampledMessage) -> bool:
-    """Whether a filter lets a message through; one that has no meaning lets everything."""
+    """Whether a message passes a filter; every message passes an invalid one."""
     if wanted.expression_type == SQL92:
         try:
             return compile_sql(wanted.expression)(message.properties)
