@@ -125,7 +125,7 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def rows_table(rows: Mapping[str, Any]) -> str:
     """Clients by rows of rates, with the CPU time per message on both sides."""
     names = [name for name in _row_names(rows) if name.startswith(("send", "consume"))]
-    head = ["Messages a second", *(name.replace("_", " ") for name in names)]
+    head = ["Messages per second", *(name.replace("_", " ") for name in names)]
     lines = []
     for who, found in rows.items():
         lines.append([who, *(cell(found.get(name, {}).get("per_second")) for name in names)])
@@ -140,7 +140,7 @@ def rows_table(rows: Mapping[str, Any]) -> str:
         ]
         for who, found in rows.items()
     ]
-    costs = table(["Microseconds of CPU a message: client; server", *head[1:]], cost)
+    costs = table(["CPU microseconds per message: client; server", *head[1:]], cost)
     return f"{table(head, lines)}\n\n{costs}"
 
 
@@ -157,7 +157,7 @@ def latency_table(rows: Mapping[str, Any]) -> str:
         for who, found in rows.items()
         if name in found
     ]
-    return table(["Send to handler, ms", "p50", "p99", "p99.9", "reached a second"], lines)
+    return table(["Send to handler, ms", "p50", "p99", "p99.9", "reached per second"], lines)
 
 
 def servers_table(servers: Mapping[str, Mapping[str, Values]], rows: Mapping[str, Any]) -> str:
@@ -196,7 +196,7 @@ def compared_table(found: Sequence[Document]) -> str:
         ]
         for one in found
     ]
-    return table(["Rate", "of", "beside", "times as much", "target", "met"], lines)
+    return table(["Rate", "of", "compared with", "times as fast", "target", "met"], lines)
 
 
 def growth_table(points: Sequence[Mapping[str, float]]) -> str:
@@ -217,11 +217,11 @@ def peers_markdown(measured: Document) -> str:
         f"{name} {found}" for kind in measured["versions"].values() for name, found in kind.items()
     )
     parts = [
-        "# Penstock beside its peers",
+        "# Penstock compared with its peers",
         f"{machine['system']}, {machine['cores']} cores"
         f" ({machine['processor']}), load before {machine['load_before'][0]},"
         f" Python {machine['python']}. {plan['rounds']} rounds in turn,"
-        f" {plan['seconds']:g} s a row. Medians; in brackets the lowest and the highest round.",
+        f" {plan['seconds']:g} s per row. Medians; in brackets the lowest and the highest round.",
     ]
     if measured.get("tiny"):
         parts.append("**A tiny run: it shows that everything works; its figures mean nothing.**")
@@ -234,7 +234,10 @@ def peers_markdown(measured: Document) -> str:
         parts += ["![Latency](peers-latency.svg)"]
         comparison = compared(unsynced)
         if comparison:
-            parts += ["## Our client on our broker beside others", compared_table(comparison)]
+            parts += [
+                "## Our client on our broker compared with others",
+                compared_table(comparison),
+            ]
     if measured["servers"]:
         parts += ["## Servers", servers_table(measured["servers"], unsynced)]
         parts += ["![Servers](peers-servers.svg)"]

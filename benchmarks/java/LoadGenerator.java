@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
-  * Generates load with the official client: prints one JSON line with the figures of each row.
+ * Generates load with the official client: prints one JSON line with the figures of each row.
  *
  * <p>Usage: LoadGenerator NAMESRV BROKER SECONDS ROW..., each row one of sync-THREADS-SIZE, async-INFLIGHT-SIZE,
  * batch-COUNT-SIZE, drain-MESSAGES-SIZE, latency-RATE-SIZE. Each send row runs once to warm up, then for SECONDS.

@@ -30,7 +30,7 @@ def draw(results: Mapping[str, Any], directory: Path) -> list[Path]:
     rows, written = results["rows"].get("async", {}), []
     rates = {row: picked(rows, row, "per_second") for row in RATES}
     if any(rates.values()):
-        written.append(_panels(rates, "messages a second", directory / "peers-rates.svg"))
+        written.append(_panels(rates, "messages per second", directory / "peers-rates.svg"))
     latencies = {
         f"{row.partition('_')[2]}/s, {name}": picked(rows, row, what)
         for row in dict.fromkeys(name for found in rows.values() for name in found)
@@ -112,7 +112,7 @@ def _curve(name: str, points: Sequence[Mapping[str, float]], path: Path) -> Path
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_xlabel(name)
-    axes.set_ylabel("a second")
+    axes.set_ylabel("per second")
     axes.legend()
     axes.spines[["top", "right"]].set_visible(False)
     return _save(figure, path)

@@ -25,7 +25,7 @@ LEAVE_SECONDS = 8.0
 
 
 class Scene:
-    """State shared by the clients of one run: random numbers, the ledger, whether faults go on."""
+    """State shared by the clients of one run: random numbers, the ledger, whether faults last."""
 
     def __init__(
         self,

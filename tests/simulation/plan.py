@@ -16,13 +16,13 @@ WIDE = Conditions(latency=(0.002, 0.06), split=0.1)
 ROUGH = Conditions(latency=(0.001, 0.2), split=0.2, refuse=0.05, lose=0.001)
 NETWORKS = {"lan": LAN, "wide": WIDE, "rough": ROUGH}
 
-# A lock lives for a minute at the broker, and its holder trusts it for half of that; members that
+# A lock lasts a minute at the broker, and its holder trusts it for half of that; members that
 # are isolated for longer are the interesting cases.
 LONGEST_CUT = 75.0
 
 
 class Fault(StrEnum):
-    """The faults that a cluster may meet."""
+    """The faults of a simulated cluster."""
 
     JOIN = "a consumer joins"
     LEAVE = "a consumer leaves"

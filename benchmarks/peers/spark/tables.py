@@ -68,7 +68,7 @@ def spark_markdown(result: Mapping[str, Any]) -> str:
 
 
 def _rates(rows: Rows) -> str:
-    head = ["Rows a second", *RATES, "idle: batch, ms", "idle: end, ms"]
+    head = ["Rows per second", *RATES, "idle: batch, ms", "idle: end, ms"]
     lines = [
         [
             side,
@@ -94,7 +94,7 @@ def _costs(rows: Rows) -> str:
         ]
         for side in SIDES
     ]
-    return table(["Microseconds of CPU a row: Spark; server", *costly], lines)
+    return table(["CPU microseconds per row: Spark; server", *costly], lines)
 
 
 def _compared(found: Sequence[Mapping[str, Any]]) -> str:
@@ -108,4 +108,4 @@ def _compared(found: Sequence[Mapping[str, Any]]) -> str:
         ]
         for one in found
     ]
-    return table(["Ours", "beside", "times as fast", "target", "met"], lines)
+    return table(["Ours", "compared with", "times as fast", "target", "met"], lines)
