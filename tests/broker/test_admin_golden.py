@@ -1,7 +1,7 @@
 """What Apache's clients asked of Apache's brokers, asked of ours: the answers have one shape.
 
-Compared are the code, the names of the ext fields, and the members of the body, whatever their
-values. The recordings are samples: many sends are left out, so a queue may hold less here than it
+The code, the names of the ext fields and the members of the body are compared, their values are
+not. The recordings are samples: many sends are left out, so a queue may hold less here than it
 did there, and a pull may end with another of the four pull codes. What is refused is refused alike.
 """
 

@@ -51,6 +51,10 @@ def test_its_keywords_make_it_again_in_another_environment(
     ):
         monkeypatch.setenv("PENSTOCK_TLS", "false" if access.tls else "true")
         monkeypatch.setenv("NAMESRV_ADDR", "elsewhere:9")
+        monkeypatch.setenv("PENSTOCK_NAMESPACE", "elsewhere")
+        monkeypatch.setenv("PENSTOCK_ACCESS_KEY", "another")
+        monkeypatch.setenv("PENSTOCK_SECRET_KEY", "another")
+        monkeypatch.setenv("PENSTOCK_SECURITY_TOKEN", "another")
         assert ClusterAccess.of(**access.as_keywords()) == access
 
 

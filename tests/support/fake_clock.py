@@ -39,7 +39,7 @@ class _FakeTimer:
 
 
 class FakeClock:
-    """A `Clock` on a real loop that moves only when it is told to.
+    """A `Clock` on a real loop that moves only when `advance` is called.
 
     `advance` fires what is due in order, at its own time, and lets the loop turn in between so that
     woken tasks may set new timers. Work that needs more than `SETTLE_TURNS` turns, or another

@@ -85,20 +85,20 @@ class ClusterAccess:
             namesrv=nameservers(namesrv),
             credentials=credentials(access_key, secret_key, security_token),
             tls=_tls(tls),
-            namespace=namespace or os.environ.get("PENSTOCK_NAMESPACE") or None,
+            namespace=_given(namespace, "PENSTOCK_NAMESPACE"),
         )
 
     def as_keywords(self) -> ClusterKeywords:
         """The keywords that make an equal one, in any environment."""
         who = self.credentials
+        # Nothing is None, which would mean the reader's own environment.
         return ClusterKeywords(
             namesrv=self.namesrv,
-            access_key=who.access_key if who else None,
-            secret_key=who.secret_key if who else None,
-            security_token=who.security_token if who else None,
-            # Not None, which would mean the reader's own environment.
+            access_key=who.access_key if who else "",
+            secret_key=who.secret_key if who else "",
+            security_token=(who.security_token if who else None) or "",
             tls=self.tls or False,
-            namespace=self.namespace,
+            namespace=self.namespace or "",
         )
 
     @property
@@ -139,9 +139,9 @@ def credentials(
     check_text("access_key", access_key)
     check_text("secret_key", secret_key)
     check_text("security_token", security_token)
-    access_key = access_key or os.environ.get("PENSTOCK_ACCESS_KEY")
-    secret_key = secret_key or os.environ.get("PENSTOCK_SECRET_KEY")
-    security_token = security_token or os.environ.get("PENSTOCK_SECURITY_TOKEN")
+    access_key = _given(access_key, "PENSTOCK_ACCESS_KEY")
+    secret_key = _given(secret_key, "PENSTOCK_SECRET_KEY")
+    security_token = _given(security_token, "PENSTOCK_SECURITY_TOKEN")
     if access_key and secret_key:
         return Credentials(
             access_key=access_key, secret_key=secret_key, security_token=security_token
@@ -150,6 +150,10 @@ def credentials(
         missing = "secret_key" if access_key else "access_key"
         raise ConfigError(f"{missing} is missing", expected="access_key and secret_key together")
     return None
+
+
+def _given(value: str | None, variable: str) -> str | None:
+    return (os.environ.get(variable) if value is None else value) or None
 
 
 def _tls(tls: Tls | bool | None) -> Tls | None:

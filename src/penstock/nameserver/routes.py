@@ -14,8 +14,8 @@ the master, or from the slave with the lowest id where the broker says that slav
 master; it is replaced only when the broker's data version changed, so that write permission
 wiped by an operator stays wiped meanwhile.
 
-``generation`` changes with every change that a route, or the list of brokers, can show: whoever
-keeps encoded answers may keep them as long as it stays the same.
+``generation`` changes with every change that a route, or the list of brokers, can show:
+encoded answers may be kept as long as it stays the same.
 """
 
 from __future__ import annotations

@@ -119,12 +119,12 @@ func run(name string, lab *lab) outcome {
 
 func attempt(name string, lab *lab) (found outcome) {
 	defer func() {
-		switch told := recover().(type) {
+		switch report := recover().(type) {
 		case nil:
 		case notApplicable:
-			found = outcome{Status: "n/a", Evidence: string(told)}
+			found = outcome{Status: "n/a", Evidence: string(report)}
 		default:
-			found = outcome{Status: "fail", Evidence: fmt.Sprint(told)}
+			found = outcome{Status: "fail", Evidence: fmt.Sprint(report)}
 		}
 	}()
 	scenario, known := all[name]

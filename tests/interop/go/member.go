@@ -42,18 +42,18 @@ func runMember(namesrv, unique string) {
 	lab.close()
 }
 
-func (m *member) print(told map[string]interface{}) {
+func (m *member) print(report map[string]interface{}) {
 	m.printing.Lock()
 	defer m.printing.Unlock()
-	line, err := json.Marshal(told)
+	line, err := json.Marshal(report)
 	must(err)
 	fmt.Println(string(line))
 }
 
-func (m *member) answer(words []string) (told map[string]interface{}) {
+func (m *member) answer(words []string) (report map[string]interface{}) {
 	defer func() {
 		if problem := recover(); problem != nil {
-			told = map[string]interface{}{"error": fmt.Sprint(problem)}
+			report = map[string]interface{}{"error": fmt.Sprint(problem)}
 		}
 	}()
 	return map[string]interface{}{"answer": m.run(words)}
@@ -145,9 +145,9 @@ func (m *member) handle(id string, message *primitive.MessageExt, pause time.Dur
 
 // The client reports its queues only to an admin client, so this reads the data of that report.
 func assigned(one rocketmq.PushConsumer) string {
-	told := reflect.ValueOf(one).MethodByName("GetConsumerRunningInfo").Call([]reflect.Value{reflect.ValueOf(false)})
+	report := reflect.ValueOf(one).MethodByName("GetConsumerRunningInfo").Call([]reflect.Value{reflect.ValueOf(false)})
 	ids := []int{}
-	for _, key := range told[0].Elem().FieldByName("MQTable").MapKeys() {
+	for _, key := range report[0].Elem().FieldByName("MQTable").MapKeys() {
 		if queue := key.Interface().(primitive.MessageQueue); !strings.HasPrefix(queue.Topic, "%RETRY%") {
 			ids = append(ids, queue.QueueId)
 		}

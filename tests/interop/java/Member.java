@@ -143,21 +143,21 @@ public final class Member {
         }
         long ended = System.currentTimeMillis();
         for (MessageExt message : messages) {
-            Map<String, Object> told = new LinkedHashMap<>();
-            told.put("member", id);
-            told.put("topic", message.getTopic());
-            told.put("queue", message.getQueueId());
-            told.put("offset", message.getQueueOffset());
-            told.put("attempt", message.getReconsumeTimes());
-            told.put("began", began);
-            told.put("ended", ended);
-            told.put("size", message.getBody().length);
-            told.put("body", message.getBody().length > 200 ? "big" : Lab.text(message));
-            told.put("keys", message.getKeys());
-            told.put("tags", message.getTags());
-            told.put("colour", message.getUserProperty("colour"));
-            told.put("msg_id", message.getMsgId());
-            print(told);
+            Map<String, Object> report = new LinkedHashMap<>();
+            report.put("member", id);
+            report.put("topic", message.getTopic());
+            report.put("queue", message.getQueueId());
+            report.put("offset", message.getQueueOffset());
+            report.put("attempt", message.getReconsumeTimes());
+            report.put("began", began);
+            report.put("ended", ended);
+            report.put("size", message.getBody().length);
+            report.put("body", message.getBody().length > 200 ? "big" : Lab.text(message));
+            report.put("keys", message.getKeys());
+            report.put("tags", message.getTags());
+            report.put("colour", message.getUserProperty("colour"));
+            report.put("msg_id", message.getMsgId());
+            print(report);
         }
     }
 
@@ -191,14 +191,14 @@ public final class Member {
     }
 
     private static void say(String key, String value) {
-        Map<String, Object> told = new LinkedHashMap<>();
-        told.put(key, value);
-        print(told);
+        Map<String, Object> report = new LinkedHashMap<>();
+        report.put(key, value);
+        print(report);
     }
 
-    private static void print(Map<String, Object> told) {
+    private static void print(Map<String, Object> report) {
         synchronized (OUT) {
-            OUT.println(Json.object(told));
+            OUT.println(Json.object(report));
             OUT.flush();
         }
     }
