@@ -20,7 +20,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from penstock.errors import ProtocolError, RequestCodeNotSupported, ServiceNotAvailable
+from penstock.errors import (
+    LifecycleError,
+    ProtocolError,
+    RequestCodeNotSupported,
+    ServiceNotAvailable,
+)
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import Body, Command
@@ -123,6 +128,8 @@ class Dispatcher:
 
     def add_raw(self, code: int, handler: Handler) -> None:
         """Serve a code with a function of the bare command."""
+        if code in self._handlers:
+            raise LifecycleError(f"{request_name(code)} has two handlers", expected="one")
         self._handlers[code] = handler
 
     def add_fast_path(self, code: int, fast_path: FastPath) -> None:
@@ -132,8 +139,9 @@ class Dispatcher:
     def add_module(self, module: ModuleType, state: object) -> None:
         """Serve the codes that the functions of a module are marked with."""
         for function in vars(module).values():
-            for code in getattr(function, _ATTRIBUTE, ()):
-                self._handlers[code] = _bound(function, state)
+            if getattr(function, "__module__", None) == module.__name__:  # not imported by it
+                for code in getattr(function, _ATTRIBUTE, ()):
+                    self.add_raw(code, _bound(function, state))
 
     @property
     def codes(self) -> frozenset[int]:

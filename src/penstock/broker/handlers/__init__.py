@@ -7,25 +7,13 @@ To serve another request, write two things:
 2. a function in a module of this package, marked with ``@handles(RequestCode.NAME)``, whose
    parameter is annotated with the header class. `remoting.dispatch` says what it may return.
 
-All codes are in `protocol.codes`. A new module of handlers is added to the list in `add_all`. If
-`unsupported.UNSUPPORTED` lists the code, remove it there: refusals are added last and win.
+All codes are in `protocol.codes`. Every module of this package is searched for handlers. A code has
+one handler: if `unsupported.UNSUPPORTED` lists it, remove it there.
 """
 
-from penstock.broker.handlers import (
-    clients,
-    consume_stats,
-    groups,
-    locks,
-    offsets,
-    query,
-    relay,
-    request_modes,
-    reset,
-    runtime_info,
-    send_back,
-    settings,
-    topics,
-)
+import importlib
+import pkgutil
+
 from penstock.broker.handlers.pull import Pulling
 from penstock.broker.handlers.reply import Replying
 from penstock.broker.handlers.send import Sending
@@ -51,22 +39,8 @@ def add_all(dispatcher: Dispatcher, broker: BrokerState) -> None:
     replying = Replying(broker)
     dispatcher.add_raw(RequestCode.SEND_REPLY_MESSAGE, replying.reply_v1)
     dispatcher.add_raw(RequestCode.SEND_REPLY_MESSAGE_V2, replying.reply_v2)
-    for module in (
-        offsets,
-        clients,
-        locks,
-        send_back,
-        query,
-        topics,
-        groups,
-        relay,
-        reset,
-        consume_stats,
-        runtime_info,
-        settings,
-        request_modes,
-    ):
-        dispatcher.add_module(module, broker)
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        dispatcher.add_module(importlib.import_module(module.name), broker)
     dispatcher.add_raw(
         RequestCode.GET_ALL_DELAY_OFFSET,
         lambda peer, command: Command(0, body=encode_body(broker.delay_service.table())),
