@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from penstock.errors import IllegalMessage, IllegalName, InvalidArgument
 from penstock.protocol.permissions import (
     check_permission,
-    is_inherited,
-    is_readable,
     is_writable,
     permission_text,
 )
@@ -131,9 +129,7 @@ def test_reserved_properties_are_not_for_users() -> None:
 )
 def test_permissions_are_three_bits(permission: int, text: str) -> None:
     assert permission_text(permission) == text
-    assert is_readable(permission) is ("R" in text)
     assert is_writable(permission) is ("W" in text)
-    assert is_inherited(permission) is ("X" in text)
     assert check_permission(permission) == permission
 
 

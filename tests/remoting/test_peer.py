@@ -156,10 +156,8 @@ async def test_a_promise_to_a_peer_that_is_gone_is_a_quiet_no_op() -> None:
         asked = asyncio.ensure_future(client.request(Command(PULL), 10))
         await eventually(lambda: bool(promises))
         [promise] = promises
-        assert not promise.is_abandoned
         client.abort()
         await eventually(lambda: server.is_closed)
-        assert promise.is_abandoned
         assert not promise.resolve(Command(0))
         with pytest.raises(ConnectionLost, match="aborted on our side"):
             await asked
@@ -342,11 +340,14 @@ async def test_a_callback_for_a_lost_connection_that_fails_does_not_stop_the_oth
 async def test_only_so_many_requests_are_in_flight() -> None:
     async with connected(silent, limits=Limits(max_in_flight=3)) as (client, _):
         done: list[object] = []
-        for _ in range(3):
+        cancelled = asyncio.ensure_future(client.request(Command(PULL), 10))
+        await eventually(lambda: client.in_flight == 1)
+        for _ in range(2):
             client.start_request(Command(PULL), 10, done.append)
         with pytest.raises(TooManyRequests, match="at most 3"):
             client.start_request(Command(PULL), 10, done.append)
-        client.forget_request(1)
+        cancelled.cancel()
+        await eventually(lambda: client.in_flight == 2)
         client.start_request(Command(PULL), 10, done.append)
         assert client.in_flight == 3
         assert done == []

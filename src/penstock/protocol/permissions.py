@@ -11,19 +11,9 @@ from penstock.model.names import INHERIT, READ, WRITE
 _ALL = READ | WRITE | INHERIT
 
 
-def is_readable(permission: int) -> bool:
-    """Whether consumers may read."""
-    return permission & READ != 0
-
-
 def is_writable(permission: int) -> bool:
     """Whether producers may send."""
     return permission & WRITE != 0
-
-
-def is_inherited(permission: int) -> bool:
-    """Whether new topics may take this one for a template."""
-    return permission & INHERIT != 0
 
 
 def check_permission(permission: int) -> int:

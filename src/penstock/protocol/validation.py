@@ -115,7 +115,6 @@ RESERVED_PROPERTIES: Final = frozenset(
         "TRACE_CONTEXT",
     }
 )
-TRANSIENT_PROPERTY_PREFIX: Final = "__RMQ.TRANSIENT."
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAME_RULE = "letters, digits and % | _ -"

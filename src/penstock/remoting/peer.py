@@ -168,10 +168,6 @@ class Peer(Connection):
         self._pending.add(request_id, command.code, timeout, done)
         return request_id
 
-    def forget_request(self, request_id: int) -> None:
-        """Drop the answer of a request of ours; its ``done`` is not called any more."""
-        self._pending.forget(request_id)
-
     def oneway(self, command: Command) -> None:
         """Send a request without an answer; raises `ConnectionLost` if the connection is lost."""
         if self.is_closed:

@@ -31,11 +31,6 @@ class Promise:
         self._serializer = 0
         self.is_resolved = False
 
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether the connection of the request is lost, so that no answer can be sent."""
-        return self._peer is not None and self._peer.is_closed
-
     def resolve(self, answer: Command) -> bool:
         """Send ``answer``; return whether it could still be sent."""
         if self.is_resolved:

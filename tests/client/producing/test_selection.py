@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from penstock.client.producing.selection import (
     COUNTER_LIMIT,
     CURRENT_LATENCIES,
-    OLD_LATENCIES,
     FaultLatency,
     RoundRobin,
     by_hash,
@@ -75,7 +74,6 @@ def test_a_slow_broker_is_left_alone_by_the_table(latency: float, pause: float) 
 
 def test_a_failure_counts_as_a_send_of_its_latency() -> None:
     assert CURRENT_LATENCIES.pause(CURRENT_LATENCIES.failure_latency) == 10.0
-    assert OLD_LATENCIES.pause(OLD_LATENCIES.failure_latency) == 600.0
 
 
 def test_a_slow_broker_is_avoided_until_its_pause_is_over() -> None:

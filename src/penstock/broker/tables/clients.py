@@ -8,7 +8,7 @@ which groups have changed, and its caller notifies them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -179,10 +179,6 @@ class Clients:
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         """The connected members of a group; None when there are none."""
         return self._consumers.get(group)
-
-    def consumer_groups(self) -> Iterator[ConsumerGroup]:
-        """All groups with connected members."""
-        return iter(self._consumers.values())
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """The connected groups that subscribe to a topic."""

@@ -78,11 +78,6 @@ CURRENT_LATENCIES = LatencyTable(
     pauses=(0.0, 0.0, 2.0, 5.0, 6.0, 10.0, 30.0),
     failure_latency=10.0,
 )
-OLD_LATENCIES = LatencyTable(  # releases before 5.1.4
-    latencies=(0.05, 0.1, 0.55, 1.0, 2.0, 3.0, 15.0),
-    pauses=(0.0, 0.0, 30.0, 60.0, 120.0, 180.0, 600.0),
-    failure_latency=30.0,
-)
 
 
 @dataclass(slots=True)

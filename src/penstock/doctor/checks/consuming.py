@@ -14,8 +14,6 @@ from penstock.model.names import RETRY_PREFIX
 LOCK_SECONDS = 60
 """How long a broker keeps a lock that is not renewed."""
 _A_MINUTE_MS = 60_000
-_LOCK_LIFE_MS = 30_000
-"""A member does not trust a lock it has not renewed for so long."""
 
 
 def paused(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
