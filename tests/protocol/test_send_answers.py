@@ -69,3 +69,26 @@ def test_marks_of_the_template_in_a_region_do_no_harm() -> None:
 def test_the_ids_of_a_batch_are_those_of_its_messages(positions: list[int]) -> None:
     answers = SendAnswers(id_prefix=PREFIX, region="r", trace_on=False)
     assert answers.ids(positions).split(",") == [f"{PREFIX}{one:016X}" for one in positions]
+
+
+@given(
+    region=texts,
+    request_id=st.integers(-(2**31), 2**31 - 1),
+    positions=st.lists(offsets, min_size=1, max_size=70),
+    queue_id=st.integers(0, 2**31 - 1),
+    queue_offset=offsets,
+    unique_id=texts,
+)
+def test_a_prepared_answer_to_a_batch_has_the_bytes_of_an_encoded_one(
+    region: str,
+    request_id: int,
+    positions: list[int],
+    queue_id: int,
+    queue_offset: int,
+    unique_id: str,
+) -> None:
+    answers = SendAnswers(id_prefix=PREFIX, region=region, trace_on=True)
+    ids = ",".join(f"{PREFIX}{one:016X}" for one in positions)
+    ext = answers.ext(ids, queue_id, queue_offset, unique_id)
+    frame = answers.frame_of_batch(request_id, positions, queue_id, queue_offset, unique_id)
+    assert frame == encode_command(Command(0, request_id, RESPONSE, ext))

@@ -24,7 +24,7 @@ from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import pack_host
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.records.codec import encode_record
-from penstock.protocol.records.pulled import alike_records
+from penstock.protocol.records.pulled import alike_records, messages_from_pull
 
 GROUP = "billing"
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -221,6 +221,35 @@ def test_a_packed_batch_knows_its_ends_before_it_is_decoded() -> None:
     rest.forget()
     assert not rest.is_decoded
     assert offsets(rest.messages) == list(range(67, 107))
+
+
+@given(
+    st.integers(0, 2**40),
+    st.integers(64, 80),
+    st.integers(2, 90),
+    st.binary(max_size=9),
+    st.binary(max_size=9),
+)
+def test_packed_batches_hold_what_batches_of_decoded_messages_hold(
+    first: int, count: int, size: int, body: bytes, properties: bytes
+) -> None:
+    records = b"".join(
+        encode_record(b"T", body, properties, 0, first + n, n, 0, 0, HOST, HOST)
+        for n in range(count)
+    )
+    alike = alike_records(records, "broker-a")
+    assert alike is not None
+    added = b"A\x011\x02"
+    # With the checksums compared, each record is decoded by itself.
+    decoded = messages_from_pull(records, "broker-a", check_crc=True, added=added)
+
+    def contents(batches: list[MessageBatch]) -> list[tuple[object, ...]]:
+        return [
+            (batch.count, batch.first_offset, batch.last_offset, batch.body_bytes, batch.messages)
+            for batch in batches
+        ]
+
+    assert contents(packed_batches(alike, added, size)) == contents(batches_of(decoded, size))
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, unique=True), st.integers(1, 9))

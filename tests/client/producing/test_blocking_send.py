@@ -6,16 +6,21 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.scripted import ThreadedCluster
 
-from penstock import Message, MessageQueue, PenstockError, Producer
+from penstock import Message, MessageQueue, PenstockError, Producer, Receipt
 from penstock.client.producing.blocking_send import MAX_LINES
 from penstock.client.session import session_registry
 from penstock.client.session.loop_thread import LoopThread
 from penstock.errors import RequestTimeout
+from penstock.model.properties import parse_properties
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
+from penstock.protocol.headers.send import decode_send_v2
 from penstock.remoting.peer import Peer
 from penstock.remoting.promise import Promise
 
@@ -137,6 +142,57 @@ def test_a_refusal_that_no_broker_would_lift_says_the_same_either_way(
         producer.submit(Message("T", b"x"), queue=QUEUE).result(10)
     assert type(direct.value) is type(through_the_session.value)
     assert str(direct.value) == str(through_the_session.value)
+
+
+text = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=9)
+
+
+def test_any_message_is_sent_with_the_same_request_and_outcome_on_either_path(
+    cluster: ThreadedCluster, producer: Producer
+) -> None:
+    answer = stored()
+    cluster.broker.script[SEND] = answered(lambda: Command(answer.code, ext=answer.ext))
+
+    def outcome(send: Callable[[], Receipt]) -> tuple[object, ...]:
+        """What was sent and returned, without the id and the time of the message."""
+        try:
+            result: object = send()._replace(msg_id="")
+        except PenstockError as error:
+            result = type(error), str(error)
+        request = cluster.broker.asked(SEND)[-1]
+        header = decode_send_v2(request.ext)
+        properties = parse_properties(header.properties or "")
+        assert properties.pop("UNIQ_KEY")
+        header = msgspec.structs.replace(header, born_timestamp=0, properties="")
+        return header, request.body, properties, result
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.builds(
+            Message,
+            st.just("T"),
+            st.binary(min_size=1, max_size=40) | st.just(b"x" * 5000),
+            tag=st.none() | text,
+            keys=st.lists(text, max_size=2),
+            delay=st.none() | st.integers(1, 18),
+            flag=st.integers(0, 9),
+        ),
+        st.sampled_from(
+            [
+                ResponseCode.SUCCESS,
+                ResponseCode.FLUSH_DISK_TIMEOUT,
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                ResponseCode.MESSAGE_ILLEGAL,
+                ResponseCode.NO_PERMISSION,
+            ]
+        ),
+    )
+    def compare(message: Message, code: int) -> None:
+        answer.code = code
+        direct = outcome(lambda: producer.send(message, queue=QUEUE))
+        assert direct == outcome(lambda: producer.submit(message, queue=QUEUE).result(10))
+
+    compare()
 
 
 def test_a_broker_that_goes_away_is_asked_again(
