@@ -162,7 +162,7 @@ def test_groups_with_dead_letters_are_listed(mq: Embedded) -> None:
     assert mq.admin.dead_letter_queues("nobody") == []
 
 
-def test_an_orderly_group_is_told_where_to_redrive_to(mq: Embedded) -> None:
+def test_an_orderly_group_gets_a_hint_where_to_redrive_to(mq: Embedded) -> None:
     give_up(mq, 1, orderly=True)
     letters = mq.admin.dead_letters(GROUP)
     consumer = PushConsumer(GROUP, namesrv=mq.namesrv, orderly=True)

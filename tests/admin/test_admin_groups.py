@@ -55,7 +55,7 @@ def test_groups_are_made_listed_and_deleted(mq: Embedded) -> None:
     assert mq.admin.groups() == []
 
 
-def test_a_group_nobody_knows_is_an_error_that_names_it(mq: Embedded) -> None:
+def test_an_unknown_group_is_an_error_that_names_it(mq: Embedded) -> None:
     for ask in (mq.admin.group_config, mq.admin.group_lag, mq.admin.delete_group):
         with pytest.raises(GroupNotFound, match=f"{mq.namesrv}.*'nobody'"):
             ask("nobody")
@@ -63,7 +63,7 @@ def test_a_group_nobody_knows_is_an_error_that_names_it(mq: Embedded) -> None:
         mq.admin.create_group("no body")
 
 
-def test_nobody_connected_is_an_empty_list(mq: Embedded) -> None:
+def test_no_connection_is_an_empty_list(mq: Embedded) -> None:
     assert mq.admin.clients("nobody") == []
     assert mq.admin.producers("nobody") == []
     assert mq.admin.subscriptions("nobody") == []
@@ -90,7 +90,7 @@ def test_clients_are_seen_once_however_many_brokers_see_them(mq: Embedded) -> No
             assert [c.client_id for c in mq.admin.producers("shop")] == [producer.client_id]
 
 
-def test_lag_is_told_queue_by_queue(mq: Embedded) -> None:
+def test_lag_is_reported_queue_by_queue(mq: Embedded) -> None:
     mq.admin.create_topic("orders", 2)
     got: list[bytes] = []
     with consumer_of(mq, got):
@@ -206,7 +206,7 @@ def test_a_consumer_tells_what_it_is_doing(mq: Embedded) -> None:
             mq.admin.running_info("billing", "10.9.9.9@x")
 
 
-def test_a_consumer_handles_a_stored_message_when_told_to(mq: Embedded) -> None:
+def test_a_consumer_handles_a_stored_message_on_request(mq: Embedded) -> None:
     mq.admin.create_topic("orders", 1)
     got: list[bytes] = []
     with Producer("shop", namesrv=mq.namesrv) as producer:

@@ -30,7 +30,7 @@ def test_a_message_is_found_by_either_id(mq: Embedded) -> None:
             assert found.msg_id == receipt.msg_id
 
 
-def test_a_message_nobody_has_is_an_error_that_names_it(mq: Embedded) -> None:
+def test_a_message_that_is_not_stored_is_an_error_that_names_it(mq: Embedded) -> None:
     mq.admin.create_topic("orders", 1)
     with pytest.raises(NotFound, match=f"'o-1' in any topic.*{mq.namesrv}"):
         mq.admin.message("o-1")

@@ -69,7 +69,7 @@ async def admin(cluster: ScriptedCluster) -> AsyncIterator[aio.Admin]:
 
 
 @pytest.mark.parametrize("code", [ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR])
-async def test_offsets_are_written_where_nobody_is_connected_to_be_told(
+async def test_offsets_are_written_where_no_member_is_connected(
     cluster: ScriptedCluster, admin: aio.Admin, code: int
 ) -> None:
     for broker in cluster.brokers.values():
@@ -205,7 +205,7 @@ async def test_running_info_is_asked_of_one_broker_after_the_other(
     assert all(b.asked(RequestCode.GET_CONSUMER_RUNNING_INFO) for b in cluster.brokers.values())
 
 
-async def test_a_producer_group_nobody_knows_is_empty_but_a_refusal_is_one(
+async def test_an_unknown_producer_group_is_empty_but_a_refusal_is_an_error(
     cluster: ScriptedCluster, admin: aio.Admin
 ) -> None:
     for broker in cluster.brokers.values():

@@ -116,7 +116,7 @@ def test_system_topics_cannot_be_made_or_deleted(mq: Embedded) -> None:
         mq.admin.delete_topic("TBW102")
 
 
-def test_the_ends_of_queues_are_told(mq: Embedded) -> None:
+def test_the_ends_of_queues_are_returned(mq: Embedded) -> None:
     mq.admin.create_topic("orders", 2)
     with Producer("shop", namesrv=mq.namesrv) as producer:
         receipts = [producer.send(Message("orders", b"x")) for _ in range(10)]

@@ -35,7 +35,7 @@ def test_nothing_is_connected_before_the_first_call() -> None:
     unused.close()
 
 
-def test_the_brokers_of_the_cluster_are_told(mq: Embedded) -> None:
+def test_the_brokers_of_the_cluster_are_shown(mq: Embedded) -> None:
     assert mq.admin.cluster() == [
         BrokerAddress("DefaultCluster", "broker-a", 0, "10.0.1.1:10911"),
         BrokerAddress("DefaultCluster", "broker-b", 0, "10.0.1.2:10911"),

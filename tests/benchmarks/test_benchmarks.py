@@ -29,7 +29,7 @@ def test_a_benchmark_runs_and_tells_its_figures_and_targets(name: str) -> None:
         assert target["reached"] > 0
 
 
-def test_the_machine_is_told_with_the_figures() -> None:
+def test_the_machine_is_shown_with_the_figures() -> None:
     assert {"cores", "python", "commit", "load_before"} <= set(machine())
 
 

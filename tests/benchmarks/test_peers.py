@@ -205,7 +205,7 @@ def test_clients_are_chosen_by_their_own_name_their_servers_or_both() -> None:
     assert [str(pair) for pair in plan.chosen(["penstock@apache"])] == ["penstock on apache"]
 
 
-def test_an_unknown_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options_of(["--only", "pulsar"])
     assert "no client or server pulsar" in capsys.readouterr().err

@@ -216,7 +216,7 @@ def test_a_redrive_that_was_stopped_goes_on_where_it_was(cluster: Embedded) -> N
     assert set(handled.bodies.values()) == {1}
 
 
-def test_letters_of_which_nobody_noted_that_they_were_sent_are_known_by_their_copies(
+def test_letters_sent_without_a_record_are_recognized_by_their_copies(
     cluster: Embedded,
 ) -> None:
     give_up(cluster, "g-killed", 3)

@@ -10,7 +10,7 @@ from penstock import Message, Producer, PushConsumer, StoredMessage
 from penstock.testing.embedded import Embedded
 
 
-def test_a_group_with_work_left_is_told_how_to_find_a_slow_handler(cluster: Embedded) -> None:
+def test_a_group_with_lag_gets_a_hint_how_to_find_a_slow_handler(cluster: Embedded) -> None:
     cluster.admin.create_topic("slow-orders", 1)
     begun, may_end = threading.Event(), threading.Event()
     consumer = PushConsumer("slow-billing", namesrv=cluster.namesrv, start_from="first")
@@ -33,7 +33,7 @@ def test_a_group_with_work_left_is_told_how_to_find_a_slow_handler(cluster: Embe
     assert "penstock doctor slow-billing --stuck-after 5s --namesrv" in early
 
 
-def test_where_nobody_answers_nothing_is_said_of_groups() -> None:
+def test_without_answers_nothing_is_reported_of_groups() -> None:
     done = run("doctor", "--namesrv", "127.0.0.1:1")
     assert done.code == 1
     assert "name servers 0 of 1 answer" in done.out

@@ -102,7 +102,7 @@ def test_a_group_without_members_says_so(idle: str) -> None:
     assert "No member is connected." in done.err
 
 
-def test_lag_is_told_queue_by_queue(idle: str, cluster: Embedded) -> None:
+def test_lag_is_reported_queue_by_queue(idle: str, cluster: Embedded) -> None:
     cluster.admin.reset_offsets(idle, TOPIC, 2, queue=MessageQueue(TOPIC, "broker-a", 1))
     rows = succeed("group", "lag", idle, "--topic", TOPIC, "--json").json
     assert [(row["queue_id"], row["committed"], row["lag"]) for row in rows] == [
@@ -137,7 +137,7 @@ def test_a_preview_changes_nothing(idle: str, cluster: Embedded) -> None:
     assert committed(cluster, idle) == [5, 5]
 
 
-def test_a_reset_shows_the_change_and_is_refused_when_nobody_says_yes(
+def test_a_reset_shows_the_change_and_is_refused_without_a_yes(
     idle: str, cluster: Embedded
 ) -> None:
     done = run("group", "reset", idle, "--to", "earliest", stdin="y\n")
@@ -180,9 +180,7 @@ def test_a_queue_that_is_not_there_is_one_sentence(idle: str) -> None:
         assert "broker-a:0, broker-a:1" in said
 
 
-def test_a_group_that_nobody_knows_is_placed_only_if_that_is_meant(
-    idle: str, cluster: Embedded
-) -> None:
+def test_an_unknown_group_gets_offsets_only_if_that_is_meant(idle: str, cluster: Embedded) -> None:
     done = run("group", "reset", "idel", "--topic", TOPIC, "--to", "earliest")
     assert done.code == 1
     assert "No broker knows group idel yet" in done.err
@@ -198,7 +196,7 @@ def test_connected_consumers_follow_a_reset(
         assert connected.acquire(timeout=60)
 
 
-def test_the_topic_must_be_told_when_there_are_several(idle: str, cluster: Embedded) -> None:
+def test_the_topic_must_be_given_when_there_are_several(idle: str, cluster: Embedded) -> None:
     cluster.admin.create_topic("other-bills", 1)
     cluster.admin.reset_offsets(idle, "other-bills", "last")
     said = fail("group", "reset", idle, "--to", "earliest")

@@ -62,7 +62,7 @@ def test_no_command_at_all_is_helped() -> None:
         assert "Traceback" not in done.err
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_shown() -> None:
     import penstock
 
     assert succeed("--version").out == f"penstock {penstock.__version__}\n"

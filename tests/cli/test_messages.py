@@ -57,7 +57,7 @@ def test_a_body_that_is_no_json_is_none() -> None:
     assert not Expression("json and json['total']")(message(b"plain"))
 
 
-def test_an_expression_that_fails_leaves_the_message_out_and_is_told() -> None:
+def test_an_expression_that_fails_leaves_the_message_out_and_is_reported() -> None:
     wanted = Filter(where="json['price'] > 1")
     assert not wanted(message())
     assert not wanted(message())
@@ -100,7 +100,7 @@ def test_nothing_that_others_wrote_reaches_the_terminal_unescaped() -> None:
     assert line.isprintable()
 
 
-def test_a_long_body_is_cut_and_its_size_told() -> None:
+def test_a_long_body_is_cut_and_its_size_shown() -> None:
     assert body_text(b"x" * 1000, 10) == "xxxxxxxxxx... (1000 bytes)"
     assert body_text(b"\xff\xfe" * 10).startswith("(20 bytes: ff fe ")
 

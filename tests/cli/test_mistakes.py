@@ -35,7 +35,7 @@ ASKS_A_CLUSTER = [
 
 
 @pytest.mark.parametrize("arguments", ASKS_A_CLUSTER, ids=" ".join)
-def test_an_address_where_nobody_listens(arguments: list[str]) -> None:
+def test_an_address_without_a_listener(arguments: list[str]) -> None:
     said = fail(*arguments, "--namesrv", "127.0.0.1:1")
     assert "127.0.0.1:1" in said
     assert "`penstock up`" in said
@@ -74,7 +74,7 @@ def test_a_guess_is_asked_and_an_advice_is_to_be_tried() -> None:
     assert str(advice) == "no topic 'x'; expected a topic; try: penstock topic list"
 
 
-def test_a_name_that_nobody_resolves() -> None:
+def test_a_name_that_does_not_resolve() -> None:
     assert "no-such-host.invalid:9876" in fail("topic", "list", "-n", "no-such-host.invalid:9876")
 
 
@@ -99,7 +99,7 @@ def test_a_port_where_something_else_listens() -> None:
     assert "9876" in said
 
 
-def test_a_count_given_where_the_address_goes_is_told_its_own_option() -> None:
+def test_a_count_given_as_the_address_gets_a_hint_at_its_own_option() -> None:
     said = fail("tail", "orders", "-n", "20")
     assert "-n is short for --namesrv" in said
     assert "--last 20" in said
@@ -175,7 +175,7 @@ def test_a_command_that_is_not_understood_says_where_to_look(
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )
-def test_an_option_before_its_command_is_told_where_it_goes(
+def test_an_option_before_its_command_gets_a_hint_where_it_belongs(
     arguments: list[str], way_out: str
 ) -> None:
     said = fail(*arguments, code=2)
@@ -332,7 +332,7 @@ def test_help_into_a_closed_pipe_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_an_error_for_nobody_keeps_its_code() -> None:
+def test_an_error_without_a_class_keeps_its_code() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -357,7 +357,7 @@ def test_a_full_disk_is_one_sentence() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_errors_of_ours_are_told_and_bugs_are_not_hidden(
+def test_errors_of_ours_are_reported_and_bugs_are_not_hidden(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert error_reports.report(PenstockError("it broke", hint="mend it")) == 1
@@ -396,7 +396,7 @@ def test_json_that_is_a_message_is_no_wish_for_json() -> None:
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1", "127.0.0.1:1;nonsense"])
-def test_an_address_that_nobody_typed_is_told_with_where_it_is_from(
+def test_a_default_address_is_reported_with_its_origin(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", address)
@@ -406,7 +406,7 @@ def test_an_address_that_nobody_typed_is_told_with_where_it_is_from(
     assert "NAMESRV_ADDR: " not in fail("topic", "create", "bad name", "--namesrv", address)
 
 
-def test_a_body_that_begins_with_a_dash_is_told_where_it_goes() -> None:
+def test_a_body_that_begins_with_a_dash_gets_a_hint_where_it_belongs() -> None:
     assert "'-5' (a value that begins with - goes after --)" in fail("send", "orders", "-5", code=2)
 
 
@@ -419,6 +419,8 @@ def test_a_body_that_begins_with_a_dash_is_told_where_it_goes() -> None:
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )
-def test_a_number_out_of_range_is_told_with_the_range(arguments: list[str], expected: str) -> None:
+def test_a_number_out_of_range_is_reported_with_the_range(
+    arguments: list[str], expected: str
+) -> None:
     said = fail(*arguments, code=2)
     assert expected in said

@@ -109,7 +109,7 @@ def test_one_thing_is_a_line_for_each_value(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out) == ROWS[0]
 
 
-def test_a_question_that_nobody_hears_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_without_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(InvalidArgument, match="nothing was changed; try: add --yes"):
         output.confirm("Delete it all?", yes=False)

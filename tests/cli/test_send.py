@@ -65,7 +65,9 @@ def test_lines_of_stdin_are_messages_in_order(cluster: Embedded) -> None:
     assert [message.body for message in stored(cluster, "lines")] == expected
 
 
-def test_a_topic_that_a_message_made_is_told_with_the_one_that_was_meant(cluster: Embedded) -> None:
+def test_a_topic_that_a_message_made_is_reported_with_the_one_that_was_meant(
+    cluster: Embedded,
+) -> None:
     assert "Topic invoices is new: the broker created it." in succeed("send", "invoices", "1").err
     assert succeed("send", "invoices", "2").err == ""
     done = succeed("send", "invoises", "3", "--json")
@@ -131,7 +133,7 @@ def test_nothing_to_send_is_said(cluster: Embedded) -> None:
     assert "Nothing was sent" in done.err
 
 
-def test_a_bad_line_is_named_and_what_went_before_is_told(cluster: Embedded) -> None:
+def test_a_bad_line_is_named_and_what_was_sent_before_is_reported(cluster: Embedded) -> None:
     cluster.admin.create_topic("broken", 1)
     done = run("send", "broken", "--jsonl", stdin='{"body": "a"}\n{"body": "b"}\nnonsense\n')
     assert done.code == 1
@@ -248,7 +250,7 @@ def test_a_cluster_that_is_away_is_one_sentence_with_a_way_out() -> None:
 
 
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_who_ends_it_is_told_how_far_it_came(
+def test_an_interrupted_run_reports_how_far_it_came(
     by: signal.Signals, code: int, cluster: Embedded
 ) -> None:
     topic = f"ended-by-{by.name}"

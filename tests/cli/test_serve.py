@@ -163,7 +163,7 @@ def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_an_address_of_another_machine_is_not_told_to_be_in_use(tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_not_reported_as_in_use(tmp_path: Path) -> None:
     # Reserved for documentation, so no machine has it.
     flags = ["--data", str(tmp_path), "--bind", "203.0.113.77", "--insecure", *ANY_PORTS]
     said = refused("up", *flags)
@@ -195,7 +195,7 @@ def test_the_ready_line_can_be_json(tmp_path: Path) -> None:
         assert process.terminate() == 0
 
 
-def test_somebody_at_a_terminal_is_told_what_to_do_next(tmp_path: Path) -> None:
+def test_a_user_at_a_terminal_gets_a_hint_what_to_do_next(tmp_path: Path) -> None:
     master, terminal = pty.openpty()
     serving = subprocess.Popen(
         [*PENSTOCK, "up", "--data", str(tmp_path), *ANY_PORTS],
@@ -309,7 +309,7 @@ def test_other_machines_are_served_only_when_asked_for(command: str, tmp_path: P
     assert "--insecure" in said
 
 
-def test_a_wildcard_address_must_be_told_to_clients_as_a_real_one(tmp_path: Path) -> None:
+def test_a_wildcard_address_must_be_advertised_to_clients_as_a_real_one(tmp_path: Path) -> None:
     said = refused("up", "--data", str(tmp_path), "--bind", "0.0.0.0", "--insecure", *ANY_PORTS)
     assert "--advertise" in said
 

@@ -61,7 +61,7 @@ def test_from_the_start_all_queues_come_merged_by_time(cluster: Embedded) -> Non
     assert numbers(succeed("tail", "t-merged", "--json", "--from", "earliest")) == list(range(9))
 
 
-def test_it_starts_where_it_is_told_to(cluster: Embedded) -> None:
+def test_it_starts_at_the_given_place(cluster: Embedded) -> None:
     numbered(cluster, "t-from", 10, queues=1)
     assert numbers(succeed("tail", "t-from", "--json", "--from", "7")) == [7, 8, 9]
     assert numbers(succeed("tail", "t-from", "--json", "--from", "1h", "--limit", "2")) == [0, 1]
@@ -74,7 +74,7 @@ def test_it_starts_where_it_is_told_to(cluster: Embedded) -> None:
     assert succeed("tail", "t-from", "--from", future).out == ""
 
 
-def test_a_start_behind_the_end_is_told_with_the_end(cluster: Embedded) -> None:
+def test_a_start_behind_the_end_is_reported_with_the_end(cluster: Embedded) -> None:
     numbered(cluster, "t-behind", 3, queues=1)
     done = succeed("tail", "t-behind", "--from", "99999")
     assert (done.out, done.err) == ("", "Nothing after that; t-behind ends at broker-a:0@3.\n")
@@ -102,7 +102,7 @@ def test_a_line_for_people_shows_tag_keys_and_body(cluster: Embedded) -> None:
     assert succeed("tail", "t-lines").out.endswith('broker-a:0@0  [even]  k-0  {"n": 0}\n')
 
 
-def test_messages_on_which_the_expression_fails_are_told(cluster: Embedded) -> None:
+def test_messages_on_which_the_expression_fails_are_reported(cluster: Embedded) -> None:
     numbered(cluster, "t-fails", 3)
     done = succeed("tail", "t-fails", "--where", "json['price'] > 1")
     assert done.out == ""

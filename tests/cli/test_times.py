@@ -102,7 +102,7 @@ def test_a_short_stop_is_made_up_for_and_a_long_one_is_not() -> None:
     assert time.now == pytest.approx(160.5 + 2.0, abs=0.11)
 
 
-def test_without_a_rate_nobody_waits() -> None:
+def test_without_a_rate_nothing_waits() -> None:
     time = Time()
     for _ in range(1000):
         time.pacer(None).wait()

@@ -14,7 +14,7 @@ def test_a_broker_without_the_topic_gets_it_as_the_others_have_it() -> None:
     assert planned.changes() == ["new on b"]
 
 
-def test_brokers_that_differ_are_told_apart() -> None:
+def test_brokers_that_differ_are_distinguished() -> None:
     before = {"a": TopicSettings(4, 4), "b": TopicSettings(2, 2)}
     planned = plan_topic("orders", TopicOptions(queues=2, permission=4), before, ["a", "b"])
     assert planned.groups() == [(TopicSettings(2, 2, 4), ["a", "b"])]
@@ -30,13 +30,13 @@ def test_only_messages_that_can_be_read_now_are_hidden() -> None:
     assert planned.hides(held) == 3
 
 
-def test_what_a_broker_could_not_confirm_is_told_it_again() -> None:
+def test_what_a_broker_could_not_confirm_is_sent_again() -> None:
     planned = plan_topic("orders", TopicOptions(), {"a": TopicSettings(3, 3)}, ["a"], doubtful=True)
     assert planned.after == {"a": TopicSettings(3, 3)}
     assert planned.changes() == []
 
 
-def test_an_ordered_topic_is_told_to_all_its_brokers_or_to_none() -> None:
+def test_an_ordered_topic_is_changed_on_all_its_brokers_or_on_none() -> None:
     ordered = TopicSettings(2, 2, order=True)
     planned = plan_topic(
         "orders", TopicOptions(queues=2), {"a": ordered, "b": TopicSettings(2, 2)}, ["a"]

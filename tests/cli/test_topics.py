@@ -93,7 +93,7 @@ def test_a_topic_that_is_not_there_suggests_the_nearest(orders: str) -> None:
     assert "penstock topic create zebra" in fail("topic", "describe", "zebra")
 
 
-def test_deleting_asks_and_deletes_nothing_unless_told(orders: str, cluster: Embedded) -> None:
+def test_deleting_asks_and_deletes_nothing_without_a_yes(orders: str, cluster: Embedded) -> None:
     cluster.admin.create_topic("to-go", 1)
     with Producer("shop", namesrv=cluster.namesrv) as producer:
         producer.send(Message("to-go", b"1"))
@@ -154,7 +154,7 @@ def test_what_changes_of_a_topic_is_said(cluster: Embedded) -> None:
     assert (config.write_queue_nums, config.read_queue_nums) == (1, 3)
 
 
-def test_messages_that_nobody_could_read_any_more_are_asked_about(cluster: Embedded) -> None:
+def test_messages_that_could_not_be_read_any_more_are_asked_about(cluster: Embedded) -> None:
     cluster.admin.create_topic("made-full", 4)
     with Producer("shop", namesrv=cluster.namesrv) as producer:
         for number in range(8):

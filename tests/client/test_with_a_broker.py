@@ -264,7 +264,7 @@ async def test_what_a_stopped_consumer_finished_is_never_seen_again(town: Town) 
 
 
 @in_town()
-async def test_a_request_is_answered_by_whoever_consumes_it(town: Town) -> None:
+async def test_a_request_is_answered_by_its_consumer(town: Town) -> None:
     answering = town.producer()
 
     async def handler(message: StoredMessage) -> None:

@@ -261,7 +261,7 @@ def test_an_inner_batch_is_as_many_rows_as_it_has_messages() -> None:
     assert [row["offset"] for row in found] == [2]
 
 
-def test_times_that_nobody_can_express_are_the_last_that_can() -> None:
+def test_times_out_of_range_become_the_last_in_range() -> None:
     found = decode(record(0, born_timestamp=(1 << 63) - 1), columns=("born_timestamp",))
     assert found[0]["born_timestamp"] == datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)
 

@@ -25,7 +25,7 @@ from penstock.doctor import Severity
 
 
 @in_virtual_time
-async def test_a_paused_member_is_told_with_what_it_keeps() -> None:
+async def test_a_paused_member_is_reported_with_what_it_keeps() -> None:
     async with shop() as mq, consuming(mq) as consumer:
         await consumer.pause()
         # Pulls that were under way end first.
@@ -43,7 +43,7 @@ async def test_a_paused_member_is_told_with_what_it_keeps() -> None:
 
 
 @in_virtual_time
-async def test_a_paused_queue_is_told() -> None:
+async def test_a_paused_queue_is_reported() -> None:
     async with (
         shop() as mq,
         aio.PullConsumer(GROUP, namesrv=mq.namesrv, start_from="first") as consumer,
@@ -58,7 +58,7 @@ async def test_a_paused_queue_is_told() -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-def test_a_handler_that_does_not_return_is_told_with_its_message(orderly: bool) -> None:
+def test_a_handler_that_does_not_return_is_reported_with_its_message(orderly: bool) -> None:
     @in_virtual_time
     async def run() -> None:
         async with shop(queues=1) as mq, consuming(mq, hangs, orderly=orderly) as consumer:
@@ -96,7 +96,7 @@ async def test_a_handler_past_its_timeout_is_critical() -> None:
 
 
 @in_virtual_time
-async def test_a_member_that_cannot_take_more_is_told_with_its_limit() -> None:
+async def test_a_member_that_cannot_take_more_is_reported_with_its_limit() -> None:
     async with (
         shop(queues=1) as mq,
         consuming(mq, hangs, queue_limit=2, pull_batch_size=4) as consumer,
@@ -117,7 +117,7 @@ async def test_a_member_that_cannot_take_more_is_told_with_its_limit() -> None:
 
 
 @in_virtual_time
-async def test_a_span_that_a_stuck_message_holds_open_is_told() -> None:
+async def test_a_span_that_a_stuck_message_holds_open_is_reported() -> None:
     stuck: list[int] = []
 
     async def first_hangs(message: aio.StoredMessage) -> None:
@@ -137,7 +137,7 @@ async def test_a_span_that_a_stuck_message_holds_open_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_lock_that_a_client_left_behind_is_told_with_its_name() -> None:
+async def test_a_lock_that_a_client_left_behind_is_reported_with_its_name() -> None:
     async with shop() as mq, await connect(mq) as wire:
         await lock(wire, GROUP, "10.9.9.9@ghost", [queue(0)])
         consumer = aio.PushConsumer(GROUP, namesrv=mq.namesrv, orderly=True, start_from="first")
@@ -158,7 +158,7 @@ async def test_a_lock_that_a_client_left_behind_is_told_with_its_name() -> None:
 
 
 @in_virtual_time
-async def test_a_lock_that_another_member_holds_is_told_with_its_name() -> None:
+async def test_a_lock_that_another_member_holds_is_reported_with_its_name() -> None:
     async with shop() as mq, consuming(mq, orderly=True) as first:
         assert causes(await examine(mq)) == []
         everything = Configured([queue(0), queue(1)])
@@ -177,7 +177,7 @@ async def test_a_lock_that_another_member_holds_is_told_with_its_name() -> None:
 
 
 @in_virtual_time
-async def test_a_queue_that_nobody_takes_is_told() -> None:
+async def test_a_queue_without_a_member_is_reported() -> None:
     async with shop(queues=3) as mq:
         only_first = Configured([queue(0)])
         async with consuming(mq, allocation=only_first):
@@ -189,7 +189,7 @@ async def test_a_queue_that_nobody_takes_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_queue_that_two_members_take_is_told() -> None:
+async def test_a_queue_that_two_members_take_is_reported() -> None:
     everything = Configured([queue(0), queue(1)])
     async with (
         shop() as mq,

@@ -15,7 +15,7 @@ from penstock.protocol.bodies.running import ConsumerRunningInfo, ConsumeStatus
 
 
 @pytest.mark.parametrize("waited", ["7s", "25s", "50s"])
-def test_a_handler_that_always_fails_is_told_between_its_attempts(waited: str) -> None:
+def test_a_handler_that_always_fails_is_reported_between_its_attempts(waited: str) -> None:
     @in_virtual_time
     async def run() -> None:
         async with shop() as mq, consuming(mq, fails) as consumer:
@@ -37,7 +37,7 @@ def test_a_handler_that_always_fails_is_told_between_its_attempts(waited: str) -
 
 
 @in_virtual_time
-async def test_failures_an_hour_apart_are_told_as_well() -> None:
+async def test_failures_an_hour_apart_are_reported_as_well() -> None:
     async with shop() as mq, consuming(mq, fails):
         await send(mq, 1)
         await mq.clock.advance("35m")

@@ -30,7 +30,7 @@ from penstock.testing.eventually import eventually
 
 
 @in_virtual_time
-async def test_a_group_that_nobody_knows_is_told_with_what_may_have_been_meant() -> None:
+async def test_an_unknown_group_is_reported_with_what_may_have_been_meant() -> None:
     async with shop() as mq, consuming(mq):
         found = only(await examine(mq, "biling"), "group-unknown")
         assert found.severity is Severity.CRITICAL
@@ -46,7 +46,7 @@ async def test_a_name_that_no_group_can_have_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_a_group_that_nobody_is_connected_for_is_told_with_what_waits() -> None:
+async def test_a_group_without_members_is_reported_with_its_lag() -> None:
     async with shop() as mq:
         async with consuming(mq):
             await send(mq, 4)
@@ -62,7 +62,7 @@ async def test_a_group_that_nobody_is_connected_for_is_told_with_what_waits() ->
 
 
 @in_virtual_time
-async def test_a_group_with_nothing_to_do_and_nobody_to_do_it_is_a_warning() -> None:
+async def test_a_group_without_lag_and_without_members_is_a_warning() -> None:
     async with shop() as mq:
         async with consuming(mq):
             pass
@@ -70,7 +70,7 @@ async def test_a_group_with_nothing_to_do_and_nobody_to_do_it_is_a_warning() -> 
 
 
 @in_virtual_time
-async def test_a_member_that_does_not_answer_is_told() -> None:
+async def test_a_member_that_does_not_answer_is_reported() -> None:
     async with shop() as mq, await connect(mq) as wire:
         # It says hello like any consumer, and then hears nothing.
         await wire.heartbeat("10.9.9.9@deaf", consumer=GROUP, topics=[TOPIC])
@@ -82,7 +82,7 @@ async def test_a_member_that_does_not_answer_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_group_that_may_not_consume_is_told() -> None:
+async def test_a_group_that_may_not_consume_is_reported() -> None:
     async with shop(brokers=2) as mq, consuming(mq):
         await mq.admin.create_group(GROUP, consume_enable=False)
         await send(mq, 2)
@@ -100,7 +100,7 @@ async def test_a_group_that_may_not_consume_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_group_that_may_not_broadcast_is_told() -> None:
+async def test_a_group_that_may_not_broadcast_is_reported() -> None:
     async with shop() as mq:
         await mq.admin.create_group(GROUP, consume_broadcast_enable=False)
         async with consuming(mq, model="broadcasting", offsets_dir=str(mq.data / "local")):
@@ -111,7 +111,7 @@ async def test_a_group_that_may_not_broadcast_is_told() -> None:
 
 
 @in_virtual_time
-async def test_members_with_different_filters_are_told_apart() -> None:
+async def test_members_with_different_filters_are_distinguished() -> None:
     async with (
         shop() as mq,
         consuming(mq, tags="paid") as one,
@@ -137,7 +137,7 @@ async def test_the_same_tags_in_another_order_are_no_conflict() -> None:
 
 
 @in_virtual_time
-async def test_members_with_different_topics_are_told_apart() -> None:
+async def test_members_with_different_topics_are_distinguished() -> None:
     async with shop() as mq:
         await mq.admin.create_topic("refunds", 2)
         async with consuming(mq), consuming(mq, topic="refunds"):
@@ -148,7 +148,7 @@ async def test_members_with_different_topics_are_told_apart() -> None:
 
 
 @in_virtual_time
-async def test_members_with_different_models_are_told_apart() -> None:
+async def test_members_with_different_models_are_distinguished() -> None:
     async with (
         shop() as mq,
         consuming(mq),
@@ -175,7 +175,7 @@ async def test_members_that_get_no_queue_are_named() -> None:
             assert causes(await examine(mq)) == []
 
 
-async def test_a_member_whose_clock_is_wrong_is_told(tmp_path: Path) -> None:
+async def test_a_member_whose_clock_is_wrong_is_reported(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         server = await stage.name_server()
         await stage.broker(broker_ip1="127.0.0.1")

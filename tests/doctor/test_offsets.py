@@ -36,7 +36,7 @@ from penstock.testing.virtual_time.loop import VirtualLoop
 
 
 @in_virtual_time
-async def test_a_group_without_an_offset_is_told_where_it_begins() -> None:
+async def test_a_group_without_an_offset_is_reported_with_its_start() -> None:
     async with shop() as mq:
         # Its pulls are refused, so it has nothing to commit.
         await mq.admin.create_group(GROUP, consume_enable=False)
@@ -68,7 +68,9 @@ async def small_store(tmp_path: Path) -> AsyncIterator[tuple[Stage, Broker, aio.
 
 
 @in_virtual_time
-async def test_a_group_whose_messages_were_deleted_is_told_how_many(tmp_path: Path) -> None:
+async def test_a_group_whose_messages_were_deleted_is_reported_with_their_number(
+    tmp_path: Path,
+) -> None:
     async with small_store(tmp_path) as (stage, broker, admin):
         namesrv = stage.name_servers[0].address
         consumer = aio.PushConsumer(GROUP, namesrv=namesrv, start_from="first")
@@ -98,7 +100,7 @@ async def test_a_group_whose_messages_were_deleted_is_told_how_many(tmp_path: Pa
 
 
 @in_virtual_time
-async def test_a_group_past_the_end_is_told_both_numbers() -> None:
+async def test_a_group_past_the_end_is_reported_with_both_numbers() -> None:
     async with shop(queues=1) as mq:
         async with consuming(mq):
             await send(mq, 4)
@@ -120,7 +122,7 @@ async def test_a_group_past_the_end_is_told_both_numbers() -> None:
 
 
 @in_virtual_time
-async def test_failed_messages_that_nobody_takes_are_told() -> None:
+async def test_failed_messages_without_a_consumer_are_reported() -> None:
     async with shop() as mq:
         async with consuming(mq, fails):
             await send(mq, 3)
@@ -137,7 +139,7 @@ async def test_failed_messages_that_nobody_takes_are_told() -> None:
 
 
 @in_virtual_time
-async def test_dead_letters_are_told_with_the_reason_of_the_newest() -> None:
+async def test_dead_letters_are_reported_with_the_reason_of_the_newest() -> None:
     async with shop() as mq, consuming(mq, fails, max_retries=0):
         await send(mq, 2)
         await mq.clock.advance("30s")

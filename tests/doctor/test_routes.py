@@ -73,7 +73,7 @@ async def examined_through(tmp_path: Path, change: Change) -> GroupReport:
                     return await doctor.examine_group(misled, GROUP)
 
 
-async def test_a_name_server_that_refuses_to_tell_routes_is_told(tmp_path: Path) -> None:
+async def test_a_name_server_that_refuses_to_return_routes_is_reported(tmp_path: Path) -> None:
     def not_ready(answer: Command) -> Command:
         # What RocketMQ 5 says in its first seconds.
         return Command(ResponseCode.SYSTEM_ERROR, remark="name server not ready")
@@ -84,14 +84,14 @@ async def test_a_name_server_that_refuses_to_tell_routes_is_told(tmp_path: Path)
     assert found.evidence == {"topic": TOPIC}
 
 
-async def test_a_route_that_is_garbled_is_told(tmp_path: Path) -> None:
+async def test_a_route_that_is_garbled_is_reported(tmp_path: Path) -> None:
     def garbled(answer: Command) -> Command:
         return Command(ResponseCode.SUCCESS, body=b"{not a route")
 
     only(await examined_through(tmp_path, garbled), "route-unreadable")
 
 
-async def test_a_route_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+async def test_a_route_that_leads_nowhere_is_reported(tmp_path: Path) -> None:
     def without_addresses(answer: Command) -> Command:
         assert isinstance(answer.body, bytes)
         route = json.loads(answer.body)
@@ -103,7 +103,7 @@ async def test_a_route_that_leads_nowhere_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 0], ids=["forbidden", "allowed"])
-async def test_a_group_that_is_kept_from_one_topic_is_told(tmp_path: Path, bits: int) -> None:
+async def test_a_group_that_is_kept_from_one_topic_is_reported(tmp_path: Path, bits: int) -> None:
     # Our broker has no request for it, and keeps what a store of RocketMQ's brings along.
     config = tmp_path / "broker-a" / "config"
     config.mkdir(parents=True)

@@ -33,7 +33,7 @@ class ShiftedClock(SystemClock):
 
 
 @in_virtual_time
-async def test_a_broker_that_is_cut_off_is_told_with_its_address() -> None:
+async def test_a_broker_that_is_cut_off_is_reported_with_its_address() -> None:
     async with shop(brokers=2) as mq, consuming(mq):
         [_, second] = await mq.admin.cluster()
         mq.network.isolate(second.address.split(":")[0])
@@ -49,7 +49,7 @@ async def test_a_broker_that_is_cut_off_is_told_with_its_address() -> None:
         mq.network.heal()
 
 
-async def test_a_name_server_that_is_gone_is_told(tmp_path: Path) -> None:
+async def test_a_name_server_that_is_gone_is_reported(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         first = await stage.name_server()
         second = await stage.name_server()
@@ -75,7 +75,7 @@ async def test_without_any_name_server_that_is_all_there_is_to_say(tmp_path: Pat
         assert address in found.what
 
 
-async def test_a_name_server_without_brokers_is_told(tmp_path: Path) -> None:
+async def test_a_name_server_without_brokers_is_reported(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         server = await stage.name_server()
         async with aio.Admin(namesrv=server.address) as admin:
@@ -83,7 +83,7 @@ async def test_a_name_server_without_brokers_is_told(tmp_path: Path) -> None:
         assert found.way_out[0] == f"penstock broker --namesrv {server.address}"
 
 
-async def test_name_servers_that_disagree_are_told(tmp_path: Path) -> None:
+async def test_name_servers_that_disagree_are_reported(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         first = await stage.name_server()
         await stage.broker(broker_ip1="127.0.0.1")
@@ -97,7 +97,7 @@ async def test_name_servers_that_disagree_are_told(tmp_path: Path) -> None:
         assert said[second.address] == "not registered"
 
 
-async def test_an_entry_that_leads_to_another_broker_is_told(tmp_path: Path) -> None:
+async def test_an_entry_that_leads_to_another_broker_is_reported(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         server = await stage.name_server()
         broker = await stage.broker("broker-a", broker_ip1="127.0.0.1")
@@ -113,7 +113,7 @@ async def test_an_entry_that_leads_to_another_broker_is_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("by", [3600.0, -90.0])
-async def test_a_broker_whose_clock_is_wrong_is_told(tmp_path: Path, by: float) -> None:
+async def test_a_broker_whose_clock_is_wrong_is_reported(tmp_path: Path, by: float) -> None:
     async with Stage(tmp_path) as stage:
         server = await stage.name_server()
         stage.clock = ShiftedClock(by)
@@ -126,7 +126,7 @@ async def test_a_broker_whose_clock_is_wrong_is_told(tmp_path: Path, by: float) 
         assert ("ahead of" if by > 0 else "behind") in found.what
 
 
-async def test_a_broker_whose_disk_is_full_is_told(tmp_path: Path) -> None:
+async def test_a_broker_whose_disk_is_full_is_reported(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         server = await stage.name_server()
         await stage.broker(broker_ip1="127.0.0.1")

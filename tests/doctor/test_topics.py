@@ -27,7 +27,7 @@ from penstock.protocol.headers.admin import DeleteTopic
 
 
 @in_virtual_time
-async def test_a_topic_that_does_not_exist_is_told() -> None:
+async def test_a_topic_that_does_not_exist_is_reported() -> None:
     async with shop() as mq:
         consumer = aio.PushConsumer(GROUP, namesrv=mq.namesrv)
         consumer.on(TOPIC)(works)
@@ -44,14 +44,14 @@ async def test_a_topic_that_does_not_exist_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_consumer_of_missing_topics_alone_is_connected_to_nobody_and_that_is_said() -> None:
+async def test_a_consumer_of_missing_topics_alone_has_no_connection_and_that_is_reported() -> None:
     async with shop() as mq, consuming(mq, topic="ordres"):
         found = only(await examine(mq), "group-unknown")
         assert any("whose topics do not exist" in line for line in found.way_out)
 
 
 @in_virtual_time
-async def test_a_route_to_a_broker_without_the_topic_is_told() -> None:
+async def test_a_route_to_a_broker_without_the_topic_is_reported() -> None:
     async with shop(brokers=2) as mq, consuming(mq):
         assert causes(await examine(mq)) == []
         async with await connect(mq, 1) as wire:
@@ -63,7 +63,7 @@ async def test_a_route_to_a_broker_without_the_topic_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_topic_that_may_not_be_read_is_told() -> None:
+async def test_a_topic_that_may_not_be_read_is_reported() -> None:
     async with shop() as mq, consuming(mq):
         await mq.admin.create_topic(TOPIC, 2, permission=WRITE)
         await send(mq, 2)
@@ -80,7 +80,7 @@ async def test_a_topic_that_may_not_be_read_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_broker_that_may_not_be_read_is_told_as_such() -> None:
+async def test_a_broker_that_may_not_be_read_is_reported_as_such() -> None:
     async with shop(brokers=2) as mq, consuming(mq):
         await mq.admin.update_broker_config("broker-b", {"brokerPermission": "2"})
         await mq.clock.advance("1m")
@@ -92,7 +92,7 @@ async def test_a_broker_that_may_not_be_read_is_told_as_such() -> None:
 
 
 @in_virtual_time
-async def test_queues_that_can_be_written_and_not_read_are_told() -> None:
+async def test_queues_that_can_be_written_and_not_read_are_reported() -> None:
     async with shop() as mq, consuming(mq):
         await mq.admin.create_topic(TOPIC, 4, read_queues=2)
         await send(mq, 8)
@@ -111,7 +111,7 @@ async def test_queues_that_can_be_written_and_not_read_are_told() -> None:
     [{"tags": "Paid"}, {"tags": "refunded || cancelled"}, {"sql": "amount > 100"}],
     ids=["spelling", "other tags", "sql"],
 )
-def test_a_filter_that_no_message_passes_is_told_with_the_tags_there_are(
+def test_a_filter_that_no_message_passes_is_reported_with_the_tags_there_are(
     wanted: dict[str, Any],
 ) -> None:
     @in_virtual_time

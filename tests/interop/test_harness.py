@@ -168,13 +168,15 @@ def test_settings_are_written_as_a_broker_conf(tmp_path: Path) -> None:
     assert path.read_text() == "brokerName=a\nlistenPort=1\n"
 
 
-def test_without_java_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(Unavailable, match="java is not on PATH"):
         prepare("5.5.0")
 
 
-def test_without_go_or_node_every_row_is_told_as_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_or_node_every_row_is_reported_as_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "")
     cluster = Cluster("127.0.0.1:1", "127.0.0.1:2", "c", "b", Path())
     (go,) = run_go(cluster, ["go_send_sync"])
@@ -241,7 +243,7 @@ def test_a_started_broker_is_awaited_until_its_name_server_knows_it(
         assert [broker.address for broker in admin.cluster()] == [cluster.broker]
 
 
-def test_a_broker_that_never_registers_is_told(tmp_path: Path) -> None:
+def test_a_broker_that_never_registers_is_reported(tmp_path: Path) -> None:
     with (
         penstock_nameserver(tmp_path) as namesrv,
         pytest.raises(RuntimeError, match=r"does not know the broker 127\.0\.0\.1:1 after 0 s"),

@@ -48,7 +48,7 @@ def test_a_field_that_was_set_stays_set_and_the_others_stay_as_they_were(field: 
     assert {name: getattr(message, name) for name in FIELDS} == {**FIELDS, field: 99}
 
 
-def test_a_message_that_nobody_looked_at_equals_one_that_was_unpacked() -> None:
+def test_a_packed_message_equals_one_that_was_unpacked() -> None:
     unpacked = message_from_record(decode_record(record()), "broker-a")
     assert pulled() == unpacked
     assert repr(pulled()) == repr(unpacked)
@@ -79,7 +79,7 @@ def test_all_of_a_pull_get_the_same_properties(properties: bytes) -> None:
     assert [message.properties.get("OWN") for message in messages] == [None, "1", None, None]
 
 
-def test_records_of_one_shape_and_of_others_are_told_apart() -> None:
+def test_records_of_one_shape_and_of_others_are_distinguished() -> None:
     def of(topic: bytes, body: bytes, queue_id: int, properties: bytes) -> bytes:
         return encode_record(topic, body, properties, queue_id, 0, 0, 0, 0, HOST, HOST)
 

@@ -146,7 +146,7 @@ async def test_a_route_has_every_field_the_rust_client_insists_on(
         assert broker["enableActingMaster"] is False
 
 
-async def test_a_topic_nobody_registered_is_17(wire: Wire) -> None:
+async def test_a_topic_that_is_not_registered_is_17(wire: Wire) -> None:
     answer = await wire.request(ROUTE, asks.GetRouteInfo("none"))
     assert answer.code == 17
     assert answer.remark is not None
@@ -170,7 +170,7 @@ async def test_a_route_follows_what_is_registered(wire: Wire) -> None:
     assert (await route(wire)).queue_datas[0].read_queue_nums == 8, "the version did not change"
 
 
-async def test_the_order_of_a_topic_is_told_only_where_it_is_enabled(
+async def test_the_order_of_a_topic_is_returned_only_where_it_is_enabled(
     start_server: StartServer,
 ) -> None:
     for enabled in (False, True):
@@ -195,7 +195,7 @@ async def test_a_first_registration_of_one_topic_is_refused(wire: Wire) -> None:
     assert len((await route(wire, "T")).queue_datas) == 1, "an increment adds"
 
 
-async def test_a_slave_is_told_its_master(wire: Wire) -> None:
+async def test_a_slave_gets_the_address_of_its_master(wire: Wire) -> None:
     first = await register(wire)
     assert first.ext == {}
     slave = another(broker_id=1, broker_addr="10.0.0.6:10911")
@@ -257,7 +257,7 @@ async def test_a_body_with_another_checksum_is_refused(wire: Wire) -> None:
     assert "crc32 not match" in answer.remark
 
 
-async def test_brokers_are_told_the_order_topics(wire: Wire) -> None:
+async def test_brokers_get_the_list_of_ordered_topics(wire: Wire) -> None:
     put = asks.PutKvConfig("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
     await wire.ok(RequestCode.PUT_KV_CONFIG, put)
     assert json_body(KvTable, await register(wire)).table == {"T": "broker-a:4"}
@@ -401,7 +401,7 @@ async def test_a_text_that_cannot_be_saved_is_an_error(
 # Settings
 
 
-async def test_settings_are_told_and_not_changed(wire: Wire) -> None:
+async def test_settings_are_shown_and_not_changed(wire: Wire) -> None:
     answer = await wire.ok(RequestCode.GET_NAMESRV_CONFIG)
     texts = decode_body(ConfigText, body_of(answer)).settings
     assert texts["scanNotActiveBrokerInterval"] == "5000"
@@ -460,7 +460,7 @@ async def test_every_kind_of_nonsense_is_answered(
     assert await route(wire)
 
 
-async def test_codes_nobody_knows_are_refused(wire: Wire) -> None:
+async def test_unknown_codes_are_refused(wire: Wire) -> None:
     answer = await wire.request(9999)
     assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
 

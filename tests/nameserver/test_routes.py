@@ -304,7 +304,7 @@ class TestLeaving:
         table.register(broker("broker-b", 0, B, timeout_ms=-1), NOW)
         assert [live.broker_name for live in table.expire(NOW + 10_001)] == ["broker-a"]
 
-    def test_a_heartbeat_of_a_stranger_is_not_a_registration(self) -> None:
+    def test_a_heartbeat_of_an_unknown_broker_is_not_a_registration(self) -> None:
         table = RouteTable()
         assert not table.heartbeat("DefaultCluster", A, NOW)
         assert table.live_brokers() == []
@@ -490,7 +490,7 @@ class TestLists:
         table.register(broker("broker-b", 0, B), NOW)
         assert table.system_topics() == TopicList(("DefaultCluster", "broker-a", "broker-b"), A)
 
-    def test_unit_topics_are_told_by_their_flags(self) -> None:
+    def test_unit_topics_are_recognized_by_their_flags(self) -> None:
         table = RouteTable()
         table.register(broker(table=topics("unit", "x", sys_flag=UNIT)), NOW)
         table.register(broker(table=topics("both", "y", version=2, sys_flag=3)), NOW)

@@ -95,7 +95,7 @@ async def test_a_broker_may_ask_for_another_patience(start_server: StartServer) 
         assert has_no_route(server)
 
 
-async def test_a_clock_that_is_set_drops_nobody(start_server: StartServer) -> None:
+async def test_a_clock_that_is_set_drops_no_broker(start_server: StartServer) -> None:
     clock = FakeClock()
     server = await start_server(clock=clock)
     async with await Wire.connect(server.port) as broker:
@@ -155,7 +155,7 @@ async def test_a_new_topic_is_routable_at_every_name_server(
     await eventually(lambda: all(has_no_route(server) for server in servers))
 
 
-async def test_a_dead_name_server_keeps_nobody_waiting(
+async def test_a_dead_name_server_delays_no_broker(
     start_server: StartServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, dead = await start_server(), dead_address()

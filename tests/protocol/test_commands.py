@@ -209,7 +209,7 @@ def test_a_reply_echoes_number_and_serialisation_and_is_a_response(serializer: i
     assert answer.version == 479
 
 
-def test_a_reply_is_a_bare_success_unless_told_otherwise() -> None:
+def test_a_reply_is_a_bare_success_by_default() -> None:
     assert reply(Command(34, 3)) == Command(0, 3, 1)
 
 
@@ -384,7 +384,7 @@ def test_a_bad_binary_header_is_refused(header: bytes) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_a_serializer_nobody_knows_is_refused() -> None:
+def test_an_unknown_serializer_is_refused() -> None:
     with pytest.raises(ProtocolError, match=r"serializer 2; expected 0 \(JSON\) or 1 \(binary\)"):
         decode_command(Frame(2, b"{}", b""))
 

@@ -73,6 +73,6 @@ async def test_a_name_is_looked_up() -> None:
     assert await resolve_host("localhost") in ("127.0.0.1", "::1")
 
 
-async def test_a_name_nobody_knows_is_refused_with_the_name() -> None:
+async def test_an_unknown_name_is_refused_with_the_name() -> None:
     with pytest.raises(InvalidArgument, match="no-such-host"):
         await resolve_host("no-such-host.invalid")

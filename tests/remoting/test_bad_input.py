@@ -126,7 +126,7 @@ async def test_a_large_frame_that_never_ends_holds_only_what_has_come() -> None:
         assert peak < 5_000_000
 
 
-async def test_a_connection_that_ends_inside_a_frame_is_told_to_the_operator(
+async def test_a_connection_that_ends_inside_a_frame_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Server(echo) as server:
@@ -164,7 +164,7 @@ async def test_a_half_closed_connection_gets_its_answers_and_is_closed(
         assert f"remote={raw.address} promises=1" in line
 
 
-async def test_a_reset_is_told_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reset_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     async with Server(echo) as server:
         raw = await RawConnection.open(server.port)

@@ -132,7 +132,7 @@ def test_another_thread_can_end_the_wait() -> None:
         helper.join(10)
 
 
-def test_an_address_where_nobody_listens_is_named() -> None:
+def test_an_address_without_a_listener_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(ConnectFailed, match=address):

@@ -119,7 +119,7 @@ def test_a_frame_longer_than_the_limit_is_refused_before_it_is_gathered() -> Non
     virtually(test)
 
 
-def test_the_transport_is_told_the_marks() -> None:
+def test_the_transport_gets_the_marks() -> None:
     async def test() -> None:
         output = Output(Limits(write_low=10, write_high=20))
         assert output.transport.marks == (20, 10)
@@ -161,7 +161,7 @@ def test_a_peer_that_takes_nothing_is_cut_and_one_that_is_slow_is_not() -> None:
     virtually(test)
 
 
-def test_nobody_is_cut_for_having_been_slow_once() -> None:
+def test_no_peer_is_cut_for_having_been_slow_once() -> None:
     async def test() -> None:
         output = Output(Limits(stuck_seconds=30))
         output.transport.stuck = 5000

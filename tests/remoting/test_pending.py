@@ -145,7 +145,7 @@ def test_a_callback_that_closes_the_connection_during_a_sweep_fails_each_request
     virtually(test)
 
 
-def test_a_late_answer_is_told_from_one_nobody_asked_for() -> None:
+def test_a_late_answer_is_distinguished_from_an_unrequested_one() -> None:
     async def test(results: Results) -> None:
         results.expect(1, 1)
         results.expect(2, 9)

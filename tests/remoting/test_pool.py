@@ -85,7 +85,7 @@ def test_one_who_gives_up_does_not_take_the_others_down() -> None:
     virtually(test)
 
 
-def test_while_backing_off_who_asks_is_told_at_once_when_the_next_attempt_is() -> None:
+def test_while_backing_off_callers_get_the_time_of_the_next_attempt_at_once() -> None:
     async def test() -> None:
         async with Pool(echo, chance=lambda: 1.0, backoff=Backoff(first=2, cap=60)) as pool:
             text = await attempt(pool)

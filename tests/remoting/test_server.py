@@ -122,7 +122,7 @@ async def test_a_server_is_started_once_and_stopped_at_will() -> None:
     await server.stop()
 
 
-async def test_connections_and_their_ends_are_told() -> None:
+async def test_connections_and_their_ends_are_announced() -> None:
     events: list[tuple[str, Peer]] = []
     async with (
         Server(
@@ -186,7 +186,9 @@ async def test_a_stop_lets_held_answers_leave_first() -> None:
         assert await raw.wait_closed() == b""
 
 
-async def test_a_stop_does_not_wait_longer_than_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stop_does_not_wait_longer_than_its_timeout(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     holder = Holder()
     server = Server(holder)
     await server.start()

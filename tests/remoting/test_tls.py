@@ -113,7 +113,7 @@ async def test_a_client_refuses_a_certificate_it_does_not_trust(
         assert await ask(server.port, Tls(verify=False)) == b"hello"
 
 
-async def test_a_certificate_for_another_name_is_refused_unless_told_otherwise(
+async def test_a_certificate_for_another_name_is_refused_by_default(
     files: Files,
 ) -> None:
     tls = ServerTls(
@@ -142,7 +142,7 @@ async def test_a_server_may_ask_clients_for_a_certificate(files: Files) -> None:
         assert "127.0.0.1" in str(caught.value)
 
 
-async def test_garbage_that_starts_like_a_handshake_is_told_to_the_operator(
+async def test_garbage_that_starts_like_a_handshake_is_logged(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Server(echo, tls=files.server(TlsMode.PERMISSIVE)) as server:
@@ -245,7 +245,7 @@ def test_the_first_byte_decides_by_the_mode() -> None:
     assert TlsMode.DISABLED.refusal(0x00) is None
 
 
-def test_a_client_verifies_unless_told_otherwise() -> None:
+def test_a_client_verifies_by_default() -> None:
     assert Tls().context().verify_mode is ssl.CERT_REQUIRED
     assert Tls().context().check_hostname
     assert Tls(verify=False).context().verify_mode is ssl.CERT_NONE

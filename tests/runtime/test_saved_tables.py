@@ -82,7 +82,7 @@ async def test_a_periodic_table_waits_for_its_time(tmp_path: Path) -> None:
         await eventually(lambda: content_of(file) == b"second")
 
 
-async def test_somebody_who_waits_makes_a_periodic_table_urgent(tmp_path: Path) -> None:
+async def test_a_waiting_caller_makes_a_periodic_table_urgent(tmp_path: Path) -> None:
     kept = Kept()
     tables = SavedTables(FakeClock(), tmp_path)
     await tables.add("t.json", load=kept.load, dump=kept.dump, period=1000.0)
@@ -103,7 +103,7 @@ async def test_who_waits_for_what_did_not_change_waits_for_nothing(tmp_path: Pat
     assert called == [True]
 
 
-async def test_a_failed_save_is_told_tried_again_and_nobody_is_told_it_worked(
+async def test_a_failed_save_is_logged_and_tried_again_and_never_reported_as_done(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "config"
@@ -123,7 +123,7 @@ async def test_a_failed_save_is_told_tried_again_and_nobody_is_told_it_worked(
         assert (directory / "deep/t.json").read_bytes() == b"new"
 
 
-async def test_who_does_not_want_to_wait_for_room_is_told_that_there_is_none(
+async def test_a_caller_that_does_not_wait_gets_an_error_when_there_is_no_room(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "config"
@@ -151,7 +151,7 @@ class Unwritable(Kept):
         raise ProtocolError("a value nested too deeply for JSON")
 
 
-async def test_a_table_that_cannot_be_written_is_told_and_the_others_go_on(
+async def test_a_table_that_cannot_be_written_is_logged_and_the_others_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, odd, sound = FakeClock(), Unwritable(), Kept()
@@ -205,7 +205,7 @@ async def test_a_broker_does_not_start_beside_two_damaged_files(tmp_path: Path) 
         await tables.add("t.json", load=Kept().load, dump=Kept().dump)
 
 
-async def test_a_table_nobody_added_is_none_of_its_business(tmp_path: Path) -> None:
+async def test_a_table_that_was_not_added_is_ignored(tmp_path: Path) -> None:
     tables = SavedTables(FakeClock(), tmp_path)
     tables.changed("unknown.json")
     await tables.save_all()

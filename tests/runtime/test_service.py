@@ -259,7 +259,7 @@ async def test_an_error_of_the_block_is_not_replaced_but_the_death_is_logged(
     assert "disk on fire" in caplog.text
 
 
-async def test_stop_logs_a_death_nobody_asked_about_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stop_logs_an_unobserved_failure_once(caplog: pytest.LogCaptureFixture) -> None:
     probe = Probe()
     await probe.start()
     probe.fail_with.set_result(OSError("disk on fire"))
@@ -270,7 +270,7 @@ async def test_stop_logs_a_death_nobody_asked_about_once(caplog: pytest.LogCaptu
     assert len(caplog.records) == 1
 
 
-async def test_a_service_that_stops_itself_is_told_so() -> None:
+async def test_a_service_that_stops_itself_gets_an_error() -> None:
     class Suicidal(Service):
         async def _run(self, ready: Callable[[], None]) -> None:
             ready()

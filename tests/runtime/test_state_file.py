@@ -58,7 +58,7 @@ def test_names_without_a_suffix_get_one_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 4096, b"  \n", b'{"version": "ne'])
-def test_a_torn_file_is_replaced_by_its_backup_and_somebody_is_told(
+def test_a_torn_file_is_replaced_by_its_backup_and_logged(
     path: Path, torn: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = StateFile(path)

@@ -297,7 +297,7 @@ def test_the_tag_is_found_as_rocketmq_finds_it(
     assert entry.tags_code == tag_code(tag)
 
 
-def test_arrivals_are_told_in_order_with_what_filters_need(
+def test_arrivals_are_announced_in_order_with_what_filters_need(
     open_store: OpenStore, make_draft: MakeDraft, clock: Any
 ) -> None:
     store = open_store()

@@ -191,7 +191,7 @@ def test_strings_of_one_length_that_mean_something_else_are_read_anew(tmp_path: 
     store.close()
 
 
-def test_what_others_wait_for_is_told_until_they_wait_no_longer(tmp_path: Path) -> None:
+def test_waiters_are_notified_until_they_wait_no_longer(tmp_path: Path) -> None:
     store = opened(tmp_path)
     waiting = {("orders", 2)}
     arrived: list[tuple[int, int, bytes]] = []

@@ -607,5 +607,5 @@ SETTINGS = settings(
 
 @pytest.mark.timeout(0 if IS_LONG else 240)
 @pytest.mark.parametrize("machine", [StoreMachine, SyncStoreMachine])
-def test_nothing_acknowledged_is_lost_whatever_happens(machine: type[StoreMachine]) -> None:
+def test_nothing_acknowledged_is_ever_lost(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)

@@ -59,7 +59,7 @@ def test_every_reader_sees_what_is_written(tmp_path: Path, reader: str) -> None:
     store.close()
 
 
-def test_who_waits_for_a_message_is_told_at_once(tmp_path: Path) -> None:
+def test_waiters_for_a_message_are_notified_at_once(tmp_path: Path) -> None:
     store = opened(tmp_path)
     waiting = {("orders", 0)}
     arrived: list[tuple[int, ReadStatus]] = []

@@ -37,7 +37,7 @@ def offsets(result: Any) -> list[int]:
 
 
 @pytest.mark.spec("S61")
-def test_a_queue_nobody_knows_has_no_logic_queue(open_store: OpenStore) -> None:
+def test_an_unknown_queue_has_no_logic_queue(open_store: OpenStore) -> None:
     result = open_store().read("orders", 0, 5)
     assert result.status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     assert (result.next_offset, result.min_offset, result.max_offset) == (0, 0, 0)
@@ -90,7 +90,7 @@ def test_far_beyond_the_end_the_old_rule_leads_to_the_start(
 
 @pytest.mark.spec("S56")
 @pytest.mark.parametrize(("checks", "next_offset"), [(False, 9), (True, 4)])
-def test_a_slave_corrects_offsets_only_if_told_to(
+def test_a_slave_corrects_offsets_only_if_configured(
     open_store: OpenStore, make_draft: MakeDraft, checks: bool, next_offset: int
 ) -> None:
     config = replace(ROOMY, broker_role="SLAVE", offset_check_in_slave=checks)
@@ -226,7 +226,7 @@ def test_a_pull_has_rocketmqs_limits_unless_the_caller_has_others(
     assert store.read("orders", 0, 0, max_count=5).count == 5
 
 
-def test_the_first_message_is_returned_whatever_its_size(
+def test_the_first_message_is_returned_at_any_size(
     open_store: OpenStore, make_draft: MakeDraft
 ) -> None:
     store = open_store(ROOMY)

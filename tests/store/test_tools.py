@@ -106,7 +106,7 @@ def test_a_store_is_found_by_itself_and_through_the_data_directory(tmp_path: Pat
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
-def test_a_directory_without_a_store_is_told(
+def test_a_directory_without_a_store_is_reported(
     tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / "nothing")
@@ -221,7 +221,7 @@ def test_export_goes_on_behind_zeros_in_the_last_segment(root: Path) -> None:
     assert damage.what == "zeros, but records behind them"
 
 
-def test_a_body_that_cannot_be_opened_is_null_and_told(tmp_path: Path) -> None:
+def test_a_body_that_cannot_be_opened_is_null_and_reported(tmp_path: Path) -> None:
     flag = SysFlag.COMPRESSED | SysFlag.ZLIB
     with MessageStore(tmp_path / "store", SMALL) as store:
         store.append(draft(0)._replace(body=zlib.compress(b"whole"), sys_flag=flag))
@@ -436,7 +436,7 @@ def test_a_unit_about_no_record_is_damage(root: Path) -> None:
     assert [Path(damage.file) for damage in damages] == [path]
 
 
-def test_only_the_first_damage_of_a_file_is_told_but_that_of_every_file(root: Path) -> None:
+def test_only_the_first_damage_of_a_file_is_reported_but_that_of_every_file(root: Path) -> None:
     for path in segments(root)[:3]:
         patch(path, 100, b"\xff")
         patch(path, 1000, b"\xff\xff")
@@ -532,7 +532,7 @@ def test_a_survey_of_a_store_that_cannot_be_opened_says_why(root: Path) -> None:
     assert found.files[0].count == len(segments(root))
 
 
-def test_strange_files_are_told(root: Path) -> None:
+def test_strange_files_are_reported(root: Path) -> None:
     (root / "notes.txt").write_text("mine")
     (root / "index" / "readme").write_text("mine")
     found = survey("store", str(root))

@@ -342,7 +342,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert len({tuple(queues) for queues in runs}) > 1
 
 
-def test_clients_that_outlive_their_cluster_are_named_and_told(
+def test_clients_that_outlive_their_cluster_are_named_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with embedded(clock="virtual") as mq:

@@ -326,7 +326,7 @@ def test_a_full_disk_takes_what_fits_and_refuses_the_rest(
     assert files.read(descriptor, 6, 0) == b"abcdef"
 
 
-def test_short_writes_are_told_and_never_empty(files: FaultyFiles) -> None:
+def test_short_writes_are_reported_and_never_empty(files: FaultyFiles) -> None:
     descriptor = make_file(files)
     files.short_writes = True
     sizes = {files.write(descriptor, (b"abcdef",), 0) for _ in range(100)}

@@ -131,7 +131,7 @@ async def test_bytes_go_both_ways_in_order(loop: VirtualLoop) -> None:
 
 
 @on_virtual_loop
-async def test_nobody_listening_refuses(loop: VirtualLoop) -> None:
+async def test_an_address_without_a_listener_refuses(loop: VirtualLoop) -> None:
     with pytest.raises(ConnectionRefusedError) as caught:
         await loop.create_connection(Recorder, A, PORT)
     assert caught.value.errno == errno.ECONNREFUSED
@@ -680,7 +680,7 @@ async def test_a_cut_may_be_seen_by_one_side_only(loop: VirtualLoop) -> None:
 
 
 @on_virtual_loop
-async def test_a_black_hole_is_seen_by_nobody_until_the_kernel_gives_up(
+async def test_a_black_hole_is_not_noticed_until_the_kernel_gives_up(
     loop: VirtualLoop,
 ) -> None:
     pair = await Pair(loop).connect()

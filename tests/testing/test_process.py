@@ -102,7 +102,7 @@ def test_a_signal_may_be_sent_to_it_alone() -> None:
         child.wait_for_line("got it")
 
 
-def test_both_streams_are_captured_and_a_lot_of_output_blocks_nobody() -> None:
+def test_both_streams_are_captured_and_a_lot_of_output_does_not_block() -> None:
     program = (
         "import sys\n"
         f"for number in range({OUTPUT_LINES_KEPT + 500}): print('line', number, 'x' * 80)\n"

@@ -47,7 +47,7 @@ def test_a_blocking_call_takes_as_much_virtual_time_as_it_needs(host: VirtualHos
     assert host.loop.time() == 7200
 
 
-def test_time_stands_still_while_nobody_waits(host: VirtualHost) -> None:
+def test_time_stands_still_while_nothing_waits(host: VirtualHost) -> None:
     fired: list[float] = []
 
     async def tick() -> None:
@@ -76,7 +76,7 @@ def test_results_come_when_the_moment_is_over(host: VirtualHost) -> None:
     assert steps == [1]
 
 
-def test_what_is_expected_lets_time_pass_until_it_is_told(host: VirtualHost) -> None:
+def test_time_passes_until_the_expected_state_is_reached(host: VirtualHost) -> None:
     finished: concurrent.futures.Future[float] = concurrent.futures.Future()
 
     def tell(at: float) -> None:
@@ -162,7 +162,7 @@ def test_several_threads_wait_at_once(host: VirtualHost) -> None:
     assert results == [2 * number for number in range(50)]
 
 
-def test_after_its_end_nothing_runs_and_nobody_waits_for_ever() -> None:
+def test_after_its_end_nothing_runs_and_no_caller_waits_for_ever() -> None:
     host = VirtualHost(VirtualLoop(), "a test")
     waiting = host.start(for_ever())
     host.run(double(1))
@@ -181,7 +181,7 @@ def test_after_its_end_nothing_runs_and_nobody_waits_for_ever() -> None:
     assert "a test" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_forked_process_is_told_that_the_loop_did_not_come_along(
+def test_a_forked_process_gets_an_error_because_the_loop_is_not_in_it(
     host: VirtualHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: -1)

@@ -62,7 +62,7 @@ def test_a_broker_under_load_and_nonsense_keeps_its_memory() -> None:
     assert " 0 requests with changed bytes" not in outcome.tried
 
 
-def test_checks_that_fail_are_told_with_their_seed(
+def test_checks_that_fail_are_reported_with_their_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "test_broken.py"

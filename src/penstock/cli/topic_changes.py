@@ -134,10 +134,10 @@ def plan_topic(
     if changed and any(settings.order for settings in wanted.values()):
         # The name servers keep one list of an ordered topic's brokers, written as a whole: a
         # broker without a request now would get no more messages.
-        untold = sorted(before.keys() - wanted.keys())
-        if untold:
+        other_brokers = sorted(before.keys() - wanted.keys())
+        if other_brokers:
             raise InvalidArgument(
-                f"topic {topic!r} is ordered, and also on {', '.join(untold)}",
+                f"topic {topic!r} is ordered, and also on {', '.join(other_brokers)}",
                 expected="all of its brokers at once",
                 hint="the same without --broker",
             )

@@ -36,7 +36,7 @@ def test_groups_lock_the_same_queue_independently() -> None:
 
 
 @pytest.mark.spec("S146")
-def test_an_expired_lock_goes_to_whoever_asks_next() -> None:
+def test_an_expired_lock_goes_to_the_next_member_that_asks() -> None:
     locks = QueueLocks()
     locks.lock("g", "c1", [Q0], 0.0)
     assert locks.lock("g", "c2", [Q0], LOCK_SECONDS) == []

@@ -411,7 +411,7 @@ async def test_a_broadcast_message_that_fails_is_dropped_and_the_offset_moves(
 
 @pytest.mark.spec("S84")
 @one_queue
-async def test_a_message_nobody_takes_back_is_handled_again_after_five_seconds(
+async def test_a_message_that_cannot_be_sent_back_is_handled_again_after_five_seconds(
     bench: Bench,
 ) -> None:
     attempts: list[tuple[float, int]] = []
@@ -607,7 +607,7 @@ async def test_one_round_sends_sixteen_back_at_most(bench: Bench) -> None:
 
 
 @one_queue
-async def test_a_stuck_broadcast_message_is_kept_for_nobody_reads_its_retry_topic(
+async def test_a_stuck_broadcast_message_is_kept_because_its_retry_topic_is_not_read(
     bench: Bench, tmp_path: Path
 ) -> None:
     async def handler(message: StoredMessage) -> None:

@@ -165,7 +165,7 @@ def test_messages_know_when_the_call_began() -> None:
 
 @pytest.mark.spec("S75")
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(2), KeyboardInterrupt()])
-def test_whatever_a_handler_raises_ends_the_call_and_not_the_thread(
+def test_anything_a_handler_raises_ends_the_call_and_not_the_thread(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handler(message: StoredMessage) -> None:
@@ -179,7 +179,7 @@ def test_whatever_a_handler_raises_ends_the_call_and_not_the_thread(
     assert "handler failed group=billing queue=T@broker-a:0 offset=0" in caplog.text
 
 
-def test_whose_handler_is_refused_is_told() -> None:
+def test_a_refused_handler_is_named_with_its_owner() -> None:
     with pytest.raises(InvalidArgument, match="the handler of topic 'T' is 7; expected a function"):
         Listener("T", 7, takes_batch=False)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"the handler of group 'billing' is <lambda>\(\)"):

@@ -102,7 +102,7 @@ async def test_a_read_answers_from_memory_store_or_both(bench: Bench) -> None:
 
 @pytest.mark.spec("S124")
 @on_bench()
-async def test_a_failed_read_is_told_from_a_missing_offset_and_a_bad_argument(
+async def test_a_failed_read_is_distinguished_from_a_missing_offset_and_a_bad_argument(
     bench: Bench,
 ) -> None:
     store = BrokerOffsetStore(bench.session(), GROUP)

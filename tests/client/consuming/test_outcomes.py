@@ -81,7 +81,7 @@ def test_a_concurrent_result_is_nonsense_in_orderly_mode() -> None:
 
 @pytest.mark.spec("S77")
 @pytest.mark.parametrize("returned", [SUCCESS, LATER, None])
-def test_a_call_at_its_timeout_is_timed_out_whatever_it_returned(returned: object) -> None:
+def test_a_call_at_its_timeout_is_timed_out_with_any_result(returned: object) -> None:
     result, return_type = concurrent(returned, elapsed=900.0)
     assert return_type is ReturnType.TIME_OUT
     assert result is (LATER if returned is LATER else SUCCESS)

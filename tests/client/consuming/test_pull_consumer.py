@@ -174,7 +174,7 @@ async def test_a_poll_waits_for_a_message_and_not_longer_than_asked(bench: Bench
 
 
 @one_queue
-async def test_what_reached_nobody_comes_with_the_next_poll(bench: Bench) -> None:
+async def test_what_was_not_delivered_comes_with_the_next_poll(bench: Bench) -> None:
     bench.broker.put("T", 0, *[b"x"] * 15)
     consumer = reader(bench)
     await consumer.subscribe("T")
@@ -221,7 +221,7 @@ async def test_two_readers_share_the_queues(bench: Bench) -> None:
 
 
 @on_bench()
-async def test_assigned_queues_are_read_whoever_else_does(bench: Bench) -> None:
+async def test_assigned_queues_are_read_beside_other_readers(bench: Bench) -> None:
     for queue_id in range(4):
         bench.broker.put("T", queue_id, b"%d" % queue_id)
     consumer = reader(bench)
@@ -460,7 +460,7 @@ async def test_nothing_matching_moves_the_offset_only_past_what_was_committed(
 
 
 @one_queue
-async def test_a_reader_of_nothing_is_told_what_to_do(bench: Bench) -> None:
+async def test_a_reader_of_nothing_gets_a_hint(bench: Bench) -> None:
     consumer = reader(bench)
     await consumer.start()
     with pytest.raises(LifecycleError, match=r"reads no topic; try: subscribe\(.*assign\("):

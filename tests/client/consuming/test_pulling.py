@@ -98,7 +98,7 @@ async def test_after_messages_the_next_pull_comes_at_once_where_they_ended(bench
 
 
 @on_bench(topics={"T": 1})
-async def test_a_pull_that_goes_backwards_is_told(
+async def test_a_pull_that_goes_backwards_is_reported(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.broker.put("T", 0, *[b"x"] * 3)
@@ -348,9 +348,7 @@ async def test_a_refused_pull_waits_and_a_flow_controlled_one_only_a_moment(benc
     "code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST]
 )
 @on_bench(topics={"T": 1})
-async def test_a_broker_that_does_not_know_the_subscription_is_told_at_once(
-    bench: Bench, code: int
-) -> None:
+async def test_a_broker_without_the_subscription_gets_it_at_once(bench: Bench, code: int) -> None:
     await bench.consumer(ignore)
     await asyncio.sleep(5)
     bench.broker.script[PULL] = lambda peer, request: Command(code, remark="who are you?")
@@ -468,7 +466,7 @@ async def test_pulling_stops_when_one_message_holds_the_span_open(bench: Bench) 
 
 @pytest.mark.spec("S40")
 @on_bench(topics={"T": 1})
-async def test_an_orderly_queue_is_pulled_whatever_its_span(bench: Bench) -> None:
+async def test_an_orderly_queue_is_pulled_with_any_span(bench: Bench) -> None:
     bench.broker.put("T", 0, *[b"x"] * 200)
     gate = Gate()
     consumer = await bench.consumer(gate, start_from=FIRST, orderly=True, max_span=10)
@@ -627,7 +625,7 @@ async def test_a_producer_alone_does_not_greet_slaves(bench: Bench) -> None:
 
 
 @on_bench(topics={"T": 1})
-async def test_a_slave_that_nobody_knows_is_replaced_by_the_master(bench: Bench) -> None:
+async def test_an_unknown_slave_is_replaced_by_the_master(bench: Bench) -> None:
     bench.broker.script[PULL] = suggest_slave
     consumer = await bench.consumer(ignore, start_from=FIRST)
     await asyncio.sleep(2)

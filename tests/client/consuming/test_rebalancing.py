@@ -69,7 +69,7 @@ async def test_members_share_the_queues_and_take_over_from_who_leaves(bench: Ben
 
 @pytest.mark.spec("S18")
 @on_bench()
-async def test_a_change_nobody_told_of_is_noticed_within_the_period(bench: Bench) -> None:
+async def test_an_unannounced_change_is_noticed_within_the_period(bench: Bench) -> None:
     one = await bench.consumer(ignore, name="c1")
     await asyncio.sleep(3)
     await bench.consumer(ignore, name="c2")
@@ -264,7 +264,7 @@ async def test_queues_of_one_broker_do_not_wait_for_another_that_answers_nothing
 
 
 @on_bench()
-async def test_a_changed_assignment_is_told_with_a_newer_subscription(bench: Bench) -> None:
+async def test_a_changed_assignment_is_sent_with_a_newer_subscription(bench: Bench) -> None:
     changes: list[tuple[str, int]] = []
     await bench.consumer(
         ignore, name="c1", on_change=lambda topic, held: changes.append((topic, len(held)))
@@ -349,7 +349,7 @@ async def test_a_topic_subscribed_later_is_consumed_without_a_restart(bench: Ben
 
 
 @on_bench()
-async def test_a_queue_nobody_pulled_for_two_minutes_is_taken_anew(bench: Bench) -> None:
+async def test_a_queue_not_pulled_for_two_minutes_is_taken_anew(bench: Bench) -> None:
     consumer = await bench.consumer(ignore)
     await asyncio.sleep(3)
     queue = MessageQueue("T", "broker-a", 0)

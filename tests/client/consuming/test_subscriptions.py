@@ -94,7 +94,7 @@ def test_the_same_topic_wanted_again_replaces_the_filter() -> None:
     assert [s.expression for s in wanted.all] == ["b"]
 
 
-def test_pulls_name_a_new_version_only_after_brokers_were_told() -> None:
+def test_pulls_name_a_new_version_only_after_brokers_have_it() -> None:
     wanted = subscriptions()
     first = wanted.add("T", handler, takes_batch=False)
     assert wanted["T"] == first

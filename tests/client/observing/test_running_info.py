@@ -110,7 +110,7 @@ async def test_an_idle_consumer_names_no_message_and_the_time() -> None:
 
 
 @in_virtual_time
-async def test_a_queue_that_waits_for_its_handlers_is_told_with_the_limit() -> None:
+async def test_a_queue_that_waits_for_its_handlers_is_reported_with_the_limit() -> None:
     async with shop() as mq:
         consumer = aio.PushConsumer(
             GROUP, namesrv=mq.namesrv, start_from="first", queue_limit=2, pull_batch_size=4
@@ -126,7 +126,7 @@ async def test_a_queue_that_waits_for_its_handlers_is_told_with_the_limit() -> N
 
 
 @in_virtual_time
-async def test_a_refused_lock_is_told_with_the_client_that_holds_it() -> None:
+async def test_a_refused_lock_is_reported_with_the_client_that_holds_it() -> None:
     async with shop(queues=2) as mq:
         [broker] = await mq.admin.cluster()
         host, port = broker.address.split(":")

@@ -188,7 +188,7 @@ async def test_transactions_are_traced_when_they_end(bench: Bench) -> None:
     assert tracer.sent == 2
 
 
-def test_traces_that_cannot_be_sent_are_dropped_and_hold_nobody_up(
+def test_traces_that_cannot_be_sent_are_dropped_and_delay_nothing(
     mq: Embedded, caplog: pytest.LogCaptureFixture
 ) -> None:
     mq.admin.create_topic(TRACE_TOPIC, 1, permission=4)

@@ -246,7 +246,7 @@ class TestRefusal:
         assert len(str(caught.value)) < 200
 
     @pytest.mark.parametrize("count", [-1, 65_537, 2**31, 2**62])
-    def test_a_queue_count_nobody_could_hold_is_refused(self, count: int) -> None:
+    def test_an_excessive_queue_count_is_refused(self, count: int) -> None:
         data: Json = {
             "queueDatas": [
                 {"brokerName": "b", "perm": 6, "readQueueNums": 1, "writeQueueNums": count}

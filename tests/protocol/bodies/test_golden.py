@@ -133,7 +133,7 @@ def test_a_body_survives_decoding_and_encoding(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("sample", [s for s in ALL if s.code == 103 and not s.is_response], ids=str)
-def test_a_registration_is_read_plain_or_compressed_whatever_the_header_says(
+def test_a_registration_is_read_plain_or_compressed_with_any_header(
     sample: Sample,
 ) -> None:
     compressed = sample.ext["compressed"] == "true"

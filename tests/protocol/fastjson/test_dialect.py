@@ -372,7 +372,7 @@ tricky = st.text(alphabet="{},:0123456789-\"\\ \n'ax", max_size=12)
 
 
 @given(st.dictionaries(tricky, st.dictionaries(st.integers(), tricky | st.integers(-9, 9))))
-def test_bare_integer_keys_are_told_from_strings_that_look_like_them(
+def test_bare_integer_keys_are_distinguished_from_strings_that_look_like_them(
     table: dict[str, dict[int, Json]],
 ) -> None:
     value: Json = {name: {key: item for key, item in row.items()} for name, row in table.items()}

@@ -14,7 +14,7 @@ def seen(expression: str) -> list[tuple[Kind, str]]:
     return [(token.kind, token.word or token.text) for token in tokenize(expression)[:-1]]
 
 
-def test_every_kind_of_token_is_told_apart() -> None:
+def test_every_kind_of_token_is_distinguished() -> None:
     assert seen("price>=1.5 And name = 'it''s' (,)") == [
         (Kind.NAME, "price"),
         (Kind.SYMBOL, ">="),

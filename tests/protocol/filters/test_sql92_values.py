@@ -40,7 +40,7 @@ def outcome(first: Value, second: Value) -> int | str:
 
 
 @given(numbers, numbers)
-def test_numbers_are_ordered_whatever_their_types(first: Value, second: Value) -> None:
+def test_numbers_of_all_types_are_ordered(first: Value, second: Value) -> None:
     there, back = outcome(first, second), outcome(second, first)
     assert isinstance(there, int)
     assert isinstance(back, int)

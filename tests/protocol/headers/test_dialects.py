@@ -170,9 +170,7 @@ def test_a_signed_binary_request_has_its_fields_twice_and_still_verifies() -> No
 
 @pytest.mark.parametrize("code", [310, 11, 15, 37, 103, 200050])
 @given(data=st.data())
-def test_whatever_stands_in_a_request_its_header_is_typed_or_refused(
-    code: int, data: st.DataObject
-) -> None:
+def test_any_header_of_a_request_is_typed_or_refused(code: int, data: st.DataObject) -> None:
     cls = REQUESTS[code].header
     assert cls is not None
     scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5)

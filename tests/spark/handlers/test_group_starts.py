@@ -57,7 +57,7 @@ def test_the_groups_place_is_stronger_than_a_wish_for_queues_it_never_consumed(
     assert begin(placed, **options) == {("orders", 0): 4, ("orders", 1): second, (RETRY, 0): 0}
 
 
-def test_a_queue_that_is_named_begins_where_it_is_told(placed: Embedded) -> None:
+def test_a_named_queue_begins_at_its_given_offset(placed: Embedded) -> None:
     offsets = json.dumps({"orders": {"broker-a": {"0": 7, "1": -1}}})
     assert begin(placed, startingOffsets=offsets) == {
         ("orders", 0): 7,

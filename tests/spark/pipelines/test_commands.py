@@ -67,7 +67,7 @@ def test_archive_and_replay_from_the_command_line(
     assert range_.max_offset == 2
 
 
-def test_a_mistake_that_spark_wraps_is_told_as_it_was_said(spark: SparkSession) -> None:
+def test_a_mistake_that_spark_wraps_is_reported_in_its_own_words(spark: SparkSession) -> None:
     with (
         pytest.raises(InvalidArgument, match="topc") as refused,
         running_spark("mistaken", None) as session,
@@ -76,7 +76,7 @@ def test_a_mistake_that_spark_wraps_is_told_as_it_was_said(spark: SparkSession) 
     assert "Traceback" not in str(refused.value)
 
 
-def test_who_stops_a_job_is_told_what_stays_and_how_to_go_on(
+def test_a_stopped_job_reports_what_stays_and_how_to_go_on(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cut_short() -> None:

@@ -216,7 +216,7 @@ def test_a_run_that_died_is_written_down_by_the_next(
     )
 
 
-def test_a_group_that_nobody_knows_is_an_error_and_one_in_good_health_is_not(
+def test_an_unknown_group_is_an_error_and_one_in_good_health_is_not(
     spark: SparkSession, billed: Shop
 ) -> None:
     with pytest.raises(GroupNotFound, match=r"'biling'; expected one with dead letters: billing"):

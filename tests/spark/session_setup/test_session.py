@@ -67,7 +67,7 @@ def test_only_one_process_is_local(master: str, expected: bool) -> None:
     assert is_local(master) is expected
 
 
-def test_what_spark_submit_was_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_spark_submit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv(
         "PYSPARK_SUBMIT_ARGS",

@@ -104,7 +104,7 @@ def test_a_refusal_that_will_not_change_names_the_queue(mq: Embedded) -> None:
         outbox.post(Post("orders", queue, b"no batch at all", count=7, is_batch=True))
 
 
-def test_nobody_there_is_an_error_after_all_attempts() -> None:
+def test_an_unreachable_broker_is_an_error_after_all_attempts() -> None:
     with pytest.raises(NameserverUnavailable) as caught:
         write(iter([rows(range(3))]), "127.0.0.1:9", retries="1")
     assert "3 messages to topic 'orders' not confirmed after 2 attempts" in str(caught.value)

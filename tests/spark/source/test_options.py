@@ -170,7 +170,7 @@ def test_times_are_milliseconds_or_iso_8601() -> None:
         assert parse_read({**TOPIC, "startingTimestamp": text}).starting == at
 
 
-def test_offsets_are_written_in_one_order_whatever_order_they_came_in() -> None:
+def test_offsets_are_written_in_one_order() -> None:
     queues = [MessageQueue(t, b, q) for t in "ba" for b in "yx" for q in (10, 2)]
     written = nested_offsets({queue: 7 for queue in queues})
     assert list(written) == ["a", "b"]

@@ -300,9 +300,9 @@ class Tracer(Middleware):
             self.dropped += len(batch.entries)
             return
         message = Message(self._topic, "".join(batch.entries).encode(), keys=tuple(batch.keys))
-        self._sender.send(message, functools.partial(self._told, len(batch.entries)))
+        self._sender.send(message, functools.partial(self._trace_sent, len(batch.entries)))
 
-    def _told(self, count: int, result: Receipt | PenstockError) -> None:
+    def _trace_sent(self, count: int, result: Receipt | PenstockError) -> None:
         if isinstance(result, Receipt):
             self.sent += count
             return

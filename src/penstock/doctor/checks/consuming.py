@@ -273,7 +273,7 @@ def not_pulled(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 def queue_without_member(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """Between two rebalances a queue may have no consumer; for longer, something is wrong."""
-    if facts.is_broadcasting or not _all_told(facts, limits):
+    if facts.is_broadcasting or not _all_reported(facts, limits):
         return
     taken = {queue for member in facts.members for queue in member.queues or ()}
     waited = {queue for member in facts.members for queue in member.refused_locks or ()}
@@ -305,7 +305,7 @@ def queue_without_member(facts: GroupFacts, limits: Thresholds) -> Iterator[Find
 
 def queue_with_two_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """Each of them consumes every message of it, and they overwrite each other's offset."""
-    if facts.is_broadcasting or not _all_told(facts, limits):
+    if facts.is_broadcasting or not _all_reported(facts, limits):
         return
     holders: dict[MessageQueue, list[str]] = defaultdict(list)
     for member in facts.members:
@@ -324,7 +324,7 @@ def queue_with_two_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Fi
             )
 
 
-def _all_told(facts: GroupFacts, limits: Thresholds) -> bool:
+def _all_reported(facts: GroupFacts, limits: Thresholds) -> bool:
     """Whether every member reported its queues, and had time to get them.
 
     Who polls may have chosen its queues itself.

@@ -123,7 +123,7 @@ def test_a_directory_that_driver_and_executors_do_not_share_is_no_gap(
     assert (done.archived, done.gaps) == (6, ())
 
 
-def test_what_the_broker_deletes_amid_a_run_is_told_as_a_gap_and_not_counted(
+def test_what_the_broker_deletes_amid_a_run_is_reported_as_a_gap_and_not_counted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     settings = f"mappedFileSizeCommitLog={SEGMENT}\n"
@@ -164,7 +164,7 @@ def test_a_topic_that_was_made_anew_is_refused_with_a_way_out(
         archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv)
 
 
-def test_a_topic_that_nobody_knows_leaves_no_directory_behind(
+def test_an_unknown_topic_leaves_no_directory_behind(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
     with pytest.raises(PenstockError, match="ordesr"):

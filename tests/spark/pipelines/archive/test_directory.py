@@ -212,7 +212,7 @@ def test_an_archive_keeps_to_its_topic(tmp_path: Path) -> None:
         pytest.fail("another topic was let in")
 
 
-def test_a_directory_of_somebody_else_is_not_taken_for_an_archive(tmp_path: Path) -> None:
+def test_a_directory_of_another_program_is_not_taken_for_an_archive(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")
     with (
         pytest.raises(InvalidArgument, match=r"not an archive, but holds 'thesis\.txt'"),
@@ -222,7 +222,7 @@ def test_a_directory_of_somebody_else_is_not_taken_for_an_archive(tmp_path: Path
     assert (tmp_path / "thesis.txt").exists()
 
 
-def test_a_missing_file_is_told_and_not_archived_over(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_and_not_archived_over(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     with opened(files, "orders") as archive:
         add(archive, tmp_path)
@@ -241,7 +241,7 @@ def test_a_damaged_state_stops_everything(tmp_path: Path) -> None:
         pytest.fail("it was let in")
 
 
-def test_no_archive_is_told_as_such(tmp_path: Path) -> None:
+def test_no_archive_is_reported_as_such(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"there is no archive in .* penstock spark archive"):
         load_existing(LocalFiles(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()

@@ -41,7 +41,7 @@ def test_rows_that_the_driver_does_not_find_are_no_gap_but_a_directory_that_is_n
     assert "allow-gaps" not in str(no.value)
 
 
-def test_rows_that_nobody_asked_for_are_refused() -> None:
+def test_rows_that_were_not_requested_are_refused() -> None:
     check_asked("orders", CHUNK, [staged(span(10, 15)), staged(span(15, 20), span(0, 5, 1))])
     check_asked("orders", CHUNK, [])
     with pytest.raises(StoreDamaged, match=r"from offset 9 to 20 .* expected 10 from 10 to 20"):

@@ -73,7 +73,7 @@ def test_redriven_letters_are_counted_and_the_counting_itself_is_no_group(
     assert "penstock_spark" in shop.mq.admin.groups()
 
 
-def test_a_page_that_cannot_be_written_is_told_before_any_work(
+def test_a_page_that_cannot_be_written_is_reported_before_any_work(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidArgument, match="cannot be written: No such file or directory"):
@@ -90,8 +90,6 @@ def test_without_matplotlib_no_page_is_begun(
     assert not page.exists()
 
 
-def test_a_topic_that_nobody_knows_is_an_error(
-    spark: SparkSession, shop: Shop, tmp_path: Path
-) -> None:
+def test_an_unknown_topic_is_an_error(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(TopicNotFound, match="'ordesr'"):
         report(spark, tmp_path / "r.html", topics=["ordesr"], namesrv=shop.mq.namesrv)
