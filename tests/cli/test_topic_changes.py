@@ -47,5 +47,5 @@ def test_an_ordered_topic_is_changed_on_all_its_brokers_or_on_none() -> None:
     uneven = {"a": ordered, "b": TopicSettings(3, 3, order=True)}
     with pytest.raises(InvalidArgument, match="differs from broker to broker"):
         plan_topic("orders", TopicOptions(permission=4), uneven, ["a", "b"])
-    with pytest.raises(InvalidArgument, match="also on b"):
+    with pytest.raises(InvalidArgument, match="also exists on b"):
         plan_topic("orders", TopicOptions(queues=5), {"a": ordered, "b": ordered}, ["a"])

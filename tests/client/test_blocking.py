@@ -453,7 +453,7 @@ def test_where_to_start_is_a_word_or_a_time() -> None:
     assert local.where == "time"
     assert PushConsumer(group="b", start_from="first")._settings.start_from.where == "first"
     for wrong in ("yesterday", -1, True):
-        with pytest.raises(InvalidArgument, match="is no time"):
+        with pytest.raises(InvalidArgument, match="is not a time"):
             PushConsumer(group="billing", start_from=wrong)
 
 
@@ -626,9 +626,9 @@ def test_a_reader_is_assigned_one_queue_or_several_and_nothing_else(
         assert [message.body for message in reader.poll()] == [b"x"]
         wrong: Any
         for wrong in ("T", [("T", "broker-a", 0)], 5, [queue, None]):
-            with pytest.raises(InvalidArgument, match="is no queue; expected a MessageQueue"):
+            with pytest.raises(InvalidArgument, match="is not a queue; expected a MessageQueue"):
                 reader.assign(wrong)
-            with pytest.raises(InvalidArgument, match="is no queue; expected a MessageQueue"):
+            with pytest.raises(InvalidArgument, match="is not a queue; expected a MessageQueue"):
                 reader.pause(wrong)
         assert reader.assignment() == {queue}
 

@@ -101,7 +101,9 @@ class ClusterRequests:
         """The session of a running action."""
         lease = self._lease
         if lease is None:
-            raise LifecycleError(f"this Admin of {self._nameservers_text} was closed meanwhile")
+            raise LifecycleError(
+                f"this Admin of {self._nameservers_text} was closed during the request"
+            )
         return lease.session
 
     @property

@@ -288,7 +288,7 @@ class DeadLetterActions(MessageActions):
                 raise InvalidArgument(
                     f"offset {offset} in queue {key[1]} of the dead letters of {group!r} on "
                     f"broker {key[0]!r}",
-                    expected=f"0 to {here.max_offset}" if here else "a queue that there is",
+                    expected=f"0 to {here.max_offset}" if here else "an existing queue",
                 )
         masters = await self.topic_masters(topic) if wanted else {}
         for key, offset in wanted.items():

@@ -92,7 +92,7 @@ def load() -> Contexts:
 def _parse(content: dict[str, object]) -> Contexts:
     named, current = content["contexts"], content.get("current")
     if not isinstance(named, dict) or not (current is None or isinstance(current, str)):
-        raise TypeError("'contexts' is to be an object and 'current' one of its names")
+        raise TypeError("'contexts' must be an object and 'current' one of its names")
     found = {}
     for name, fields in named.items():
         context = Context(**fields)
@@ -100,7 +100,7 @@ def _parse(content: dict[str, object]) -> Contexts:
             value = getattr(context, wanted.name)
             kind: type = bool if wanted.name == "tls" else str
             if value is not None and not isinstance(value, kind):
-                raise TypeError(f"{wanted.name} of {name!r} is no {kind.__name__}")
+                raise TypeError(f"{wanted.name} of {name!r} is not a {kind.__name__}")
         found[name] = context
     return Contexts(found, current if current in found else None)
 

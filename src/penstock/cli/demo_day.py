@@ -241,7 +241,9 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise PenstockError(f"the demo waited {_PATIENCE_SECONDS:.0f} s in vain for {what}")
+            raise PenstockError(
+                f"the demo waited {_PATIENCE_SECONDS:.0f} s for {what}, which did not happen"
+            )
         time.sleep(0.05)
 
 

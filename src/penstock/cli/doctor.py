@@ -40,14 +40,14 @@ _GROUP_COLUMNS = (
 @argument(
     "group",
     required=False,
-    help="A consumer group; without it the servers and every group in a line.",
+    help="Consumer group; without it, the servers and one line per group.",
     shell_complete=complete_groups,
 )
 @option(
     "--stuck-after",
     default="60s",
     metavar="DURATION",
-    help="From when on a handler counts as stuck.",
+    help="A handler that runs for longer counts as stuck.",
 )
 @json_flag
 def doctor(

@@ -278,7 +278,9 @@ app.add_command(reset_group, "reset")
 @app.command("delete")
 @on_cluster
 @group_argument
-@option("--keep-offsets", is_flag=True, help="Should it come back, it goes on where it was.")
+@option(
+    "--keep-offsets", is_flag=True, help="Keep the offsets, in case the group is created again."
+)
 @yes_flag
 @json_flag
 def delete_group(

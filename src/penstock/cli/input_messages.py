@@ -166,7 +166,8 @@ def _body(said: dict[str, Any], where: str) -> bytes:
     if encoded is not None:
         if body is not None or not isinstance(encoded, str):
             raise InvalidArgument(
-                f"{where} has a body_base64 that is not one", expected="text, and no body beside it"
+                f"{where} has a body_base64 that is not text",
+                expected="text, and no body beside it",
             )
         try:
             return b64decode(encoded, validate=True)

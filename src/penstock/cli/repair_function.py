@@ -28,7 +28,7 @@ def load_repair(name: str) -> Repair:
             # Its own module name: a user's json.py must not hide Python's.
             spec = importlib.util.spec_from_file_location(_REPAIRS, Path(home).resolve())
             if spec is None or spec.loader is None:
-                raise ImportError(f"{home} is no Python file")
+                raise ImportError(f"{home} is not a Python file")
             module = importlib.util.module_from_spec(spec)
             sys.modules[_REPAIRS] = module
             spec.loader.exec_module(module)

@@ -137,14 +137,14 @@ def plan_topic(
         other_brokers = sorted(before.keys() - wanted.keys())
         if other_brokers:
             raise InvalidArgument(
-                f"topic {topic!r} is ordered, and also on {', '.join(other_brokers)}",
+                f"topic {topic!r} is ordered and also exists on {', '.join(other_brokers)}",
                 expected="all of its brokers at once",
-                hint="the same without --broker",
+                hint="leave out --broker",
             )
         if len(set(wanted.values())) > 1:
             raise InvalidArgument(
                 f"topic {topic!r} is ordered and differs from broker to broker",
-                hint="say all of it: --queues, --permission, --order",
+                hint="give all of --queues, --permission, --order",
             )
         changed = wanted
     return TopicPlan(topic, before, changed)

@@ -103,7 +103,7 @@ def _summary(admin: Admin, topic: str) -> dict[str, object]:
 @option(
     "--read-queues",
     type=Number(at_least=1),
-    help="When a topic shrinks: still read so many.",
+    help="Queues to read, when a topic shrinks.",
     show_default="as many",
 )
 @option(
@@ -112,7 +112,7 @@ def _summary(admin: Admin, topic: str) -> dict[str, object]:
     help="What clients may do with it.",
     show_default="rw if it is new",
 )
-@option("--order", is_flag=True, help="Producers keep to a queue even while its broker is away.")
+@option("--order", is_flag=True, help="Keep each key in its queue even while the broker is down.")
 @option(
     "--attribute",
     "attributes",

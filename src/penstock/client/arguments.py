@@ -198,11 +198,13 @@ def timestamp_ms(time: Time) -> int:
                 time = datetime.fromisoformat(text)
         except ValueError:
             raise InvalidArgument(
-                f"{text!r} is no time",
+                f"{text!r} is not a time",
                 expected="'last', 'first', ISO 8601, yyyyMMddHHmmss or epoch milliseconds",
             ) from None
     if isinstance(time, datetime):
         return round(time.timestamp() * 1000)
     if isinstance(time, bool) or not isinstance(time, int | float) or time < 0:
-        raise InvalidArgument(f"{time!r} is no time", expected="a datetime or epoch milliseconds")
+        raise InvalidArgument(
+            f"{time!r} is not a time", expected="a datetime or epoch milliseconds"
+        )
     return int(time)

@@ -524,7 +524,7 @@ def queue_set(queues: Iterable[MessageQueue] | MessageQueue) -> frozenset[Messag
     found = list(queues) if isinstance(queues, Iterable) else [queues]
     for queue in found:
         if not isinstance(queue, MessageQueue):
-            raise InvalidArgument(f"{queue!r} is no queue", expected="a MessageQueue or several")
+            raise InvalidArgument(f"{queue!r} is not a queue", expected="a MessageQueue or several")
     return frozenset(found)
 
 

@@ -25,7 +25,7 @@ def pack_host(ip: str, port: int) -> bytes:
         address = ipaddress.ip_address(ip.strip("[]"))
     except ValueError as error:
         raise InvalidArgument(
-            f"host {ip!r} is no IP address", expected="such as '10.0.0.5' or '2001:db8::1'"
+            f"host {ip!r} is not an IP address", expected="such as '10.0.0.5' or '2001:db8::1'"
         ) from error
     if not 0 <= port <= _MAX_PORT:
         raise InvalidArgument(f"port {port} of host {ip}", expected=f"0 to {_MAX_PORT}")

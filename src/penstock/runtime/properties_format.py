@@ -106,7 +106,9 @@ def _unescape(text: str, where: str) -> str:
         digits = text[index : index + 4]
         index += 4
         if len(digits) < 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
-            raise ConfigError(f"{where}: \\u{digits} is no character", expected="four hex digits")
+            raise ConfigError(
+                f"{where}: \\u{digits} is not a character", expected="four hex digits"
+            )
         parts.append(chr(int(digits, 16)))
     return _join_surrogates("".join(parts))
 

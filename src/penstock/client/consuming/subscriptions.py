@@ -49,7 +49,8 @@ class Subscriptions:
         """Have ``function`` handle the messages of ``topic`` that pass the filter."""
         if topic in self._listeners:
             raise InvalidArgument(
-                f"topic {topic!r} has two handlers", expected="one; tell messages apart in it"
+                f"topic {topic!r} has two handlers",
+                expected="one handler that distinguishes the messages",
             )
         wanted = self.want(topic, tags=tags, sql=sql)
         self._listeners[topic] = Listener(topic, function, takes_batch=takes_batch)

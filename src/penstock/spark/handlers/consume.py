@@ -200,7 +200,7 @@ def _flags(pattern: str) -> tuple[str, str]:
 def _from_frame(frame: DataFrame, group: str, ordered: bool, job: MakeJob) -> DataStreamWriter:
     if not frame.isStreaming:
         raise InvalidArgument(
-            "consume of a DataFrame that is no stream",
+            "consume of a DataFrame that is not a stream",
             expected="one of spark.readStream",
             hint='spark.readStream.format("penstock").option("topic", ...).load()',
         )

@@ -259,7 +259,7 @@ def _refuse_foreign(files: Files) -> None:
     foreign = [name for name in files.names("") if not name.startswith(("_", ".", "run="))]
     if foreign:
         raise InvalidArgument(
-            f"directory {files} is no audit, but holds {foreign[0]!r}",
+            f"directory {files} is not an audit, but holds {foreign[0]!r}",
             expected="an empty directory, one that does not exist, or an audit",
         )
 

@@ -185,7 +185,9 @@ def _bounds(start: Time | None, end: Time | None) -> _Bounds:
         None if start is None else timestamp_ms(start), None if end is None else timestamp_ms(end)
     )
     if None not in bounds and bounds.start_ms >= bounds.end_ms:  # type: ignore[operator]
-        raise InvalidArgument(f"from {start} to {end} is no time", expected="start before end")
+        raise InvalidArgument(
+            f"from {start} to {end} is an empty time span", expected="start before end"
+        )
     return bounds
 
 

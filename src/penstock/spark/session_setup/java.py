@@ -128,7 +128,7 @@ def _no_java(machine: Sequence[Candidate], environment: Mapping[str, str]) -> Co
     seen = [
         f"{candidate.where} is Java {candidate.version}"
         if candidate.version
-        else f"{candidate.where} is no Java that starts"
+        else f"{candidate.where} is not a Java that starts"
         for candidate in machine
     ]
     if not environment.get("JAVA_HOME"):

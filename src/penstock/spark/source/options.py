@@ -83,7 +83,7 @@ def _pattern(text: str) -> str:
         re.compile(text)
     except re.error as error:
         raise InvalidArgument(
-            f"{text!r} is no regular expression: {error}", expected="such as 'orders-.*'"
+            f"{text!r} is not a regular expression: {error}", expected="such as 'orders-.*'"
         ) from None
     return text
 

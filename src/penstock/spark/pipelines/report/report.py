@@ -97,7 +97,9 @@ def gather(
     to_ms = now + 1 if end_ms is None else end_ms
     from_ms = to_ms - DEFAULT_WINDOW_MS if start_ms is None else start_ms
     if from_ms >= to_ms:
-        raise InvalidArgument(f"from {from_ms} to {to_ms} is no time", expected="start before end")
+        raise InvalidArgument(
+            f"from {from_ms} to {to_ms} is an empty time span", expected="start before end"
+        )
     notes = []
     with Admin(**access.as_keywords()) as admin:
         progress("asking brokers", 0, _STEPS)
