@@ -94,7 +94,7 @@ async def test_a_group_whose_messages_were_deleted_is_reported_with_their_number
         found = report.findings[1]
         assert found.evidence["lost"] == ends.min_offset - 1
         assert report.facts.lag == ends.max_offset - ends.min_offset
-        assert found.way_out[0] == "penstock group reset billing --topic orders --to earliest"
+        assert found.way_out[0] == "penstock group reset billing --topic orders --to first"
         await admin.reset_offsets(GROUP, TOPIC, "first")
         assert causes(await doctor.examine_group(admin, GROUP)) == ["no-members"]
 

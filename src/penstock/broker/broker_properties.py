@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.broker.send_rules import DROPPED, END_MARK, REPLACED, VALUE_MARK, find_ruled
+from penstock.broker.send_rules import DROPPED, REPLACED, find_ruled
 from penstock.model.names import Property
-from penstock.model.properties import format_properties, parse_properties
+from penstock.model.properties import END_MARK, VALUE_MARK, format_properties, parse_properties
 
 _UNIQUE_KEY_MARK = END_MARK + Property.UNIQUE_KEY + VALUE_MARK
 

@@ -25,9 +25,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from penstock.errors import IllegalMessage, NoPermission
 from penstock.model.names import Property
+from penstock.model.properties import END_MARK, VALUE_MARK
 
-VALUE_MARK: Final = "\x01"
-END_MARK: Final = "\x02"
 _SHOWN_CHARACTERS: Final = 100
 
 

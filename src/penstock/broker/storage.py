@@ -185,9 +185,9 @@ class Storage(Service):
         try:
             self.store.publish()
         except Exception:
-            # Full disks and the like are the store's business. This is an error of ours, and
-            # those who sent the messages were answered: starting anew finds them in the log.
-            log.exception("messages are stored, but cannot be seen before the broker starts anew")
+            # The store handles full disks and the like, so this is a defect. The sends were
+            # acknowledged; recovery at the next start finds their records in the commit log.
+            log.exception("messages are stored, but not visible until the broker is restarted")
 
     def _end_probe(self) -> None:
         probe, self._probe = self._probe, None

@@ -251,7 +251,9 @@ class ConsumerSettings:
         "how queues are shared between members",
         default_factory=Average,
     )
-    threads: int = count(20, 1, 1000, "consumeThreadMin", "handlers that run at once")
+    threads: int = count(
+        20, 1, 1000, "consumeThreadMin", "handlers that run at once: threads, or coroutines"
+    )
     max_threads: int | None = count(
         None, 1, 1000, "consumeThreadMax", "has no effect, as in Java: tasks wait without limit"
     )

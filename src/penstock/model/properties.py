@@ -15,8 +15,8 @@ from typing import Final
 from penstock.errors import IllegalMessage
 
 MAX_PROPERTIES_BYTES: Final = 32767
-_VALUE_MARK: Final = "\x01"
-_END_MARK: Final = "\x02"
+VALUE_MARK: Final = "\x01"
+END_MARK: Final = "\x02"
 _END: Final = 2
 
 # The keys that a store looks for in every record, with the separator behind them.
@@ -35,7 +35,7 @@ def parse_properties(text: str | bytes | bytearray | memoryview) -> dict[str, st
     """
     if not isinstance(text, str):
         text = str(text, "utf-8", "replace")
-    entries = [entry.partition(_VALUE_MARK) for entry in text.split(_END_MARK)]
+    entries = [entry.partition(VALUE_MARK) for entry in text.split(END_MARK)]
     return {key: value for key, _, value in entries if key and value}
 
 
@@ -54,8 +54,8 @@ def _format(properties: Mapping[str, str]) -> tuple[str, bytes]:
     # Counting the separators of the whole text is cheaper than searching every key and value.
     count = len(properties)
     if (
-        text.count(_VALUE_MARK) != count
-        or text.count(_END_MARK) != count
+        text.count(VALUE_MARK) != count
+        or text.count(END_MARK) != count
         or "" in properties
         or "" in properties.values()
     ):
@@ -79,7 +79,7 @@ def _format(properties: Mapping[str, str]) -> tuple[str, bytes]:
 def _unwritable_pair(properties: Mapping[str, str]) -> IllegalMessage:
     for key, value in properties.items():
         pair = key + value
-        if _VALUE_MARK in pair or _END_MARK in pair:
+        if VALUE_MARK in pair or END_MARK in pair:
             return IllegalMessage(
                 f"message property {key!r} = {value!r} contains 0x01 or 0x02",
                 expected="keys and values without the characters that separate properties",

@@ -169,6 +169,7 @@ def test_an_unreadable_answer_is_a_protocol_error(fields: dict[str, str]) -> Non
 
 def test_each_message_of_a_batch_gets_its_receipt() -> None:
     whole = Receipt(SendStatus.OK, "1,2", "AA,BB", QUEUE, 10)
+    assert (whole.msg_ids, whole.offset_msg_ids) == (("1", "2"), ("AA", "BB"))
     first, second = receipts_of_batch(whole, ["1", "2"])
     assert first == Receipt(SendStatus.OK, "1", "AA", QUEUE, 10)
     assert second == Receipt(SendStatus.OK, "2", "BB", QUEUE, 11)

@@ -40,7 +40,7 @@ def never_committed(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
             "never-committed",
             f"group {facts.group!r} has no offset in {len(never)} of {len(topic.queues)} queues "
             f"of topic {topic.name!r}, which hold {plural(messages, 'message')}{begins}",
-            f"penstock group reset {facts.group} --topic {topic.name} --to earliest",
+            f"penstock group reset {facts.group} --topic {topic.name} --to first",
             topic=topic.name,
             queues=_names(never),
             messages=messages,
@@ -59,7 +59,7 @@ def behind_first(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
                 f"group {facts.group!r} stands before the first message in {len(behind)} of "
                 f"{len(topic.queues)} queues of topic {topic.name!r}: {plural(lost, 'message')} "
                 "were deleted before it consumed them",
-                f"penstock group reset {facts.group} --topic {topic.name} --to earliest",
+                f"penstock group reset {facts.group} --topic {topic.name} --to first",
                 "keep messages longer: fileReservedTime (hours) on the broker",
                 topic=topic.name,
                 lost=lost,
@@ -78,8 +78,8 @@ def beyond_last(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
                 f"{len(topic.queues)} queues of topic {topic.name!r}, as at {beyond[0].queue}: "
                 f"offset {beyond[0].committed}, and the last message is before "
                 f"{beyond[0].max_offset}; was the broker's store replaced?",
-                f"penstock group reset {facts.group} --topic {topic.name} --to earliest",
-                f"penstock group reset {facts.group} --topic {topic.name} --to latest",
+                f"penstock group reset {facts.group} --topic {topic.name} --to first",
+                f"penstock group reset {facts.group} --topic {topic.name} --to last",
                 topic=topic.name,
                 queues=_ends(beyond),
             )

@@ -186,7 +186,7 @@ def _no_match(
         "filter-matches-nothing",
         f"{what} {wanted.expression!r} of group {facts.group!r} lets none of the newest "
         f"{plural(len(sample), 'message')} of topic {topic.name!r} through; their tags: {shown}",
-        f"penstock tail {topic.name} --from earliest",
+        f"penstock tail {topic.name} --from first",
         "tags are compared to the letter, upper and lower case too"
         if wanted.expression_type != SQL92
         else "a property that a message does not have is NULL, and NULL matches nothing",

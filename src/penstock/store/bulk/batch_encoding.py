@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from penstock.model.hosts import IPV4_HOST_BYTES
-from penstock.model.properties import MAX_PROPERTIES_BYTES
+from penstock.model.properties import KEYS, MAX_PROPERTIES_BYTES, TAGS, UNIQUE_KEY
 from penstock.model.record_layout import (
     CRC_MASK,
     ITEM_HEAD,
@@ -36,7 +36,6 @@ from penstock.store.bulk.rows import cut_rows, pack_rows
 _ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
 _unpack_item = ITEM_HEAD.unpack_from
 _pack_short = PROPERTIES_LENGTH.pack
-_UNIQUE_KEY, _KEYS, _TAGS = b"UNIQ_KEY\x01", b"KEYS\x01", b"TAGS\x01"
 
 _FIRST = head_part("size", "log_position").pack
 """The part of a record's head that differs: all before the system flag."""
@@ -141,9 +140,7 @@ def _common(header: BatchHeader, now: int) -> bytes:
 
 
 def _is_plain(properties_blob: bytes) -> bool:
-    return not (
-        _UNIQUE_KEY in properties_blob or _KEYS in properties_blob or _TAGS in properties_blob
-    )
+    return not (UNIQUE_KEY in properties_blob or KEYS in properties_blob or TAGS in properties_blob)
 
 
 def _encode_uniform(
