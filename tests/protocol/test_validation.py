@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from penstock.errors import IllegalMessage, IllegalName, InvalidArgument
 from penstock.protocol.permissions import (
     check_permission,
-    is_writable,
     permission_text,
 )
 from penstock.protocol.validation import (
-    MAX_GROUP_LENGTH_4_9,
     UNSENDABLE_TOPICS,
     check_body,
     check_group,
@@ -77,13 +75,10 @@ def test_topics_have_127_characters_and_derived_ones_255() -> None:
     assert check_topic("t" * 128, max_length=255)
 
 
-def test_groups_have_120_characters_in_5_and_255_in_4_9() -> None:
+def test_groups_have_at_most_120_characters() -> None:
     assert check_group("g" * 120)
     with pytest.raises(IllegalName, match="at most 120"):
         check_group("g" * 121)
-    assert check_group("g" * 255, max_length=MAX_GROUP_LENGTH_4_9)
-    with pytest.raises(IllegalName, match="at most 255"):
-        check_group("g" * 256, max_length=MAX_GROUP_LENGTH_4_9)
 
 
 def test_an_endless_name_is_not_repeated_in_full() -> None:
@@ -129,7 +124,6 @@ def test_reserved_properties_are_not_for_users() -> None:
 )
 def test_permissions_are_three_bits(permission: int, text: str) -> None:
     assert permission_text(permission) == text
-    assert is_writable(permission) is ("W" in text)
     assert check_permission(permission) == permission
 
 

@@ -1,1 +1,1 @@
-
+"""The command ``penstock``: one module for each noun, loaded when one of its commands runs."""

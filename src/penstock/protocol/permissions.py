@@ -11,11 +11,6 @@ from penstock.model.names import INHERIT, READ, WRITE
 _ALL = READ | WRITE | INHERIT
 
 
-def is_writable(permission: int) -> bool:
-    """Whether producers may send."""
-    return permission & WRITE != 0
-
-
 def check_permission(permission: int) -> int:
     """The permission itself, if a topic may have it."""
     if not 0 <= permission <= _ALL:

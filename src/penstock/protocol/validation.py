@@ -23,7 +23,6 @@ from penstock.model.names import (
 MAX_TOPIC_LENGTH: Final = 127
 MAX_RETRY_TOPIC_LENGTH: Final = 255
 MAX_GROUP_LENGTH: Final = 120
-MAX_GROUP_LENGTH_4_9: Final = 255
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
 UNSENDABLE_TOPICS: Final = frozenset(
@@ -132,9 +131,9 @@ def check_topic(name: str, *, max_length: int | None = None) -> str:
     return _check("topic", name, max_length)
 
 
-def check_group(name: str, *, max_length: int = MAX_GROUP_LENGTH) -> str:
-    """The group's name, if RocketMQ allows it: 120 characters in 5.x, 255 in 4.9."""
-    return _check("group", name, max_length)
+def check_group(name: str) -> str:
+    """The group's name, if RocketMQ 5.x allows it."""
+    return _check("group", name, MAX_GROUP_LENGTH)
 
 
 def _check(what: str, name: str, max_length: int) -> str:
