@@ -115,7 +115,7 @@ def test_one_that_is_paused_shows_by_what_it_leaves_lying() -> None:
     [finding] = report.findings
     assert finding.severity is Severity.CRITICAL
     assert finding.evidence["lag"] == 4
-    assert "does not tell whether it is" in finding.way_out[0]
+    assert "does not report whether it is" in finding.way_out[0]
 
 
 def test_messages_that_are_not_finished_for_long_make_it_seem_stuck() -> None:

@@ -121,7 +121,7 @@ def filled(template: list[tuple[bytes, bytes]], number: int, *, ended: bool) -> 
     st.integers(FEW - 1, FEW + 20) | st.integers(63, 66),
     st.binary(max_size=3),
 )
-def test_runs_that_are_alike_leave_the_same_files_as_the_long_way(
+def test_batches_that_are_alike_leave_the_same_files_as_the_plain_path(
     tmp_path_factory: pytest.TempPathFactory,
     template: list[tuple[bytes, bytes]],
     ended: bool,
@@ -211,7 +211,7 @@ def test_waiters_are_notified_until_they_wait_no_longer(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_run_longer_than_a_queue_file_and_a_log_segment_is_read_back(tmp_path: Path) -> None:
+def test_a_batch_longer_than_a_queue_file_and_a_log_segment_is_read_back(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
     items = [BatchItem(b"%d" % number, b"n\x01%d\x02" % number) for number in range(3000)]
     for start in range(0, 60_000, 3000):
@@ -225,7 +225,7 @@ def test_a_run_longer_than_a_queue_file_and_a_log_segment_is_read_back(tmp_path:
     again.close()
 
 
-def test_a_run_is_seen_by_who_waits_for_its_queue(tmp_path: Path) -> None:
+def test_a_batch_is_seen_by_waiters_for_its_queue(tmp_path: Path) -> None:
     store = opened(tmp_path)
     arrived: list[tuple[str, int, int]] = []
     store.on_arrival(
@@ -238,7 +238,7 @@ def test_a_run_is_seen_by_who_waits_for_its_queue(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_run_waits_for_the_disk_with_sync_flush(tmp_path: Path) -> None:
+def test_a_batch_waits_for_the_disk_with_sync_flush(tmp_path: Path) -> None:
     store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
     run = store.append_batch_body(DRAFT, encode_batch([BatchItem(b"a"), BatchItem(b"b")]))
     store.write()
@@ -260,7 +260,7 @@ def test_a_run_waits_for_the_disk_with_sync_flush(tmp_path: Path) -> None:
         encode_batch([BatchItem(b"a", b"k\x01\x00\x02")]),
     ],
 )
-def test_what_does_not_add_up_takes_the_long_way(body: bytes) -> None:
+def test_what_does_not_add_up_takes_the_plain_path(body: bytes) -> None:
     assert encode_batch_records(body, PARTS, 0, 0, NOW) is None
 
 
@@ -271,7 +271,7 @@ def test_no_bytes_break_it(body: bytes) -> None:
         assert len(decode_batch(body)) == len(made[1].sizes)
 
 
-def test_unusual_hosts_and_topics_take_the_long_way() -> None:
+def test_unusual_hosts_and_topics_take_the_plain_path() -> None:
     body = encode_batch([BatchItem(b"a")])
     assert encode_batch_records(body, PARTS, 0, 0, NOW) is not None
     assert encode_batch_records(body, PARTS._replace(born_host=bytes(20)), 0, 0, NOW) is None
@@ -279,7 +279,7 @@ def test_unusual_hosts_and_topics_take_the_long_way() -> None:
 
 
 @pytest.mark.parametrize("count", [FEW - 1, FEW, 64, 65])
-def test_one_of_what_batches_must_not_have_sends_them_the_long_way(count: int) -> None:
+def test_a_property_that_batches_must_not_have_sends_them_to_the_plain_path(count: int) -> None:
     unless = (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")
     usual = [b"UNIQ_KEY\x01%032X\x02LEVEL\x01MR\x02" % number for number in range(count)]
     assert encode_batch_records(batch_of(usual), PARTS, 0, 0, NOW, unless) is not None

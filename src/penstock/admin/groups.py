@@ -1,4 +1,4 @@
-"""Consumer groups: listed, made, changed, deleted; who is connected, and what they are doing."""
+"""Consumer groups: list, create, change, delete; their connected members and what these do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shop of ``penstock demo``: who sends orders, who bills and ships them, and what they count.
+"""The shop of ``penstock demo``: its producer, its consumers that bill and ship, and their counts.
 
 Billing fails now and then: some orders succeed when tried again, and those with an expired card
 end as dead letters with the reason. Shipping wants each customer's orders in order. The check for

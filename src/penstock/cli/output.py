@@ -70,7 +70,7 @@ class Table:
     note: str | None = None
     """A sentence below the table, on stderr: what the reader may want to do next."""
     empty: str = "nothing to show"
-    """What is said on stderr instead of a table without rows."""
+    """Printed on stderr instead of a table without rows."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Where a cluster is and who asks: addresses, credentials, TLS and namespace in one value.
+"""Where a cluster is and how to log in: addresses, credentials, TLS and namespace in one value.
 
 Producers, consumers, the administrator, the command line and Spark all reach a cluster through a
 `ClusterAccess`. What the caller leaves out comes from the environment: ``NAMESRV_ADDR``,

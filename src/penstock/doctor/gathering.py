@@ -311,7 +311,7 @@ async def _topics_with_offsets(admin: Admin, name: str, masters: Mapping[str, st
 
 
 async def _each(masters: Mapping[str, str], ask: Callable[[str], Awaitable[_T]]) -> dict[str, _T]:
-    """Ask several brokers at once; who fails is left out."""
+    """Ask several brokers at once; those that fail are left out."""
     names = sorted(masters)
     answers = await asyncio.gather(*(_tried(ask(masters[name])) for name in names))
     return {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}

@@ -98,21 +98,21 @@ def unknown(facts: GroupFacts) -> Iterator[str]:
     """What could not be judged, so that silence is not taken for health."""
     for broker in facts.cluster.brokers:
         if broker.error is None and broker.clock_ahead_ms is None:
-            yield f"what time it is at broker {broker.name}: it does not tell"
+            yield f"what time it is at broker {broker.name}: it does not report it"
     for member in facts.members:
         who = f"member {member.client_id} ({member.language or 'unknown language'})"
         if member.error is not None:
             yield f"all that {who} does: it did not answer ({member.error})"
             continue
         if member.is_paused is None and member.paused_queues is None:
-            yield f"whether {who} is paused: its client does not tell"
+            yield f"whether {who} is paused: its client does not report it"
         if not member.tells_longest and not member.polls:
             yield (
-                f"how long the handlers of {who} have been running: its client does not tell; "
+                f"how long the handlers of {who} have been running: its client does not report it; "
                 "judged by when it last finished a message"
             )
         if member.is_orderly and member.refused_locks is None:
-            yield f"for which locks {who} waits: its client does not tell"
+            yield f"for which locks {who} waits: its client does not report it"
     for topic in facts.topics:
         filtered = any(
             s.topic == topic.name and s.expression != "*"
@@ -122,6 +122,6 @@ def unknown(facts: GroupFacts) -> Iterator[str]:
         if filtered and topic.sample is None:
             yield f"whether filters match in topic {topic.name}: its messages could not be read"
         if not facts.is_broadcasting and any(not q.is_committed_known for q in topic.queues):
-            yield f"where the group stands in topic {topic.name}: a broker did not tell"
+            yield f"the offsets of the group in topic {topic.name}: a broker did not report them"
     if facts.is_broadcasting:
         yield "where members stand: a broadcasting member keeps its offsets to itself"

@@ -89,7 +89,7 @@ class ConsumeEnded:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnded:
-    """A producer said what became of a transaction."""
+    """A producer decided about a transaction."""
 
     kind: ClassVar[str] = "EndTransaction"
 

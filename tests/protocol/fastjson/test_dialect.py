@@ -405,7 +405,7 @@ def test_mutated_bodies_raise_nothing_but_protocol_errors(data: st.DataObject) -
         loads(bytes(body))
 
 
-def test_strict_json_takes_the_fast_way() -> None:
+def test_strict_json_takes_the_fast_path() -> None:
     def best(data: bytes) -> float:
         return min(timeit.repeat(lambda: loads(data), number=100, repeat=5))
 

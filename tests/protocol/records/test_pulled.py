@@ -245,7 +245,7 @@ def test_a_topic_that_is_not_utf8_is_refused() -> None:
 
 
 @given(st.data())
-def test_the_fast_way_and_the_careful_way_agree_on_any_bytes(data: st.DataObject) -> None:
+def test_the_fast_path_and_the_plain_path_agree_on_any_bytes(data: st.DataObject) -> None:
     body = bytearray(
         b"".join(
             record(

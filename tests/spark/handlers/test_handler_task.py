@@ -120,7 +120,7 @@ def test_no_failure_of_a_handler_fails_the_task(
     assert dispositions(options, handler) == ["done", "retry", "dead", "retry", "retry", "done"]
     letter = stored(options, "%DLQ%billing")["2"]
     assert letter["PENSTOCK_REASON_MESSAGE"] == "no card"
-    # Or who made the function would look in vain for an error.
+    # Otherwise the author of the function would find no error.
     assert "how=RETURNNULL returned='charged'" in caplog.text
 
 

@@ -253,7 +253,9 @@ def not_pulled(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
         ]
         if idle:
             lag = sum(q.lag for q in idle)
-            may_be_paused = " (it does not tell whether it is)" if member.is_paused is None else ""
+            may_be_paused = (
+                " (it does not report whether it is)" if member.is_paused is None else ""
+            )
             yield critical(
                 "not-pulled",
                 f"member {member.client_id} holds {listed([str(q.queue) for q in idle], 4)}, where "

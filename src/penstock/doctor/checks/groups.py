@@ -1,4 +1,4 @@
-"""The group and its members: who is there, and do they agree."""
+"""The group and its members: which are connected, and whether they agree."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def member_silent(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
             yield warning(
                 "member-silent",
                 f"member {member.client_id} ({member.language}, {member.address}) is connected "
-                f"and does not tell how it does: {member.error}",
+                f"and does not report its state: {member.error}",
                 f"look at the process behind {member.address}: is it stopped, or out of memory?",
                 member=member.client_id,
                 address=member.address,
@@ -153,7 +153,7 @@ def _wanted(member: MemberFacts, topic: str) -> str:
 
 
 def too_many_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """A queue goes to one member of a group; who gets none waits for another to leave."""
+    """A queue goes to one member of a group; a member without one waits for another to leave."""
     if facts.is_broadcasting:
         return
     for topic in facts.topics:
