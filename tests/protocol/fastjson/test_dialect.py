@@ -22,7 +22,7 @@ from penstock.protocol.fastjson.dialect import (
     dumps_pretty,
     loads,
 )
-from penstock.protocol.fastjson.reader import MAX_ESCAPES
+from penstock.protocol.fastjson.reader import MAX_ESCAPES, read
 from penstock.protocol.fastjson.references import MAX_FOLLOWED
 
 QUEUE_KEY = FrozenObject.freeze({"brokerName": "b", "queueId": 3, "topic": "T"})
@@ -366,6 +366,20 @@ values = st.recursive(
 def test_everything_written_is_read_back(value: Json) -> None:
     assert loads(dumps(value)) == value
     assert loads(dumps_pretty(value)) == value
+
+
+strict_keys = texts.filter(lambda key: key != "$ref")
+strict_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(strict_keys, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(strict_values)
+def test_strict_json_is_read_alike_on_the_fast_path_and_the_plain_path(value: Json) -> None:
+    data = orjson.dumps(value)
+    assert loads(data) == read(data.decode()) == value
 
 
 tricky = st.text(alphabet="{},:0123456789-\"\\ \n'ax", max_size=12)
