@@ -219,5 +219,5 @@ def test_a_session_is_named_and_secured_by_arguments_else_by_the_environment(
 
 @pytest.mark.parametrize("time", ["", "20240230000000", "2024-13-01", None, -5, True, float("-1")])
 def test_what_is_no_time_is_refused(time: object) -> None:
-    with pytest.raises(InvalidArgument, match="no time"):
+    with pytest.raises(InvalidArgument, match="not a time"):
         timestamp_ms(time)  # type: ignore[arg-type]

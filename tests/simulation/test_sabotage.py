@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tests.simulation.world import SimulationFailed, run_seed
 
-from penstock.broker.storage import Storage
 from penstock.broker.tables.offsets import Offsets
 from penstock.client.consuming.flow_control import FlowLimits
 from penstock.client.consuming.orderly import OrderlyRunner
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.send_back import FailedMessages
 from penstock.store import Draft
+from penstock.store.appending import Appender
 
 SEEDS = 12
 
@@ -45,11 +45,11 @@ def replace_some(append: Callable[..., Any]) -> Callable[..., Any]:
     """Acknowledge every tenth message but store a different body in its place."""
     count = 0
 
-    def sabotaged(storage: Storage, draft: Draft) -> Any:
+    def sabotaged(appender: Appender, draft: Draft) -> Any:
         nonlocal count
         count += 1
         is_message = draft.topic == "orders" and count % 10 == 0
-        return append(storage, draft._replace(body=b"?") if is_message else draft)
+        return append(appender, draft._replace(body=b"?") if is_message else draft)
 
     return sabotaged
 
@@ -67,7 +67,7 @@ def run_seeds() -> None:
         (FailedMessages, "_resend", lambda _: report_success, "lost .* acknowledged"),
         (ProcessQueue, "commit", commit_one_too_many, "is unfinished|committed"),
         (Offsets, "commit", lambda _: do_nothing, "does not reach the end"),
-        (Storage, "append", replace_some, "was never sent"),
+        (Appender, "append", replace_some, "was never sent"),
     ],
     ids=["no lock", "no flow control", "failed is lost", "early commit", "no commit", "phantom"],
 )

@@ -353,7 +353,7 @@ def test_what_cannot_keep_the_contract_is_refused(
     refused("without order", ordered=True)
     refused("without broker", stream.drop("broker"))
     refused("%RETRY%billing", stream.selectExpr("*", "1 AS x").withColumn("body", _upper()))
-    refused("no stream", spark.read.format("penstock").options(**source(mq)).load())
+    refused("not a stream", spark.read.format("penstock").options(**source(mq)).load())
     refused(
         "from elsewhere",
         spark.readStream.format("rate")

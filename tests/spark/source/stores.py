@@ -45,8 +45,9 @@ class Writer:
             )
             appended = self.store.append(draft)
             self.sent.append((topic, queue_id, appended.queue_offset, body))
+            # Messages of one write share a store timestamp; here each has its own.
+            self.store.write()
             self.now += 1000
-        self.store.write()
 
 
 def scan(

@@ -116,7 +116,7 @@ def test_what_belongs_to_spark_is_let_through() -> None:
         ({"topic": "a", "assign": "{}"}, "options topic and assign together"),
         ({"topic": "no such/topic"}, "option topic"),
         ({"topic": " , "}, "names with commas between"),
-        ({"subscribePattern": "orders["}, "no regular expression"),
+        ({"subscribePattern": "orders["}, "not a regular expression"),
         ({"topic": "a", "group": "with space"}, "option group"),
         ({"topic": "a", "startingOffsets": "newest"}, "option startingOffsets is 'newest'"),
         ({"topic": "a", "startingOffsets": "group"}, "option group beside it"),
