@@ -24,6 +24,33 @@ REASON_FIELDS: Final = {
 }
 """On a send-back: why the message failed, and the properties that keep it."""
 
+TOPIC_EPOCH: Final = "penstockTopicEpoch"
+"""The log position at which a topic of this name was last deleted; 0, or no field, if never.
+
+On the answer to a pull, to QUERY_CONSUMER_OFFSET (also if nothing is committed), GET_MAX_OFFSET and
+GET_MIN_OFFSET: the epoch of the queue that was asked for. It only grows, and it has grown exactly
+if the topic was deleted and made anew: offsets that a client knows from a smaller epoch belong to
+messages that are gone.
+
+On a pull and on UPDATE_CONSUMER_OFFSET: the epoch that the client's offset belongs to (``0`` is
+written, too). If the topic was made anew since, the broker ignores the commit, and answers the pull
+with PULL_OFFSET_MOVED, the first offset of the new queue and its epoch. Requests without the field
+have RocketMQ's rules.
+"""
+
+LOCK_LEASE: Final = "penstockLockLease"
+"""On a lock request: binds the locks to this connection, in milliseconds.
+
+A lock lives for a minute after its last renewal, as in RocketMQ. If the connection over which it
+was renewed closes, it lives only this long after that renewal, and the other members are notified
+when it ends; renewing it over another connection in time keeps it. In return the client begins no
+handler call later than half of this time after it sent a renewal that was granted, so that calls
+that take less than the other half have ended when another member gets the queue.
+
+On the answer: the time the broker applies, from 1,000 to 60,000. An answer without the field comes
+from a broker that binds nothing: the client has RocketMQ's times then.
+"""
+
 LOCK_OWNERS: Final = "penstockLockOwners"
 """On the answer to a lock request: the holders of the refused queues, as a JSON object of client
 ids by queue."""
