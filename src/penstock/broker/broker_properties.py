@@ -14,6 +14,7 @@ from penstock.model.names import Property
 from penstock.model.properties import END_MARK, VALUE_MARK, format_properties, parse_properties
 
 _UNIQUE_KEY_MARK = END_MARK + Property.UNIQUE_KEY + VALUE_MARK
+_MARK_LENGTH = len(_UNIQUE_KEY_MARK)
 
 StampedProperties: TypeAlias = tuple[str, str, dict[str, str] | None]
 """The property string to store, the unique id in it and, when a rule may apply, it all parsed."""
@@ -50,7 +51,7 @@ class BrokerProperties:
             unique_id = self._new_unique_id()
             text += f"{Property.UNIQUE_KEY}{VALUE_MARK}{unique_id}{END_MARK}"
         else:
-            start += len(_UNIQUE_KEY_MARK)
+            start += _MARK_LENGTH
             unique_id = enclosed[start : enclosed.index(END_MARK, start)]
             if not unique_id:
                 return self._stamp_parsed(text)

@@ -129,19 +129,21 @@ def value_of(properties: bytes, key: bytes) -> bytes:
     return properties[start:stop]
 
 
-def indexed_values(properties: bytes) -> tuple[bytes, bytes, bytes]:
+def indexed_values(properties: bytes, unique_id: bytes = b"") -> tuple[bytes, bytes, bytes]:
     """The values of UNIQ_KEY, KEYS and TAGS, each as `value_of` finds it.
 
-    A fast path for the three values that are read of every stored message.
+    A fast path for the three values that are read of every stored message. A caller that knows the
+    unique id already passes it, so that it is not searched for again.
     """
     # With a separator on both sides, every key has one before it and every value one behind it.
     enclosed = b"\x02%b\x02" % properties
-    unique_id = keys = tag = b""
-    at = enclosed.rfind(b"\x02UNIQ_KEY\x01")
-    if at >= 0:
-        unique_id = enclosed[at + 10 : enclosed.find(b"\x02", at + 10)]
-        if not unique_id:
-            unique_id = value_of(properties, UNIQUE_KEY)
+    keys = tag = b""
+    if not unique_id:
+        at = enclosed.rfind(b"\x02UNIQ_KEY\x01")
+        if at >= 0:
+            unique_id = enclosed[at + 10 : enclosed.find(b"\x02", at + 10)]
+            if not unique_id:
+                unique_id = value_of(properties, UNIQUE_KEY)
     at = enclosed.rfind(b"\x02KEYS\x01")
     if at >= 0:
         keys = enclosed[at + 6 : enclosed.find(b"\x02", at + 6)]

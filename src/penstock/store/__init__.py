@@ -1,6 +1,6 @@
 """Messages in RocketMQ's own files: commit log, consume queues, key index, checkpoint."""
 
-from penstock.store.appending import Appended, AppendedBatch, BatchItem, Draft
+from penstock.store.appending import Appended, AppendedBatch, BatchItem, Draft, DraftFields
 from penstock.store.config import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.reading import ReadResult, ReadStatus, RecordTest, TagFilter
@@ -15,6 +15,7 @@ __all__ = [
     "AppendedBatch",
     "BatchItem",
     "Draft",
+    "DraftFields",
     "FileLayer",
     "MessageStore",
     "OS_FILES",

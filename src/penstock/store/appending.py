@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.errors import IllegalMessage, StoreError
 from penstock.model.names import RETRY_PREFIX
@@ -46,6 +46,12 @@ class Draft(NamedTuple):
     store_host: bytes = bytes(8)
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    unique_id: bytes = b""
+    """The value of UNIQ_KEY among the properties, if the caller has it at hand."""
+
+
+DraftFields: TypeAlias = tuple[str, int, bytes, bytes, int, int, int, bytes, bytes, int, int, bytes]
+"""The fields of a `Draft`. A plain tuple of them is a draft too: it costs half as much to make."""
 
 
 class Appended(NamedTuple):
@@ -104,7 +110,7 @@ class Appender:
         self._publishes_batches = False
         """Whether a batch may be among what is to be published."""
 
-    def append(self, draft: Draft) -> Appended:
+    def append(self, draft: DraftFields) -> Appended:
         """Stage one message; ``write`` puts it into the log."""
         if self._context.refusal is not None:
             self._context.refuse()
@@ -120,6 +126,7 @@ class Appender:
             store_host,
             reconsume_times,
             prepared_transaction_offset,
+            unique_id,
         ) = draft
         queue = self._queue_by_key.get((topic, queue_id))
         if queue is None:
@@ -159,7 +166,7 @@ class Appender:
         pending = self._pending
         if not pending:
             self._announce(queue)
-        pending.append((queue, position, size, queue_offset, sys_flag, now, properties))
+        pending.append((queue, position, size, queue_offset, sys_flag, now, properties, unique_id))
         if position - commit_log.written[0] > MAX_STAGED_BYTES:
             self.write()
         # NamedTuple's own constructor costs twice as much as the tuple it makes.
@@ -204,7 +211,7 @@ class Appender:
         for item, record in zip(items, records, strict=True):
             size = len(record)
             self._pending.append(
-                (queue, position, size, queue_offset, draft.sys_flag, now, item.properties)
+                (queue, position, size, queue_offset, draft.sys_flag, now, item.properties, b"")
             )
             appended.append(Appended(position, queue_offset, size, now))
             position += size
@@ -216,7 +223,7 @@ class Appender:
         return appended
 
     def append_batch_body(
-        self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
+        self, draft: DraftFields, body: bytes, unless: Sequence[bytes] = ()
     ) -> AppendedBatch | None:
         """Stage the messages of a batch send as a whole, straight from its body.
 
@@ -225,7 +232,7 @@ class Appender:
         """
         if self._context.refusal is not None:
             self._context.refuse()
-        topic, queue_id, _, _, _, sys_flag, *others = draft
+        topic, queue_id, _, _, _, sys_flag, *others, _ = draft
         if sys_flag & _UNUSUAL:
             return None
         queue = self._queue_by_key.get((topic, queue_id))
@@ -254,7 +261,7 @@ class Appender:
         queue.next_offset = queue_offset + count
         if not self._pending:
             self._announce(queue)
-        self._pending.append((queue, position, total, queue_offset, sys_flag, now, batch))
+        self._pending.append((queue, position, total, queue_offset, sys_flag, now, batch, b""))
         self._in_batches += count - 1
         self._has_batches = True
         if position - commit_log.written[0] > MAX_STAGED_BYTES:
@@ -382,7 +389,7 @@ class Appender:
     ) -> None:
         """Take back what was staged; refuse more if the disk is full or worse."""
         self._context.counts.put_refused += messages
-        for queue, _, _, queue_offset, sys_flag, _, _ in reversed(pending):
+        for queue, _, _, queue_offset, sys_flag, *_ in reversed(pending):
             if sys_flag & SysFlag.TRANSACTION_MASK not in _NO_QUEUE:
                 queue.next_offset = queue_offset
         failure: StoreError

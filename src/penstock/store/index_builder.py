@@ -37,13 +37,14 @@ _PORTION = 256
 """Records replayed together."""
 _UNKNOWN_LEVEL_MS = 1_000
 
-Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes]
+Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes, bytes]
 """A record on its way to queue and index: queue, log position, size, queue offset, system
-flag, store timestamp, properties. A plain tuple, since one is made for every append."""
+flag, store timestamp, properties, unique id (empty: to be read from the properties). A plain tuple,
+since one is made for every append."""
 
-StagedBatch = tuple[ConsumeQueue, int, int, int, int, int, EncodedBatch]
+StagedBatch = tuple[ConsumeQueue, int, int, int, int, int, EncodedBatch, bytes]
 """Records of one batch: queue, log position of the first, size of all, queue offset of the
-first, system flag, store timestamp, and the encoded batch."""
+first, system flag, store timestamp, the encoded batch, and an empty id as in `Staged`."""
 
 _Visible = tuple[ConsumeQueue, int, int, int, bytes]
 """A record that readers see now: queue, next queue offset, tags code, store timestamp, properties.
@@ -58,9 +59,9 @@ def message_keys(properties: bytes) -> list[bytes]:
 
 def _opened(staged: StagedBatch) -> list[Staged]:
     """The messages of a batch one by one."""
-    queue, _, _, queue_offset, sys_flag, timestamp, batch = staged
+    queue, _, _, queue_offset, sys_flag, timestamp, batch, _ = staged
     return [
-        (queue, position, size, offset, sys_flag, timestamp, properties)
+        (queue, position, size, offset, sys_flag, timestamp, properties, b"")
         for offset, (position, size, properties) in enumerate(
             zip(batch.positions, batch.sizes, batch.properties, strict=True), queue_offset
         )
@@ -181,9 +182,18 @@ class IndexBuilder:
         queues = self._queues
         tag_codes = self._tag_codes
         index_tags = self._index_tags
-        for queue, position, size, queue_offset, sys_flag, timestamp, properties in staged:
+        for (
+            queue,
+            position,
+            size,
+            queue_offset,
+            sys_flag,
+            timestamp,
+            properties,
+            known_id,
+        ) in staged:
             kind = sys_flag & _TRANSACTION
-            unique_id, words, tag = indexed_values(properties)
+            unique_id, words, tag = indexed_values(properties, known_id)
             if index is not None and kind != _ROLLBACK:
                 topic_hash = queue.topic_hash or self._topic_hash_of(queue)
                 if unique_id:

@@ -76,8 +76,7 @@ class TopicHash:
         if total > MAX_SHORT_KEY or not (lanes.isascii() and head.isascii()):
             return [self.hash(head + end) for end in ends]
         shared = self.prefix_hash * POWERS[total] + _head_hash(head) * POWERS[length]
-        hashes = list(map(abs, _fold_lanes(lanes, width, shared & _MASK)))
-        return [0 if one == _SIGN else one for one in hashes] if _SIGN in hashes else hashes
+        return _absolute(_fold_lanes(lanes, width, shared & _MASK))
 
 
 @lru_cache(_MAX_CACHED_HEADS)
@@ -144,14 +143,27 @@ def hash_keys(keys: Sequence[Keyed]) -> list[IndexEntry]:
     entries: list[IndexEntry] = []
     for start in range(0, len(keys), _LANES):
         group = keys[start : start + _LANES]
-        lanes = b"".join([key.rjust(_LANE_BYTES, b"\0") for _, key, _, _ in group])
+        topics, texts, positions, times = zip(*group, strict=True)
+        lanes = b"".join([text.rjust(_LANE_BYTES, b"\0") for text in texts])
         if len(lanes) != len(group) * _LANE_BYTES or not lanes.isascii():
             entries += [(topic.hash(key), position, time) for topic, key, position, time in group]
-            continue
-        hashes = _fold_lanes(lanes, _LANE_BYTES, 0)
-        for (topic, key, position, time), hashed in zip(group, hashes, strict=True):
-            value = topic.prefix_hash * POWERS[len(key)] + hashed & _MASK
-            if value & _SIGN:
-                value = 0 if value == _SIGN else (1 << 32) - value
-            entries.append((value, position, time))
+        elif len(set(topics)) == 1 and len(b"".join(texts)) == len(lanes):
+            # The unique ids of one topic fill their lanes: what they share is added in all at once.
+            shared = topics[0].prefix_hash * POWERS[_LANE_BYTES] & _MASK
+            hashes = _absolute(_fold_lanes(lanes, _LANE_BYTES, shared))
+            entries += zip(hashes, positions, times, strict=True)
+        else:
+            for (topic, key, position, time), hashed in zip(
+                group, _fold_lanes(lanes, _LANE_BYTES, 0), strict=True
+            ):
+                value = topic.prefix_hash * POWERS[len(key)] + hashed & _MASK
+                if value & _SIGN:
+                    value = 0 if value == _SIGN else (1 << 32) - value
+                entries.append((value, position, time))
     return entries
+
+
+def _absolute(hashes: array[int]) -> list[int]:
+    """Absolute values; the smallest number has none and counts as 0."""
+    values = list(map(abs, hashes))
+    return [0 if value == _SIGN else value for value in values] if _SIGN in values else values

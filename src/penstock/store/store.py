@@ -32,7 +32,14 @@ from penstock.errors import (
 )
 from penstock.protocol.records.codec import decode_record
 from penstock.store import layout
-from penstock.store.appending import Appended, AppendedBatch, Appender, BatchItem, Draft
+from penstock.store.appending import (
+    Appended,
+    AppendedBatch,
+    Appender,
+    BatchItem,
+    Draft,
+    DraftFields,
+)
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.cleaning import Cleaner
 from penstock.store.commit_log import CommitLog, store_timestamp_of
@@ -71,7 +78,7 @@ class QueryResult(NamedTuple):
 
 class _AppendBatchBody(Protocol):
     def __call__(
-        self, draft: Draft, body: bytes, unless: Sequence[bytes] = ()
+        self, draft: DraftFields, body: bytes, unless: Sequence[bytes] = ()
     ) -> AppendedBatch | None: ...
 
 
@@ -113,7 +120,7 @@ class MessageStore:
         not_open = _NotOpen(self.root)
         self._appender = cast(Appender, not_open)
         # The appender's own methods, once the store is open: they are called for every message.
-        self.append: Callable[[Draft], Appended] = not_open.refuse
+        self.append: Callable[[DraftFields], Appended] = not_open.refuse
         self.append_batch: Callable[[Draft, Sequence[BatchItem]], list[Appended]] = not_open.refuse
         self.append_batch_body: _AppendBatchBody = not_open.refuse
         self._cleaner = cast(Cleaner, not_open)
