@@ -17,8 +17,9 @@ from penstock.broker.delivery.delay_service import DelayService
 from penstock.broker.delivery.filters import Filters
 from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.handlers import add_all
-from penstock.broker.handlers.clients import forget_peer
+from penstock.broker.handlers.clients import forget_peer, notify_members
 from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.lock_endings import LockEndings
 from penstock.broker.name_server_registrar import NameServerRegistrar
 from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.settings import Settings
@@ -29,6 +30,7 @@ from penstock.broker.tables.clients import Clients
 from penstock.broker.tables.groups import GROUPS_FILE, Groups
 from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
+from penstock.broker.tables.topic_epochs import TopicEpochs
 from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
 from penstock.errors import LifecycleError, RemotingError
 from penstock.model.hosts import pack_host
@@ -153,6 +155,7 @@ class Broker(Service):
                 state.tables,
                 state.held,
                 state.rate_sampler,
+                state.lock_endings,
                 Housekeeping(state),
             ]
             if not self._config.is_slave:
@@ -209,6 +212,7 @@ class Broker(Service):
             clock=clock,
             storage=storage,
             topics=topics,
+            topic_epochs=TopicEpochs(storage.store.deleted_topics),
             groups=Groups(
                 auto_create=config.auto_create_subscription_group,
                 now_ms=clock.time_ms,
@@ -218,6 +222,7 @@ class Broker(Service):
             tables=tables,
             clients=Clients(config.client_expiry_seconds),
             locks=QueueLocks(),
+            lock_endings=LockEndings(clock, lambda group: notify_members(self.state, group)),
             held=HeldPulls(clock, end_of=storage.max_offset),
             filters=Filters(),
             stats=stats,

@@ -11,6 +11,7 @@ from penstock.broker.delivery.delay_service import DelayService
 from penstock.broker.delivery.filters import Filters
 from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.hooks import SendBackHook
+from penstock.broker.lock_endings import LockEndings
 from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.settings import Settings
 from penstock.broker.stats import BrokerStats
@@ -19,6 +20,7 @@ from penstock.broker.tables.clients import Clients
 from penstock.broker.tables.groups import Groups
 from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
+from penstock.broker.tables.topic_epochs import TopicEpochs
 from penstock.broker.tables.topics import Topics, template_topic
 from penstock.model.names import DEFAULT_TOPIC
 from penstock.protocol.delays import DelayLevels
@@ -34,11 +36,13 @@ class BrokerState:
     clock: Clock
     storage: Storage
     topics: Topics
+    topic_epochs: TopicEpochs
     groups: Groups
     offsets: Offsets
     tables: SavedTables
     clients: Clients
     locks: QueueLocks
+    lock_endings: LockEndings
     held: HeldPulls
     filters: Filters
     stats: BrokerStats

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, Protocol, cast
@@ -486,6 +486,10 @@ class MessageStore:
             queues.end_removal(topic)
         yield flusher.save_note
         return len(loaded | listed)
+
+    def deleted_topics(self) -> Mapping[str, int]:
+        """The log positions at which topics were deleted; a later deletion makes another map."""
+        return self._context.index_builder.deleted_topics
 
     def was_deleted_since(self, topic: str, log_position: int) -> bool:
         """Whether a topic was deleted after a record was appended; it may be there again."""

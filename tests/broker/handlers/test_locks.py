@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.asking import lock, unlock
+from tests.support.asking import ext, lock, unlock
 from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire, body_of, json_body
 
@@ -13,6 +13,7 @@ from penstock.broker import Broker
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.clients import LockBatch, LockBatchReply
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.extensions import LOCK_LEASE
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
 
@@ -87,6 +88,70 @@ async def test_a_lock_belongs_to_the_client_and_not_to_its_connection(
     async with await Wire.connect(broker.port) as again:
         assert await lock(again, "g", "B", QUEUES) == set()
         assert await lock(again, "g", "A", QUEUES) == set(QUEUES)
+
+
+@in_virtual_time
+async def test_the_locks_of_a_dead_member_of_ours_are_free_within_its_lease(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        dead, java, heir = [await stage.connect(broker) for _ in range(3)]
+        for client, wire in (("A", dead), ("J", java), ("B", heir)):
+            await wire.heartbeat(client, consumer="g", topics=["T"])
+        ask = LockBatch("g", "A", tuple(QUEUES[:2]))
+        answer = await dead.ok(RequestCode.LOCK_BATCH_MQ, {LOCK_LEASE: "6000"}, body=ask)
+        assert ext(answer) == {LOCK_LEASE: "6000"}
+        assert await lock(java, "g", "J", QUEUES[2:]) == set(QUEUES[2:])
+        heir.requests.clear()
+        await dead.close()
+        await java.close()
+        await stage.clock.sleep(5.9)
+        assert await lock(heir, "g", "B", QUEUES) == set()
+        noticed = len(heir.requests)
+        await stage.clock.sleep(0.2)
+        # A second notice of the change, because asking at the first one was in vain.
+        assert [c.code for c in heir.requests[noticed:]] == [
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        ]
+        # The member without a lease keeps RocketMQ's minute.
+        assert await lock(heir, "g", "B", QUEUES) == set(QUEUES[:2])
+        await stage.clock.sleep(60)
+        assert await lock(heir, "g", "B", QUEUES) == set(QUEUES)
+
+
+@in_virtual_time
+async def test_a_member_that_connects_again_within_its_lease_keeps_its_locks(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        first = await stage.connect(broker)
+        ask = LockBatch("g", "A", tuple(QUEUES))
+        bound = {LOCK_LEASE: "6000"}
+        await first.ok(RequestCode.LOCK_BATCH_MQ, bound, body=ask)
+        await first.close()
+        second = await stage.connect(broker)
+        await stage.clock.sleep(5)
+        await second.ok(RequestCode.LOCK_BATCH_MQ, bound, body=ask)
+        # Open, and not renewed: a frozen member, which gets RocketMQ's minute.
+        await stage.clock.sleep(55)
+        other = await stage.connect(broker)
+        assert await lock(other, "g", "B", QUEUES) == set()
+
+
+@pytest.mark.parametrize(("asked", "applied"), [("1", "1000"), ("999999", "60000")])
+async def test_a_lease_is_kept_within_its_range(wire: Wire, asked: str, applied: str) -> None:
+    ask = LockBatch("g", "A", tuple(QUEUES))
+    answer = await wire.ok(RequestCode.LOCK_BATCH_MQ, {LOCK_LEASE: asked}, body=ask)
+    assert ext(answer) == {LOCK_LEASE: applied}
+
+
+@pytest.mark.parametrize("text", ["-1", "six", "9" * 100, "\u0663"])
+async def test_a_lease_that_is_no_number_is_refused(wire: Wire, text: str) -> None:
+    ask = LockBatch("g", "A", tuple(QUEUES))
+    answer = await wire.request(RequestCode.LOCK_BATCH_MQ, {LOCK_LEASE: text}, body=ask)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert LOCK_LEASE in (answer.remark or "")
+    assert await lock(wire, "g", "B", QUEUES) == set(QUEUES)
 
 
 async def test_an_answer_without_locks_still_has_the_list(wire: Wire) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.broker.tables.queue_locks import LOCK_SECONDS, QueueLocks
+from penstock.broker.tables.queue_locks import LOCK_SECONDS, Binding, QueueLocks
 from penstock.model import MessageQueue
 
 Q0 = MessageQueue("orders", "broker-a", 0)
@@ -91,3 +91,50 @@ def test_locks_beyond_the_bound_are_refused_and_logged_once(
     assert len(caplog.records) == 1
     locks.unlock("g", "c2", [Q0])
     assert locks.lock("h", "c1", [Q1], LOCK_SECONDS + 2) == [Q1]
+
+
+def test_a_bound_lock_ends_with_its_lease_once_its_connection_is_closed() -> None:
+    locks = QueueLocks()
+    locks.lock("g", "c1", [Q0], 0.0, Binding("c1's", 6.0))
+    locks.lock("g", "c1", [Q0, Q1], 2.0, Binding("c1's", 6.0))
+    # As long as the connection is open, RocketMQ's minute counts.
+    assert locks.lock("g", "c2", [Q0], 50.0) == []
+    assert locks.connection_closed("c1's") == {"g": 8.0}
+    assert locks.connection_closed("c1's") == {}
+    assert locks.owner("g", Q0, 8.0) == "c1"
+    assert locks.lock("g", "c2", [Q0, Q1], 8.0) == []
+    assert locks.lock("g", "c2", [Q0, Q1], 8.001) == [Q0, Q1]
+
+
+def test_a_lock_that_is_renewed_over_another_connection_outlives_the_first() -> None:
+    locks = QueueLocks()
+    locks.lock("g", "c1", [Q0, Q1], 0.0, Binding("first", 6.0))
+    locks.lock("g", "c1", [Q0], 1.0, Binding("second", 6.0))
+    assert locks.connection_closed("first") == {"g": 6.0}
+    assert locks.lock("g", "c2", [Q0, Q1], 30.0) == [Q1]
+    # Also if the first one was closed already.
+    locks.lock("g", "c1", [Q0], 31.0, Binding("third", 6.0))
+    locks.connection_closed("second")
+    assert locks.lock("g", "c2", [Q0], 90.0) == []
+
+
+def test_a_lock_that_another_member_took_is_not_shortened() -> None:
+    locks = QueueLocks()
+    locks.lock("g", "c1", [Q0], 0.0, Binding("c1's", 6.0))
+    locks.lock("g", "c2", [Q0], LOCK_SECONDS + 1, None)
+    assert locks.connection_closed("c1's") == {}
+    assert locks.lock("g", "c3", [Q0], LOCK_SECONDS + 50) == []
+
+
+def test_connections_of_released_and_expired_locks_are_forgotten() -> None:
+    locks = QueueLocks()
+    locks.lock("g", "c1", [Q0, Q1], 0.0, Binding("a", 6.0))
+    locks.unlock("g", "c1", [Q0])
+    locks.lock("h", "c1", [Q0], 0.0, Binding("b", 6.0))
+    locks.drop_group("h")
+    locks.drop_expired(LOCK_SECONDS + 1)
+    assert len(locks) == 0
+    locks.lock("g", "c2", [Q0, Q1], LOCK_SECONDS + 1)
+    assert locks.connection_closed("a") == {}
+    assert locks.connection_closed("b") == {}
+    assert locks.lock("g", "c3", [Q0, Q1], LOCK_SECONDS + 50) == []

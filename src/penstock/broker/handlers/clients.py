@@ -119,8 +119,9 @@ def notify_members(broker: BrokerState, group: str) -> None:
 
 
 def forget_peer(broker: BrokerState, peer: Peer) -> None:
-    """Remove a closed connection from its groups, and its held pulls."""
+    """Remove a closed connection from its groups, its held pulls and the locks bound to it."""
     broker.held.drop_peer(peer)
+    broker.lock_endings.notify_at(broker.locks.connection_closed(peer))
     for group in broker.clients.drop_peer(peer):
         notify_members(broker, group)
 

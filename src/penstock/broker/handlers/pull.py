@@ -85,6 +85,7 @@ class Pulling:
         self._broker = broker
         self._read = broker.storage.read
         self._offsets = broker.offsets
+        self._epochs = broker.topic_epochs
         self._stats = broker.stats
         self._monotonic = broker.clock.monotonic
         self._pulls = 0
@@ -94,7 +95,7 @@ class Pulling:
         ask = decode_header(PullMessage, command.ext)
         try:
             group, topic, filter_ = self._check(command, ask)
-            if ask.sys_flag & PullFlag.COMMIT_OFFSET:
+            if ask.sys_flag & PullFlag.COMMIT_OFFSET and not self._is_outdated(command, ask):
                 self._offsets.commit(
                     ask.consumer_group, ask.topic, ask.queue_id, ask.commit_offset, peer.remote
                 )
@@ -141,6 +142,11 @@ class Pulling:
         promise.resolve(answer)
 
     # Evaluation
+
+    def _is_outdated(self, command: Command, ask: PullMessage) -> bool:
+        """Whether the offsets of the request belong to a topic that was deleted since."""
+        # Most brokers have no such topic.
+        return bool(self._epochs.known) and self._epochs.is_outdated(ask.topic, command.ext)
 
     def _check(
         self, command: Command, ask: PullMessage
@@ -243,7 +249,10 @@ class Pulling:
     ) -> Command:
         reset = self._offsets.take_reset(ask.consumer_group, ask.topic, ask.queue_id)
         if reset is not None:
-            return self._reset_answer(ask, group, topic, reset)
+            return self._moved_answer(ask, group, topic, reset, "OFFSET_RESET")
+        if self._is_outdated(command, ask):
+            first = self._broker.storage.min_offset(ask.topic, ask.queue_id)
+            return self._moved_answer(ask, group, topic, first, "TOPIC_MADE_ANEW")
         wanted = command.ext and command.ext.get(PULL_BYTES)
         is_timed = self._pulls % _TIMED_EVERY == 0
         self._pulls += 1
@@ -275,16 +284,19 @@ class Pulling:
             code, remark = self._code_of(status, ask), _REMARKS.get(status) or status.name
         # Also after skipped messages or a corrected offset: the next pull starts there.
         self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, result.next_offset)
+        ext = {
+            "suggestWhichBrokerId": self._suggested_broker(group, result),
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+            "topicSysFlag": str(topic.topic_sys_flag),
+            "groupSysFlag": str(group.group_sys_flag or 0),
+        }
+        if self._epochs.known:
+            ext |= self._epochs.fields(ask.topic)
         return Command(
             code,
-            ext={
-                "suggestWhichBrokerId": self._suggested_broker(group, result),
-                "nextBeginOffset": str(result.next_offset),
-                "minOffset": str(result.min_offset),
-                "maxOffset": str(result.max_offset),
-                "topicSysFlag": str(topic.topic_sys_flag),
-                "groupSysFlag": str(group.group_sys_flag or 0),
-            },
+            ext=ext,
             body=result.slices if code == _FOUND else b"",
             remark=remark,
         )
@@ -305,8 +317,13 @@ class Pulling:
             return str(group.which_broker_when_consume_slowly)
         return str(group.broker_id)
 
-    def _reset_answer(
-        self, ask: PullMessage, group: SubscriptionGroupConfig, topic: TopicConfig, offset: int
+    def _moved_answer(
+        self,
+        ask: PullMessage,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        offset: int,
+        remark: str,
     ) -> Command:
         storage = self._broker.storage
         self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, offset)
@@ -319,8 +336,9 @@ class Pulling:
                 "maxOffset": str(storage.max_offset(ask.topic, ask.queue_id)),
                 "topicSysFlag": str(topic.topic_sys_flag),
                 "groupSysFlag": str(group.group_sys_flag or 0),
+                **self._epochs.fields(ask.topic),
             },
-            remark="OFFSET_RESET",
+            remark=remark,
         )
 
 

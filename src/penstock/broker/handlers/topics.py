@@ -136,6 +136,7 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
     broker.storage.delete_topic(
         topic, lambda: answer_when_saved(broker, TOPICS_FILE, promise), promise.fail
     )
+    broker.topic_epochs.refresh()
     for queue_id in range(queues):
         broker.held.wake((topic, queue_id))
     return promise
@@ -206,7 +207,11 @@ def clean_unused_topics(broker: BrokerState) -> Promise:
     def is_unused(topic: str) -> bool:
         return topic not in broker.topics and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
-    broker.storage.delete_topics(is_unused, lambda: promise.resolve(Command(0)), promise.fail)
+    def done() -> None:
+        broker.topic_epochs.refresh()
+        promise.resolve(Command(0))
+
+    broker.storage.delete_topics(is_unused, done, promise.fail)
     return promise
 
 
