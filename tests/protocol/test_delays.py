@@ -41,15 +41,6 @@ def test_no_level_means_no_delay_and_levels_beyond_the_last_are_the_last() -> No
     assert DELAY_LEVELS.text_of(0) == "0s"
 
 
-def test_the_published_delivery_time() -> None:
-    assert DELAY_LEVELS.delivery_time_ms(3, 1700000000000) == 1700000010000
-
-
-@pytest.mark.parametrize("level", [0, -1, 19])
-def test_an_unknown_level_is_due_after_a_second(level: int) -> None:
-    assert DELAY_LEVELS.delivery_time_ms(level, 5000) == 6000
-
-
 def test_a_list_from_a_configuration_is_read() -> None:
     levels = DelayLevels(" 1s  2m 3h\t1d 2m")
     assert [levels.delay_ms(level) for level in range(1, 6)] == [

@@ -11,7 +11,6 @@ from penstock.errors import ConfigError, InvalidArgument
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_UNKNOWN_LEVEL_MS = 1000
 _MAX_DIGITS = 10
 
 
@@ -59,15 +58,6 @@ class DelayLevels:
         """The text of a level, ``"0s"`` for no delay."""
         level = self.clamp(level)
         return self.texts[level - 1] if level else "0s"
-
-    def delivery_time_ms(self, level: int, store_timestamp: int) -> int:
-        """When a record is due; a queue entry of the schedule topic has it for a tag code.
-
-        A level that is not in the list is due after one second
-        (ScheduleMessageService.computeDeliverTimestamp).
-        """
-        known = 1 <= level <= self.max_level
-        return store_timestamp + (self._ms[level - 1] if known else _UNKNOWN_LEVEL_MS)
 
 
 def _milliseconds(item: str, text: str) -> int:

@@ -19,6 +19,7 @@ from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker
 from penstock.broker.delivery.delay_service import DelayService
+from penstock.broker.delivery.delay_times import DelayTimes
 from penstock.broker.delivery.schedule_records import delayed, due
 from penstock.model.hosts import pack_host
 from penstock.model.names import SCHEDULE_TOPIC
@@ -204,26 +205,74 @@ def jump(stage: Stage, seconds: float) -> None:
     stage.clock.jump(seconds)
 
 
+@pytest.mark.parametrize("seconds", [-6 * 3600, 80 * 3600, 0.15, -0.15])
 @in_virtual_time
-async def test_a_clock_that_is_set_back_delivers_rather_than_waits(tmp_path: Path) -> None:
+async def test_a_delay_takes_its_time_when_the_clock_is_set(tmp_path: Path, seconds: float) -> None:
+    """Before, between and after two messages, one of which lies behind the other."""
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()
         wire = await stage.connect(broker)
-        await delay(wire, 2)
-        jump(stage, -3600)
-        await stage.clock.sleep(7)
+        await delay(wire, 3, b"before")
+        await stage.clock.sleep(4)
+        jump(stage, seconds)
+        await stage.clock.sleep(2)
+        await delay(wire, 3, b"after")
+        jump(stage, -seconds)
+        await stage.clock.sleep(3.5)
+        assert delivered(broker) == 0
+        await stage.clock.sleep(1)
+        assert delivered(broker) == 1
+        await stage.clock.sleep(5)
+        assert delivered(broker) == 1
+        await stage.clock.sleep(1)
+        assert delivered(broker) == 2
+
+
+@pytest.mark.parametrize("seconds", [-6 * 3600, -5])
+@in_virtual_time
+async def test_what_seems_to_come_from_the_future_at_the_start_waits_for_its_delay(
+    tmp_path: Path, seconds: float
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        await delay(await stage.connect(broker), 3)
+        await broker.stop()
+        jump(stage, seconds)
+        broker = await stage.broker()
+        await stage.clock.sleep(9)
+        assert delivered(broker) == 0
+        await stage.clock.sleep(2)
         assert delivered(broker) == 1
 
 
 @in_virtual_time
-async def test_a_clock_that_is_set_forward_delivers_what_is_due_then(tmp_path: Path) -> None:
+async def test_what_fell_due_while_the_broker_was_down_comes_at_its_start(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()
-        wire = await stage.connect(broker)
-        await delay(wire, 18)
-        jump(stage, 7200)
-        await stage.clock.sleep(3)
+        await delay(await stage.connect(broker), 18)
+        await broker.stop()
+        await stage.clock.sleep(3600)
+        broker = await stage.broker()
+        await stage.clock.sleep(3590)
+        assert delivered(broker) == 0
+        await broker.stop()
+        await stage.clock.sleep(3600)
+        broker = await stage.broker()
+        await stage.clock.sleep(2)
         assert delivered(broker) == 1
+
+
+@in_virtual_time
+async def test_a_clock_that_is_set_again_and_again_is_remembered_within_bounds(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        times = DelayTimes(stage.clock, 0)
+        for offset in range(5000):
+            jump(stage, 1 if offset % 2 else -1)
+            times.arrived(offset)
+        stamp = stage.clock.time_ms()
+        assert 9 < times.seconds_left(500, stamp, 10_000) < 12
 
 
 # Progress and restarts

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
+from penstock.broker.delivery.delay_times import DelayTimes
 from penstock.broker.delivery.schedule_records import due
 from penstock.broker.storage import Storage
 from penstock.broker.tables.topics import Topics
@@ -38,8 +39,6 @@ class DelayService(Service):
 
     TICK = 0.1
     """Delay before a level is tried again after a failure, or has more to deliver."""
-    LONGEST = 5.0
-    """The longest sleep while messages wait: the wall clock may be set forward."""
     FIRST = 1.0
 
     def __init__(
@@ -58,6 +57,7 @@ class DelayService(Service):
         self._topics = topics
         self._logged_deleted: set[str] = set()
         self._positions: dict[int, int] = {}
+        self._times = {level: DelayTimes(clock, 0) for level in range(1, levels.max_level + 1)}
         self._is_failing = False
         self._busy_levels: set[int] = set(range(1, levels.max_level + 1))
         self.queues = frozenset((SCHEDULE_TOPIC, level - 1) for level in self._busy_levels)
@@ -83,10 +83,11 @@ class DelayService(Service):
         return DelayOffsetTable(dict(sorted(self._positions.items())), self._version)
 
     def correct(self) -> None:
-        """Move saved offsets into the range of the queues."""
+        """Move saved offsets into the range of the queues, whose messages are all old ones."""
         for level in range(1, self._levels.max_level + 1):
             low = self._storage.min_offset(SCHEDULE_TOPIC, level - 1)
             high = self._storage.max_offset(SCHEDULE_TOPIC, level - 1)
+            self._times[level] = DelayTimes(self._clock, high)
             position = self._positions.get(level, low)
             corrected = min(max(position, low), high)
             if corrected != position:
@@ -119,9 +120,13 @@ class DelayService(Service):
         properties: bytes,
     ) -> None:
         """Check the level of a new message; called by the store."""
+        level = queue_id + 1
+        if topic != SCHEDULE_TOPIC:
+            return
+        self._times[level].arrived(next_offset - 1)
         # In a level that has messages it is not the next one to fall due.
-        if topic == SCHEDULE_TOPIC and queue_id + 1 not in self._busy_levels:
-            self._busy_levels.add(queue_id + 1)
+        if level not in self._busy_levels:
+            self._busy_levels.add(level)
             self._woken.set()
 
     async def _run(self, ready: Callable[[], None]) -> None:
@@ -200,7 +205,7 @@ class DelayService(Service):
         self, level: int, position: int, result: ReadResult
     ) -> tuple[int, float | None]:
         """Append due messages; return the offset after them and the wait for the next one."""
-        now = self._clock.time_ms()
+        times, delay_ms = self._times[level], self._levels.delay_ms(level)
         for view in _records(result.slices):
             try:
                 record = decode_record(view)
@@ -209,10 +214,9 @@ class DelayService(Service):
                 position += 1
                 continue
             position = record.queue_offset
-            when = self._levels.delivery_time_ms(level, record.store_timestamp)
-            # After the clock was set back, messages must not wait longer than their level.
-            if when > now and when - now <= self._levels.delay_ms(level):
-                return position, min((when - now) / 1000, self.LONGEST)
+            wait = times.seconds_left(position, record.store_timestamp, delay_ms)
+            if wait > 0:
+                return position, wait
             self._append(record)
             position += 1
         return result.next_offset, None
