@@ -245,6 +245,33 @@ async def test_the_first_topic_and_id_are_kept_over_all_retries(tmp_path: Path) 
         assert properties(dead)["REAL_TOPIC"] == RETRY_TOPIC
 
 
+@in_virtual_time
+async def test_a_sender_cannot_name_the_topic_and_id_of_a_first_attempt(tmp_path: Path) -> None:
+    """The consumer would look for a handler of that topic, and not retry the message."""
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        forged = {"RETRY_TOPIC": "Other", "ORIGIN_MESSAGE_ID": "0" * 32}
+        position = await failed(wire, properties=forged)
+        await send_back(wire, "g", position, level=1)
+        [record] = await next_retry(wire)
+        assert properties(record)["RETRY_TOPIC"] == "T"
+        assert properties(record)["ORIGIN_MESSAGE_ID"][-16:] == f"{position:016X}"
+
+
+async def test_a_dead_letter_that_another_group_sends_back_is_retried_as_a_dead_letter(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        position = await failed(wire)
+        await send_back(wire, "g", position, level=-1)
+        [dead] = await all_records(wire, DEAD_TOPIC)
+        await send_back(wire, "cleaners", dead.log_position, level=-1)
+        [again] = await all_records(wire, "%DLQ%cleaners")
+        assert properties(again)["RETRY_TOPIC"] == DEAD_TOPIC
+        assert properties(again)["ORIGIN_MESSAGE_ID"] == properties(dead)["ORIGIN_MESSAGE_ID"]
+
+
 async def test_the_reason_of_a_failure_is_kept_and_made_harmless(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         wire = await stage.connect(await stage.broker())

@@ -110,11 +110,40 @@ async def test_a_receipt_of_an_earlier_delivery_is_not_stored(wire: Wire) -> Non
     assert properties(record)["a"] == "b"
 
 
-async def test_a_client_cannot_flag_its_message_as_prepared(wire: Wire) -> None:
-    # Such a record would have no place in its queue and would never be delivered.
-    await wire.send("T", sys_flag=SysFlag.TRANSACTION_PREPARED)
-    [record] = records(await wire.pull("g", "T", 0))
-    assert not record.sys_flag & SysFlag.TRANSACTION_MASK
+OF_SENDER = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.ZSTD
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        # Such a record would have no place in its queue and would never be delivered.
+        SysFlag.TRANSACTION_PREPARED,
+        # Readers would look for messages in its body, and give up the queue.
+        SysFlag.INNER_BATCH,
+        SysFlag.NEED_UNWRAP,
+        SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP,
+        # Readers would look for its fields in the wrong places.
+        SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6,
+    ],
+    ids=hex,
+)
+async def test_a_client_cannot_set_the_flags_of_the_broker(wire: Wire, flag: int) -> None:
+    for _ in range(2):  # the second takes the fast path
+        assert (await wire.send("T", sys_flag=flag | OF_SENDER)).code == ResponseCode.SUCCESS
+    if not flag & SysFlag.TRANSACTION_MASK:
+        items = [BatchItem(b"a", b"", 0), BatchItem(b"b", b"", 0)]
+        for _ in range(2):
+            answer = await wire.send(
+                "T",
+                encode_batch(items),
+                code=RequestCode.SEND_BATCH_MESSAGE,
+                batch=True,
+                sys_flag=flag | OF_SENDER,
+            )
+            assert answer.code == ResponseCode.SUCCESS
+    found = await all_records(wire, "T")
+    assert len(found) in (2, 6)
+    assert {record.sys_flag for record in found} == {OF_SENDER}
 
 
 async def test_a_batch_becomes_ordinary_messages_in_a_row(wire: Wire) -> None:

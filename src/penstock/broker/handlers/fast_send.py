@@ -36,8 +36,9 @@ from penstock.protocol.send_answers import SendAnswers
 from penstock.remoting import Peer
 from penstock.store import DraftFields
 
-# A record that is flagged as prepared is never delivered: only the broker sets the flag.
-SENDER_FLAGS: Final = ~SysFlag.TRANSACTION_MASK
+# A record that is flagged as prepared is never delivered, and one that is flagged as a batch is
+# taken apart by its readers.
+SENDER_FLAGS: Final = ~SysFlag.OF_BROKER
 _BORN_HOST: Final = "born_host"
 _INT64_DIGITS: Final = 18
 """A number with at most this many characters always fits into 64 bits."""

@@ -112,7 +112,7 @@ class Replying:
             default_topic=ask.default_topic,
             default_topic_queue_nums=ask.default_topic_queue_nums,
             queue_id=draft.queue_id,
-            sys_flag=ask.sys_flag,
+            sys_flag=draft.sys_flag,
             born_timestamp=ask.born_timestamp,
             flag=ask.flag,
             born_host=peer.remote,

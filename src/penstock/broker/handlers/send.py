@@ -43,6 +43,7 @@ from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
 from penstock.protocol.records.batches import BatchItem, decode_batch
+from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.send_answers import SendAnswers
 from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise
@@ -159,7 +160,7 @@ class Sending:
             )
         _, unique_id, ruled = self._stamp(ask.properties or "")
         effects = _NO_EFFECTS if ruled is None else self._effects_of(ruled, is_batch=True)
-        if ask.sys_flag & ~SENDER_FLAGS:
+        if ask.sys_flag & SysFlag.TRANSACTION_MASK:
             raise transaction_in_batch()
         queue_id = queue_of_send(self._broker, ask)
         body = checked_body(self._broker, command)
@@ -169,7 +170,7 @@ class Sending:
             b"",
             b"",
             ask.flag,
-            ask.sys_flag,
+            ask.sys_flag & SENDER_FLAGS,
             ask.born_timestamp,
             born_host(peer),
             self._broker.store_host,

@@ -22,7 +22,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.model.hosts import offset_message_id
-from penstock.model.names import WRITE, Property, retry_topic
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, WRITE, Property, retry_topic
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode, response_name
@@ -138,6 +138,12 @@ def _original(broker: BrokerState, ask: SendBack) -> Record:
 
 def _properties(record: Record, delay_level: int, call: Call) -> dict[str, str]:
     properties = parse_properties(record.properties)
+    # A retry keeps the topic and the id of the first attempt. In other topics a sender has set
+    # them: a consumer would look for a handler of the topic that is named there.
+    if not record.topic.startswith(RETRY_PREFIX):
+        properties[Property.RETRY_TOPIC] = record.topic
+        if not record.topic.startswith(DLQ_PREFIX):
+            properties.pop(Property.ORIGIN_MESSAGE_ID, None)
     properties.setdefault(Property.RETRY_TOPIC, record.topic)
     properties.setdefault(
         Property.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.log_position)

@@ -27,6 +27,9 @@ class SysFlag:
     NEED_UNWRAP: Final = 0x40
     INNER_BATCH: Final = 0x80
 
+    OF_BROKER: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH
+    """What only a broker sets: it describes the record, not the message."""
+
     COMPRESSION_MASK: Final = 0x700
     LZ4: Final = 0x100
     ZSTD: Final = 0x200
