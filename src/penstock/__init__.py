@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from penstock.remoting.tls import Tls
     from penstock.testing.embedded import embedded
 
+# Where each name is loaded from. Type checkers read the imports above and `__all__`; a test
+# compares the three, and those of `aio`.
 _NAMES = {
     "penstock.admin.blocking": ("Admin",),
     "penstock.client.blocking": (

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from tests.cli.running import fail, run, succeed, wait_for
+from tests.cli.running import PENSTOCK, fail, run, succeed, wait_for
 
 from penstock import Message, MessageQueue, Producer, PushConsumer
 from penstock.cli.times import position
 from penstock.errors import InvalidArgument
+from penstock.runtime.child_process import ChildProcess
 from penstock.testing.embedded import Embedded
 
 TOPIC = "bills"
@@ -96,6 +100,74 @@ def test_a_group_is_described_with_members_and_subscriptions() -> None:
     assert "Group billing" in shown
 
 
+@pytest.mark.usefixtures("connected")
+def test_the_member_that_holds_a_queue_is_shown() -> None:
+    found = succeed("group", "describe", "billing", "--json").json
+    [member] = found["members"]
+    assert member["queues"] == [f"{TOPIC}@broker-a:0", f"{TOPIC}@broker-a:1"]
+    assert (member["orderly"], member["release"]) == (False, "5.3.3")
+    described = succeed("group", "describe", "billing").out
+    assert f"{TOPIC}@broker-a:0-1" in described
+    assert "5.3.3" in described
+    rows = succeed("group", "lag", "billing", "--topic", TOPIC, "--json").json
+    assert [row["members"] for row in rows] == [[member["client_id"]]] * 2
+    lines = succeed("group", "lag", "billing", "--topic", TOPIC).lines
+    assert lines[0][-1] == "member"
+    assert lines[1][-1] == member["client_id"]
+
+
+def test_a_member_that_consumes_orderly_says_so(bills: str, cluster: Embedded) -> None:
+    consumer = PushConsumer("in-order", namesrv=cluster.namesrv, orderly=True)
+    consumer.on(bills)(lambda message: None)
+    with consumer:
+        wait_for(lambda: len(consumer.assignment()) == 2)
+        [member] = succeed("group", "describe", "in-order", "--json").json["members"]
+        assert member["orderly"] is True
+    cluster.admin.delete_group("in-order")
+
+
+def test_members_share_queues_and_each_is_named(bills: str, cluster: Embedded) -> None:
+    consumers = [
+        PushConsumer("shared", namesrv=cluster.namesrv, instance=f"m{number}", start_from="first")
+        for number in range(2)
+    ]
+    with contextlib.ExitStack() as stack:
+        for consumer in consumers:
+            consumer.on(bills)(lambda message: None)
+            stack.enter_context(consumer)
+        wait_for(lambda: all(len(consumer.assignment()) == 1 for consumer in consumers))
+        wait_for(lambda: committed(cluster, "shared") == [5, 5])
+        rows = succeed("group", "lag", "shared", "--topic", TOPIC, "--json").json
+        holders = [row["members"] for row in rows]
+        assert sorted(map(len, holders)) == [1, 1]
+        assert holders[0] != holders[1]
+    cluster.admin.delete_group("shared")
+
+
+def test_lag_is_watched_until_ctrl_c(cluster: Embedded) -> None:
+    cluster.admin.create_topic("watched", 1)
+    cluster.admin.create_group("watcher")
+    cluster.admin.reset_offsets("watcher", "watched", "last")
+    watching = ChildProcess(
+        (*PENSTOCK, "group", "lag", "watcher", "--every", "0.1s", "--json", "-n", cluster.namesrv)
+    )
+    with watching as child:
+        first = json.loads(child.wait_for_line(r"^\{.*$")[0])
+        assert (first["lag"], first["arrived_per_second"]) == (0, None)
+        with Producer("shop", namesrv=cluster.namesrv) as producer:
+            producer.send(Message("watched", b"one more"))
+        grown = json.loads(child.wait_for_line(r'^\{.*"lag":1,"arrived_per_second":\d.*$')[0])
+        assert [row["lag"] for row in grown["queues"]] == [1]
+        assert grown["arrived_per_second"] > 0
+        assert grown["consumed_per_second"] == 0
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 0
+
+
+def test_a_watch_without_a_pause_is_refused(idle: str) -> None:
+    assert "at least 0.1 seconds" in fail("group", "lag", idle, "--every", "0s")
+
+
 def test_a_group_without_members_says_so(idle: str) -> None:
     done = run("group", "describe", idle)
     assert done.code == 0
@@ -118,6 +190,9 @@ def test_a_group_that_is_not_there_suggests_the_nearest(idle: str) -> None:
     for verb in ("lag", "describe", "delete"):
         assert "did you mean idle?" in fail("group", verb, "idel")
     assert "penstock group create zebra" in fail("group", "lag", "zebra")
+    refused = fail("group", "delete", "zebra")
+    assert "create" not in refused
+    assert "penstock group list --names" in refused
 
 
 def test_a_group_is_made_with_its_settings(cluster: Embedded) -> None:

@@ -221,6 +221,20 @@ def test_help_starts_at_once() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
+def test_an_option_means_the_same_in_every_command(verb: str) -> None:
+    for path, leaf in leaves((verb,), VERBS[verb].load()):
+        for parameter in leaf.params:
+            names = set(parameter.opts)
+            if names & {"--tag", "--tags"}:
+                assert names == {"--tag", "--tags"}, path
+            if "--until" in names:
+                assert (names, parameter.name) == ({"--to", "--until"}, "end"), path
+            # The goal of a move; everything else with that name is the end of a range.
+            if "--to" in names and path != ("group", "reset"):
+                assert "--until" in names, path
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_names_what_to_type_and_no_types(verb: str) -> None:
     for path, leaf in leaves((verb,), VERBS[verb].load()):
         shown = succeed(*path, "--help").out

@@ -216,6 +216,23 @@ def test_a_narrow_terminal_shows_every_value_in_any_script() -> None:
     ]
 
 
+LETTERS = """
+import os
+from penstock.cli.dead_letter_rows import LETTER_COLUMNS
+from penstock.cli.output import Table, show
+row = {column.name: "text of some length" for column in LETTER_COLUMNS}
+row |= {"store_timestamp": 1763300000000, "msg_id": "7F0000017946E973D42C526E62870000"}
+for width in range(20, 220, 8):
+    os.environ["COLUMNS"] = str(width)
+    show(Table(LETTER_COLUMNS, [row | {"attempts": 16}]), as_json=False)
+"""
+
+
+def test_an_id_is_whole_at_any_width() -> None:
+    shown = _on_a_terminal(LETTERS, columns=80, stdout=True)
+    assert shown.count("7F0000017946E973D42C526E62870000") == len(range(20, 220, 8))
+
+
 def _on_a_terminal(code: str, *, columns: int = 80, stdout: bool = False) -> str:
     """Run code with stderr, or also stdout, on a terminal; what it showed there."""
     master, terminal = pty.openpty()

@@ -46,6 +46,16 @@ def test_an_argument_is_a_message_with_everything_it_can_have(cluster: Embedded)
     assert f"@{message.queue_offset}" in done.out
 
 
+def test_a_queue_can_be_chosen(cluster: Embedded) -> None:
+    cluster.admin.create_topic("placed", 4)
+    for queue in ("broker-a:2", "2"):
+        done = succeed("send", "placed", "a", "b", "--queue", queue, "--json")
+        assert {json.loads(line)["queue_id"] for line in done.out.splitlines()} == {2}
+    assert "one of broker-a:0, broker-a:1" in fail("send", "placed", "a", "--queue", "broker-a:9")
+    assert "both choose" in fail("send", "placed", "a", "--queue", "1", "--sharding-key", "k")
+    assert len(stored(cluster, "placed")) == 4
+
+
 def test_several_arguments_are_several_messages_with_a_receipt_each(cluster: Embedded) -> None:
     cluster.admin.create_topic("several", 1)
     done = succeed("send", "several", "one", "two", "three", "--json")

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.cli.running import PENSTOCK, Done, fail, succeed
+from tests.cli.running import PENSTOCK, Done, fail, run, succeed, wait_for
 
-from penstock import Message, MessageQueue, Producer, Receipt
+from penstock import Message, MessageQueue, Producer, PushConsumer, Receipt
 from penstock.runtime.child_process import ChildProcess
 from penstock.testing.embedded import Embedded
 
@@ -168,6 +168,119 @@ def test_following_waits_for_servers_that_go_away(tmp_path: Path) -> None:
     assert len(re.findall("before|after", following.output)) == 2
 
 
+# A member of a group
+
+
+def committed(cluster: Embedded, group: str, topic: str) -> list[int]:
+    return [row.committed for row in cluster.admin.group_lag(group, topic=topic)]
+
+
+def test_a_member_acknowledges_what_it_prints_and_nothing_else(cluster: Embedded) -> None:
+    numbered(cluster, "t-member", 8, queues=1)
+    member = ("tail", "t-member", "--group", "printing", "--from", "first", "--json")
+    first = succeed(*member, "--limit", "3")
+    assert numbers(first) == [0, 1, 2]
+    assert "Joined group printing" in first.err
+    assert committed(cluster, "printing", "t-member") == [3]
+    assert numbers(succeed(*member, "--limit", "5")) == [3, 4, 5, 6, 7]
+    assert committed(cluster, "printing", "t-member") == [8]
+
+
+def test_a_member_consumes_until_ctrl_c(cluster: Embedded) -> None:
+    cluster.admin.create_topic("t-joined", 1)
+    member = ("--group", "joined", "--from", "first")
+    process = ChildProcess(
+        (*PENSTOCK, "tail", "t-joined", "--json", "-n", cluster.namesrv, *member)
+    )
+    with process:
+        process.wait_for_line("Joined group joined")
+        send(cluster, Message("t-joined", b"hello"))
+        process.wait_for_line('"body":"hello"')
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+    assert committed(cluster, "joined", "t-joined") == [1]
+
+
+def test_a_member_does_as_the_others_do(cluster: Embedded) -> None:
+    numbered(cluster, "t-other", 4, queues=1)
+    consumer = PushConsumer("others", namesrv=cluster.namesrv, orderly=True, start_from="first")
+    consumer.on("t-other", tags="even")(lambda message: None)
+    with consumer:
+        wait_for(lambda: len(consumer.assignment()) == 1)
+        joining = ("--group", "others", "--limit", "1")
+        assert "subscribe with 'even'" in fail("tail", "t-other", *joining, "--tag", "odd")
+        cluster.admin.create_topic("t-elsewhere", 1)
+        assert "miss messages" in fail("tail", "t-elsewhere", *joining)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--last", "3"], "--group together with --last"),
+        (["--queue", "0"], "--group together with --queue"),
+        (["--key", "k"], "--group together with --key"),
+        (["--where", "True"], "--group together with --where"),
+        (["--from", "7"], "first, last or a time"),
+    ],
+)
+def test_what_a_member_cannot_do_is_one_sentence(
+    cluster: Embedded, arguments: list[str], said: str
+) -> None:
+    cluster.admin.create_topic("t-wrong", 1)
+    assert said in fail("tail", "t-wrong", "--group", "wrong", *arguments)
+
+
+# Formats
+
+
+def test_a_format_describes_the_line_of_a_message(cluster: Embedded) -> None:
+    cluster.admin.create_topic("t-format", 1)
+    body = json.dumps({"total": 7, "customer": {"id": "c-1"}, "items": ["x", "y"]}).encode()
+    send(
+        cluster,
+        Message("t-format", body, tag="paid", keys=["a", "b"], properties={"region": "eu"}),
+        Message("t-format", b"\xff{}", tag="raw"),
+    )
+    text = (
+        "{tag:>6}|{keys}|{json[total]:03d}|{json[customer][id]}|{json[items][1]}|"
+        "{properties[region]}|{size}\\t{{}}"
+    )
+    shown = succeed("tail", "t-format", "--from", "first", "--format", text, "--limit", "1").out
+    assert shown == f"  paid|a,b|007|c-1|y|eu|{len(body)}\t{{}}\n"
+    missing = succeed("tail", "t-format", "--last", "1", "--format", "{json[total]:03d} {body}").out
+    assert missing == "- \\xff{}\n"
+    found = succeed("query", "t-format", "--key", "b", "--format", "{topic} {queue_id}@{offset}")
+    assert found.out == "t-format 0@0\n"
+    msg_id = succeed("query", "t-format", "--key", "a", "--format", "{msg_id}").out.strip()
+    assert succeed("query", "--id", msg_id, "--format", "{tag}").out == "paid\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{tagg}", "did you mean tag?"),
+        ("{message.__class__}", "names among"),
+        ("{tag", "expected '{stored:%H:%M:%S} {tag} {text}'"),
+        ("{tag!r}", "has !r"),
+        ("{size:{size}}", "braces within braces"),
+        ("{size:%}x", None),
+        ("{tag:d}", "does not fit"),
+    ],
+)
+def test_a_format_that_means_nothing_is_refused(
+    cluster: Embedded, text: str, said: str | None
+) -> None:
+    if "t-reject" not in cluster.admin.topics():
+        numbered(cluster, "t-reject", 1, queues=1)
+    if said is None:
+        succeed("tail", "t-reject", "--format", text)
+    else:
+        assert said in fail("tail", "t-reject", "--format", text)
+    both = run("tail", "t-reject", "--format", "{tag}", "--json")
+    assert both.code == 1
+    assert "both --format and --json" in both.err
+
+
 def test_a_wrong_topic_is_named_with_the_one_that_was_meant(cluster: Embedded) -> None:
     cluster.admin.create_topic("t-spelling", 1)
     assert "did you mean t-spelling?" in fail("tail", "t-speling")
@@ -224,6 +337,10 @@ def test_messages_are_found_by_the_time_they_were_stored(cluster: Embedded) -> N
     until = succeed("query", "q-time", "--to", str(moments[1]), "--json").json
     assert [message["body"] for message in until] == ["0"]
     assert len(succeed("query", "q-time", "--from", "1h", "--json").json) == 6
+    for first, last in (("first", "last"), ("earliest", "latest")):
+        assert len(succeed("query", "q-time", "--from", first, "--to", last, "--json").json) == 6
+        assert succeed("query", "q-time", "--from", last, "--json").json == []
+        assert "expected last, or a time" in fail("query", "q-time", "--to", first)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,12 @@ def test_deleting_asks_and_deletes_nothing_without_a_yes(orders: str, cluster: E
     assert "to-go" not in cluster.admin.topics()
 
 
+def test_deleting_what_is_not_there_does_not_propose_to_create_it(cluster: Embedded) -> None:
+    refused = fail("topic", "delete", "zzz-nosuch", "--yes")
+    assert "create" not in refused
+    assert "penstock topic list --names" in refused
+
+
 def test_a_typing_error_in_the_last_name_deletes_nothing(cluster: Embedded) -> None:
     cluster.admin.create_topic("to-stay", 1)
     assert "to-sty" in fail("topic", "delete", "to-stay", "to-sty", "--yes")

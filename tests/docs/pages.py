@@ -29,8 +29,8 @@ class Command(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """The README and all pages except the decision records."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The README in each language, and all pages except the decision records."""
+    found = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return [page for page in found if "decisions" not in page.parts]
 
 

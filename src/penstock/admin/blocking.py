@@ -87,6 +87,7 @@ class Admin:
     delete_group = blocking(admin.Admin.delete_group)
     connections = blocking(admin.Admin.connections)
     clients = blocking(admin.Admin.clients)
+    members = blocking(admin.Admin.members)
     subscriptions = blocking(admin.Admin.subscriptions)
     producers = blocking(admin.Admin.producers)
     running_info = blocking(admin.Admin.running_info)

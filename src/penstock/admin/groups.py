@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+
 from penstock.admin.cluster_requests import on_host
-from penstock.admin.reports import Client
+from penstock.admin.reports import Client, Member
 from penstock.admin.topics import TopicActions
 from penstock.errors import (
     ConsumerNotOnline,
@@ -11,15 +15,18 @@ from penstock.errors import (
     PenstockError,
     RequestRefused,
 )
-from penstock.model import Subscription
+from penstock.model import MessageQueue, Subscription
 from penstock.model.names import dead_letter_topic, retry_topic
 from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.validation import check_group, is_system_group
+from penstock.runtime.durations import Duration, seconds
 
 RELAY_SECONDS = 15.0
 """A broker gives the client ten seconds."""
+_MEMBERS_ASKED = 100
+_ASKED_AT_ONCE = 16
 
 
 class GroupActions(TopicActions):
@@ -154,12 +161,48 @@ class GroupActions(TopicActions):
         return _clients({broker: found.connection_set for broker, found in seen.items()})
 
     @on_host
+    async def members(self, group: str, *, wait: Duration = 3) -> list[Member]:
+        """The connected members of a consumer group, with the queues that each one holds.
+
+        Each member is asked through a broker. What it does not report within ``wait`` is None;
+        of more than 100 members, only the first by client id are asked.
+        """
+        name = self.long_name(group)
+        seen = await self._connections(name)
+        clients = _clients({broker: found.connection_set for broker, found in seen.items()})
+        masters = await self.masters()
+        limit, room = seconds(wait), asyncio.Semaphore(_ASKED_AT_ONCE)
+
+        async def ask(client: Client) -> Member:
+            header = headers.clients.GetConsumerRunningInfo(name, client.client_id, False)
+            addresses = {b: masters[b] for b in client.broker_names if b in masters}
+            try:
+                async with room, asyncio.timeout(limit):
+                    info = await self._running_info(addresses, header)
+            except (PenstockError, TimeoutError):
+                return Member(client, None, None)
+            return self._member(client, info)
+
+        answers = await asyncio.gather(*map(ask, clients[:_MEMBERS_ASKED]))
+        return [*answers, *(Member(client, None, None) for client in clients[_MEMBERS_ASKED:])]
+
+    def _member(self, client: Client, info: bodies.running.ConsumerRunningInfo) -> Member:
+        held = [queue for queue, state in info.mq_table.items() if not state.dropped]
+        held += [queue for queue, state in (info.mq_pop_table or {}).items() if not state.dropped]
+        shown = (MessageQueue(self.short_name(q.topic), q.broker_name, q.queue_id) for q in held)
+        orderly = info.properties.get(bodies.running.RunningProperty.ORDERLY, "").lower()
+        return Member(
+            client, tuple(sorted(set(shown))), {"true": True, "false": False}.get(orderly)
+        )
+
+    @on_host
     async def subscriptions(self, group: str) -> list[Subscription]:
         """The subscriptions of the connected members of a group, as the brokers know them."""
         found: dict[str, Subscription] = {}
         for seen in (await self._connections(self.long_name(group))).values():
             for data in seen.subscription_table.values():
                 wanted = data.subscription()
+                wanted = dataclasses.replace(wanted, topic=self.short_name(wanted.topic))
                 known = found.get(wanted.topic)
                 if known is None or known.version < wanted.version:
                     found[wanted.topic] = wanted
@@ -195,21 +238,27 @@ class GroupActions(TopicActions):
         """The state of a connected consumer, requested through its broker."""
         name = self.long_name(group)
         header = headers.clients.GetConsumerRunningInfo(name, client_id, stacks)
-        failure: PenstockError | None = None
-        for address in (await self.masters()).values():
+        return await self._running_info(await self.masters(), header)
+
+    async def _running_info(
+        self, brokers: Mapping[str, str], header: headers.clients.GetConsumerRunningInfo
+    ) -> bodies.running.ConsumerRunningInfo:
+        """Ask one broker after the other until one of them reaches the client."""
+        about = f"client {header.client_id!r} of group {self.short_name(header.consumer_group)!r}"
+        failure: PenstockError = ConsumerNotOnline(f"{about} is connected to no master")
+        for number, address in enumerate(brokers.values()):
             try:
                 return await self.ask_body(
                     bodies.running.ConsumerRunningInfo,
                     address,
                     RequestCode.GET_CONSUMER_RUNNING_INFO,
                     header,
-                    about=f"client {client_id!r} of group {group!r}",
+                    about=about,
                     seconds=RELAY_SECONDS,
                 )
             except PenstockError as error:
                 # It need not be connected to this one.
-                failure = failure or error
-        assert failure is not None, "there is a master, and it did not answer well"
+                failure = failure if number else error
         raise failure
 
     async def _relay_message(

@@ -64,6 +64,19 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A connected member of a consumer group, with what it reports about itself.
+
+    What a member does not report is None.
+    """
+
+    client: Client
+    queues: tuple[MessageQueue, ...] | None
+    """The queues that it holds, its retries included."""
+    is_orderly: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSlice:
     """A stretch of a queue; go on at ``next_offset``, which is ``max_offset`` at the end."""
 

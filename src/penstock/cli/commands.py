@@ -175,6 +175,31 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class ServingGroup(Group):
+    """A command that runs by itself, and has commands about what it runs below it."""
+
+    def __init__(self, *args: Any, callback: Callable[..., Any], **settings: Any) -> None:
+        def run(**parameters: Any) -> None:
+            ctx = click.get_current_context()
+            if ctx.invoked_subcommand is None:
+                callback(**parameters)
+                return
+            for parameter in self.params:
+                source = ctx.get_parameter_source(str(parameter.name))
+                if source is click.core.ParameterSource.COMMANDLINE:
+                    ctx.fail(
+                        f"{parameter.opts[0]} is for starting it, not for {ctx.invoked_subcommand}."
+                    )
+
+        super().__init__(
+            *args,
+            callback=run,
+            invoke_without_command=True,
+            subcommand_metavar="[COMMAND] [ARGS]...",
+            **settings,
+        )
+
+
 class Verb(NamedTuple):
     """Where a command is, as ``module:name``, and the first line of its help."""
 

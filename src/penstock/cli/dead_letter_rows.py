@@ -17,7 +17,7 @@ NOT_RECORDED = "not recorded"
 
 LETTER_COLUMNS = (
     Column("store_timestamp", "died", format=output.local_time),
-    Column("msg_id"),
+    Column("msg_id", whole=True),
     Column("origin_topic", "topic"),
     Column("tags"),
     Column("keys"),

@@ -1,20 +1,26 @@
-"""``penstock group list | create | describe | lag | delete``; ``reset`` is in `resetting`."""
+"""``penstock group list | create | describe | delete``.
+
+``lag`` is in `group_lag`, ``reset`` in `group_reset`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.commands import Group, Number, argument, option
+from penstock.cli.group_lag import show_lag
 from penstock.cli.group_reset import reset_group
-from penstock.cli.name_completion import complete_topics, group_argument, guessing_group
+from penstock.cli.name_completion import group_argument, guessing_group
 from penstock.cli.output import Column, Table, json_flag, names_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock import Admin
-    from penstock.admin.reports import QueueLag
+    from penstock.admin.reports import Member, QueueLag
+    from penstock.model import MessageQueue
 
 app = Group(
     help="Consumer groups: list, create, describe, lag, reset, delete.\n\n"
@@ -122,11 +128,12 @@ def create_group(
 
 
 _MEMBER_COLUMNS = (
-    Column("client_id", "client"),
+    Column("client_id", "client", whole=True),
     Column("address"),
     Column("language"),
-    Column("version"),
-    Column("brokers"),
+    Column("release", "version"),
+    Column("orderly"),
+    Column("holds"),
 )
 _SUBSCRIPTION_COLUMNS = (Column("topic"), Column("expression"), Column("type"))
 _LAG_BY_TOPIC_COLUMNS = (
@@ -139,7 +146,8 @@ _SETTING_COLUMNS = (
     Column("broker"),
     Column("may_consume"),
     Column("broadcasting"),
-    Column("orderly"),
+    # Only brokers that hand out messages themselves act on it; members say how they consume.
+    Column("orderly", "orderly pop"),
     Column("retry_queues", align="right"),
     Column("max_retries", align="right"),
 )
@@ -170,16 +178,7 @@ def describe_group(
             }
             for broker, config in admin.group_config(group).items()
         ]
-        members: list[dict[str, object]] = [
-            {
-                "client_id": client.client_id,
-                "address": client.address,
-                "language": client.language,
-                "version": client.version,
-                "brokers": list(client.broker_names),
-            }
-            for client in admin.clients(group)
-        ]
+        members = [_member(member) for member in admin.members(group)]
         subscriptions: list[dict[str, object]] = [
             {"topic": wanted.topic, "expression": wanted.expression, "type": wanted.expression_type}
             for wanted in admin.subscriptions(group)
@@ -204,6 +203,43 @@ def describe_group(
     )
 
 
+def _member(member: Member) -> dict[str, object]:
+    from penstock.protocol.versions import readable_version
+
+    client = member.client
+    held = None if member.queues is None else _consumed(member.queues)
+    return {
+        "client_id": client.client_id,
+        "address": client.address,
+        "language": client.language,
+        "version": client.version,
+        "release": readable_version(client.version),
+        "brokers": list(client.broker_names),
+        "orderly": member.is_orderly,
+        "queues": None if held is None else list(map(str, held)),
+        "holds": None if held is None else _ranges(held),
+    }
+
+
+def _consumed(queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+    """Without retries, which every group has."""
+    from penstock.model.names import RETRY_PREFIX
+
+    return [queue for queue in queues if not queue.topic.startswith(RETRY_PREFIX)]
+
+
+def _ranges(queues: Sequence[MessageQueue]) -> list[str]:
+    """Sorted queues in few words: ``orders@broker-a:0-3``."""
+    runs: list[list[MessageQueue]] = []
+    for queue in queues:
+        last = runs[-1][-1] if runs else None
+        if last is not None and queue == last._replace(queue_id=last.queue_id + 1):
+            runs[-1].append(queue)
+        else:
+            runs.append([queue])
+    return [f"{run[0]}-{run[-1].queue_id}" if len(run) > 1 else f"{run[0]}" for run in runs]
+
+
 def _by_topic(queues: list[QueueLag]) -> list[dict[str, object]]:
     return [
         {
@@ -217,61 +253,7 @@ def _by_topic(queues: list[QueueLag]) -> list[dict[str, object]]:
     ]
 
 
-_LAG_COLUMNS = (
-    Column("topic"),
-    Column("broker"),
-    Column("queue_id", "queue", align="right"),
-    Column("committed", align="right"),
-    Column("latest", align="right"),
-    Column(
-        "lag", align="right", style=lambda lag: "yellow" if isinstance(lag, int) and lag else ""
-    ),
-    Column("last_ms", "consumed up to", format=output.local_time),
-)
-
-
-@app.command("lag")
-@on_cluster
-@group_argument
-@option("--topic", help="Only this topic.", shell_complete=complete_topics)
-@json_flag
-def show_lag(
-    target: Target,
-    group: str,
-    topic: str | None,
-    as_json: bool,
-) -> None:
-    """How far a group is behind, queue by queue, its retries included.
-
-    Example: penstock group lag billing --topic orders
-    """
-    with target.admin() as admin, guessing_group(admin, group):
-        queues = admin.group_lag(group, topic=topic)
-    rows: list[dict[str, object]] = [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queue_id": queue.queue_id,
-            "committed": queue.committed,
-            "latest": queue.latest,
-            "lag": queue.lag,
-            "last_ms": queue.last_timestamp or None,
-        }
-        for queue in queues
-    ]
-    behind = sum(queue.lag for queue in queues)
-    where = "" if topic is None else f" in {topic}"
-    output.show(
-        Table(
-            _LAG_COLUMNS,
-            rows,
-            note=f"{behind} behind in {output.counted(len(rows), 'queue')}" if rows else None,
-            empty=f"Group {group} has committed no offsets{where}.",
-        ),
-        as_json=as_json,
-    )
-
-
+app.add_command(show_lag, "lag")
 app.add_command(reset_group, "reset")
 
 
@@ -296,7 +278,8 @@ def delete_group(
 
     Example: penstock group delete billing --yes
     """
-    with target.admin() as admin, guessing_group(admin, group):
+    listed = "penstock group list --names"
+    with target.admin() as admin, guessing_group(admin, group, hint=listed):
         admin.group_config(group)
         members = len(admin.clients(group))
         connected = f"{output.counted(members, 'member')} connected. " if members else ""

@@ -48,32 +48,39 @@ group_argument = argument("group", help="Name of a consumer group.", shell_compl
 
 
 @contextlib.contextmanager
-def guessing_topic(admin: Admin, topic: str) -> Iterator[None]:
-    """Add the topic that was probably meant to an error that says there is none of that name."""
+def guessing_topic(admin: Admin, topic: str, *, hint: str | None = None) -> Iterator[None]:
+    """Add the topic that was probably meant to an error that says there is none of that name.
+
+    ``hint`` replaces that of the error if no name is near: what is to be deleted is not created.
+    """
     try:
         yield
     except TopicNotFound as error:
-        raise _guessed(error, topic, admin.topics) from error
+        raise _guessed(error, topic, admin.topics, hint) from error
 
 
 @contextlib.contextmanager
-def guessing_group(admin: Admin, group: str) -> Iterator[None]:
-    """Add the group that was probably meant to an error that says there is none of that name."""
+def guessing_group(admin: Admin, group: str, *, hint: str | None = None) -> Iterator[None]:
+    """The same for a group."""
     try:
         yield
     except GroupNotFound as error:
-        raise _guessed(error, group, admin.groups) from error
+        raise _guessed(error, group, admin.groups, hint) from error
 
 
-def _guessed(error: RequestRefused, name: str, known: Callable[[], list[str]]) -> RequestRefused:
+def _guessed(
+    error: RequestRefused, name: str, known: Callable[[], list[str]], hint: str | None
+) -> RequestRefused:
     try:
         near = nearest(name, known())
     except PenstockError:
         near = None
-    if near is None:
+    if near is None and hint is None:
         return error
     # Without `expected`: what was meant says it better.
-    return type(error)(error.what, code=error.code, hint=f"did you mean {near}?")
+    return type(error)(
+        error.what, code=error.code, hint=hint if near is None else f"did you mean {near}?"
+    )
 
 
 def other_topics(admin: Admin, topic: str) -> list[str] | None:

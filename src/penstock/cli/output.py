@@ -54,6 +54,8 @@ class Column:
     """Value to text; left out, `cell` does it. Not asked for None, which is shown as ``-``."""
     style: Callable[[object], str] | None = None
     """Value to a rich style such as ``"red"``; an empty text is none."""
+    whole: bool = False
+    """Never folded, because it is copied: an id."""
 
     @property
     def heading(self) -> str:
@@ -270,7 +272,7 @@ def _one_below_the_other(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _is_name(column: Column) -> bool:
-    return column.align == "left" and column.format is None
+    return column.align == "left" and column.format is None and not column.whole
 
 
 def _is_coloured(table: Table) -> bool:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from penstock.cli import messages, output
 from penstock.cli.commands import Number, argument, command, option
+from penstock.cli.message_format import check_one_form, format_option
 from penstock.cli.messages import tag_option, where_option
 from penstock.cli.name_completion import complete_topics, guessing_topic
 from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
-from penstock.cli.times import end_option, optional_moment_ms
+from penstock.cli.times import end_ms, end_option, start_ms
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ LIMIT = 64
 ROW_COLUMNS = (
     Column("store_timestamp", "stored", format=output.local_time),
     Column("place", "queue@offset"),
-    Column("msg_id"),
+    Column("msg_id", whole=True),
     Column("tags"),
     Column("keys"),
     Column("text", "body"),
@@ -59,6 +60,7 @@ ONE_COLUMNS = (
 @tag_option
 @where_option
 @option("--limit", type=Number(at_least=1), default=LIMIT, help="Maximum number.")
+@format_option
 @json_flag
 def query(
     target: Target,
@@ -70,6 +72,7 @@ def query(
     tag: str | None,
     where: str | None,
     limit: int,
+    line_format: str | None,
     as_json: bool,
 ) -> None:
     """Find messages by id, by key, or by the time they were stored.
@@ -79,10 +82,15 @@ def query(
     Example: penstock query orders --key o-1 --from 2h
     """
     wanted = messages.Filter(tag, None, where)
+    written = check_one_form(line_format, as_json=as_json)
     with target.admin() as admin:
         if msg_id is not None:
             _refuse(key=key, start=start, end=end)
-            _show_one(admin, msg_id, topic, as_json=as_json)
+            message = _one(admin, msg_id, topic)
+            if written is not None:
+                written.print(message)
+            else:
+                show_message(message, as_json=as_json)
             return
         if topic is None or (key is None and start is None and end is None):
             raise InvalidArgument(
@@ -97,6 +105,12 @@ def query(
     more = f"There may be more: --limit {limit}." if len(rows) == limit else wanted.complaint()
     if as_json:
         output.print_json([messages.as_json(message) for message in found])
+        return
+    if written is not None:
+        for message in found:
+            written.print(message)
+        if more:
+            output.note(more)
         return
     output.show(Table(ROW_COLUMNS, rows, note=more, empty="No message was found."), as_json=False)
 
@@ -120,13 +134,11 @@ def row(message: StoredMessage) -> dict[str, object]:
     }
 
 
-def _show_one(admin: Admin, msg_id: str, topic: str | None, *, as_json: bool) -> None:
-    if topic is not None:
-        with guessing_topic(admin, topic):
-            message = admin.message(msg_id, topic=topic)
-    else:
-        message = admin.message(msg_id)
-    show_message(message, as_json=as_json)
+def _one(admin: Admin, msg_id: str, topic: str | None) -> StoredMessage:
+    if topic is None:
+        return admin.message(msg_id)
+    with guessing_topic(admin, topic):
+        return admin.message(msg_id, topic=topic)
 
 
 def show_message(message: StoredMessage, *, as_json: bool) -> None:
@@ -151,10 +163,10 @@ def _by_key(
     limit: int,
     wanted: Filter,
 ) -> list[StoredMessage]:
-    begin_ms, end_ms = _moments(start, end)
-    found = admin.query(topic, key, count=limit, begin=begin_ms, end=end_ms)
+    begin, before = _moments(start, end)
+    found = admin.query(topic, key, count=limit, begin=begin, end=before)
     # Brokers include the end, and some compare whole seconds only.
-    exact = (m for m in found if _within(m, begin_ms, end_ms) and wanted(m))
+    exact = (m for m in found if _within(m, begin, before) and wanted(m))
     return list(exact)[:limit]
 
 
@@ -163,29 +175,28 @@ def _by_time(
 ) -> list[StoredMessage]:
     from penstock.cli import queue_reading
 
-    begin_ms, end_ms = _moments(start, end)
-    first = admin.offsets_at(topic, "first" if begin_ms is None else begin_ms)
+    begin, before = _moments(start, end)
+    first = admin.offsets_at(topic, begin or "first")
     # One message too many: the timestamps decide below.
-    last = admin.offsets_at(topic, "last" if end_ms is None else end_ms)
+    last = admin.offsets_at(topic, "last" if before is None else before)
     stretches = {
         queue: queue_reading.Stretch(offset, max(offset, last.get(queue, offset) + 1))
         for queue, offset in first.items()
     }
     with output.progress(sum(p.end - p.start for p in stretches.values()), "reading") as bar:
         found = queue_reading.read(admin, stretches, on_read=bar.advance)
-        exact = (m for m in found if _within(m, begin_ms, end_ms) and wanted(m))
+        exact = (m for m in found if _within(m, begin, before) and wanted(m))
         return list(itertools.islice(exact, limit))
 
 
 def _moments(start: str | None, end: str | None) -> tuple[int | None, int | None]:
-    begin_ms = optional_moment_ms(start, option="--from")
-    end_ms = optional_moment_ms(end, option="--to")
-    if begin_ms is not None and end_ms is not None and end_ms <= begin_ms:
+    begin, before = start_ms(start), end_ms(end)
+    if begin is not None and before is not None and before <= begin:
         raise InvalidArgument(f"--from {start} --to {end}", expected="an end after the start")
-    return begin_ms, end_ms
+    return begin, before
 
 
-def _within(message: StoredMessage, begin_ms: int | None, end_ms: int | None) -> bool:
-    return (begin_ms is None or message.store_timestamp >= begin_ms) and (
-        end_ms is None or message.store_timestamp < end_ms
+def _within(message: StoredMessage, begin: int | None, before: int | None) -> bool:
+    return (begin is None or message.store_timestamp >= begin) and (
+        before is None or message.store_timestamp < before
     )

@@ -21,7 +21,7 @@ from penstock.errors import InvalidArgument, PenstockError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock import Producer, Receipt
+    from penstock import MessageQueue, Producer, Receipt
     from penstock.cli.input_messages import Defaults, Numbered
 
 GROUP = "penstock_cli"
@@ -62,6 +62,11 @@ WINDOW_BYTES = 4 << 20
 )
 @option("--delay", help="One of RocketMQ's 18 levels: 1s, 5s, 10s ... 2h, or 1-18.")
 @option("--sharding-key", help="Messages with the same key share a queue, in order.")
+@option(
+    "--queue",
+    metavar="BROKER:ID",
+    help="Send to this queue, such as broker-a:3; an id alone if there is one broker.",
+)
 @rate_option
 @json_flag
 def send(
@@ -76,6 +81,7 @@ def send(
     properties: tuple[str, ...],
     delay: str | None,
     sharding_key: str | None,
+    queue: str | None,
     rate: float | None,
     as_json: bool,
 ) -> None:
@@ -93,6 +99,10 @@ def send(
             "both a BODY and an input to read", expected="arguments, or --file, --jsonl, --whole"
         )
     _check_labels(tag, keys)
+    if queue is not None and sharding_key is not None:
+        raise InvalidArgument(
+            "both --queue and --sharding-key", expected="one of them: both choose the queue"
+        )
     if json_lines and whole:
         raise InvalidArgument("both --jsonl and --whole", expected="one of them")
     defaults = Defaults(
@@ -121,7 +131,8 @@ def send(
         sent.bar = bar
         others = other_topics(admin, topic)
         try:
-            send_all(producer, messages, pacer, sent)
+            chosen = None if queue is None else _queue(producer, topic, queue)
+            send_all(producer, messages, pacer, sent, queue=chosen)
         except BaseException:
             if sent.count:
                 output.note(f"{sent.count} messages were sent before it stopped.")
@@ -134,6 +145,23 @@ def send(
             f"Topic {output.plain(topic)} is new"
             + (f"; did you mean {near}?" if near else ": the broker created it.")
         )
+
+
+def _queue(producer: Producer, topic: str, text: str) -> MessageQueue:
+    """The queue that the user means; it must exist, so a topic is not created for it."""
+    known = producer.queues(topic)
+    found = [
+        queue
+        for queue in known
+        if text in (f"{queue.broker_name}:{queue.queue_id}", str(queue.queue_id))
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = [f"{queue.broker_name}:{queue.queue_id}" for queue in found or known]
+    raise InvalidArgument(
+        f"--queue {text!r} of topic {topic!r}",
+        expected=f"BROKER:ID, one of {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
+    )
 
 
 def _check_labels(tag: str | None, keys: Iterable[str]) -> None:
@@ -200,6 +228,8 @@ def send_all(
     messages: Iterable[Numbered],
     pacer: Pacer,
     on_receipt: Callable[[Receipt], object],
+    *,
+    queue: MessageQueue | None = None,
 ) -> None:
     """Send messages concurrently, those with the same sharding key one after the other.
 
@@ -219,7 +249,7 @@ def send_all(
             size = len(message.body)
             while waiting.is_full(size):
                 waiting.take()
-            future = producer.submit(message)
+            future = producer.submit(message, queue=queue)
             waiting.add(number, size, future)
             if is_first:
                 # The first send connects and may create the topic. Concurrent sends would do the

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from penstock.cli.commands import PATH, F, Number, command, option
+from penstock.cli import broker_config
+from penstock.cli.commands import PATH, F, Number, ServingGroup, command, option
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
@@ -110,7 +111,7 @@ def nameserver(*, as_json: bool, **options: Any) -> None:
     server_plan.serve(server_plan.name_server_alone, plan, as_json=as_json)
 
 
-@command
+@click.group(cls=ServingGroup)
 @option(
     "--namesrv",
     metavar="HOST:PORT",
@@ -129,3 +130,6 @@ def broker(*, as_json: bool, **options: Any) -> None:
 
     plan = server_plan.ServerPlan(**options)
     server_plan.serve(server_plan.broker_alone, plan, as_json=as_json)
+
+
+broker.add_command(broker_config.app, "config")

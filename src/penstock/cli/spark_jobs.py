@@ -23,7 +23,7 @@ from penstock.cli.name_completion import (
 )
 from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.target import Target, on_cluster
-from penstock.cli.times import end_option, optional_moment_ms, rate_option
+from penstock.cli.times import end_ms, end_option, rate_option, start_ms
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ def replay_messages(
             archive=archive,
             topic=topic,
             path=path,
-            start=optional_moment_ms(start, option="--from"),
-            end=optional_moment_ms(end, option="--to"),
+            start=start_ms(start),
+            end=end_ms(end),
             keys=wanted,
             tags=tag,
             dry_run=dry_run,
@@ -405,8 +405,7 @@ def write_report(
 
     Example: penstock spark report -o report.html --from 2h --watch 30s
     """
-    start_ms = optional_moment_ms(start, option="--from")
-    end_ms = optional_moment_ms(end, option="--to")
+    begin, before = start_ms(start), end_ms(end)
     _reach(target)
     stopped = f"Stopped. {file} was not written."
     with _job("report", target, master, as_json=as_json, stopped=stopped) as (spark, common):
@@ -417,8 +416,8 @@ def write_report(
             file,
             topics=list(topics) or None,
             groups=list(groups) or None,
-            start=start_ms,
-            end=end_ms,
+            start=begin,
+            end=before,
             watch=watch,
             title=title,
             **common,

@@ -1,4 +1,4 @@
-"""``penstock tail``: read a topic without joining a consumer group."""
+"""``penstock tail``: print the messages of a topic, beside its consumer groups or as a member."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cli import messages, output
 from penstock.cli.commands import Number, command, option
+from penstock.cli.message_format import check_one_form, format_option
 from penstock.cli.messages import key_option, tag_option, where_option
-from penstock.cli.name_completion import guessing_topic, topic_argument
+from penstock.cli.name_completion import complete_groups, guessing_topic, topic_argument
 from penstock.cli.output import json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument, PenstockError
@@ -45,6 +46,13 @@ _QUEUES_NAMED = 8
 @key_option
 @where_option
 @option("--limit", type=Number(at_least=1), help="Stop after this many.")
+@option(
+    "--group",
+    metavar="GROUP",
+    help="Consume as a member of this group: what is printed is acknowledged.",
+    shell_complete=complete_groups,
+)
+@format_option
 @json_flag
 def tail(
     target: Target,
@@ -57,18 +65,28 @@ def tail(
     keys: tuple[str, ...],
     where: str | None,
     limit: int | None,
+    group: str | None,
+    line_format: str | None,
     as_json: bool,
 ) -> None:
     """Print the newest messages of a topic, or those from a given point.
 
-    It joins no consumer group and changes no offset. With --json, one message per line.
+    It joins no consumer group and changes no offset, unless --group is given. With --json, one
+    message per line.
 
     Example: penstock tail orders --follow --tag paid --where "json['total'] > 100"
     """
     if start is not None and last is not None:
         raise InvalidArgument("both --from and --last", expected="one of them")
     wanted = messages.Filter(tag, keys, where)
-    show = _print_json if as_json else _print_line
+    written = check_one_form(line_format, as_json=as_json)
+    show = _print_json if as_json else _print_line if written is None else written.print
+    if group is not None:
+        from penstock.cli.tail_member import consume
+
+        _refuse_with_group(last=last, queue=queue_id, key=keys or None, where=where)
+        consume(target, topic, group, tag=tag, start=start, limit=limit, show=show)
+        return
     with target.admin() as admin, guessing_topic(admin, topic):
         found = _messages(
             admin, topic, follow, LAST if last is None else last, start, queue_id, wanted
@@ -83,6 +101,16 @@ def tail(
             complaint = wanted.complaint()
             if complaint:
                 output.note(complaint)
+
+
+def _refuse_with_group(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(
+                f"--group together with --{name}",
+                expected="--group with --tag, --from or --limit: a member gets what its group "
+                "subscribes to and acknowledges all of it",
+            )
 
 
 def _messages(

@@ -66,9 +66,25 @@ def moment_ms(text: str, *, option: str, now: float | None = None, also: str = "
     return max(0, round((present - ago) * 1000))
 
 
-def optional_moment_ms(text: str | None, *, option: str) -> int | None:
-    """`moment_ms` of an option that may be missing."""
-    return None if text is None else moment_ms(text, option=option)
+def start_ms(text: str | None) -> int | None:
+    """The start of a range, for ``--from``; None if it was not given.
+
+    ``first`` is 0, before every message; ``last`` is now. `queue_end` has their other words.
+    """
+    end = queue_end(text)
+    if text is None or end == "first":
+        return None if text is None else 0
+    return time.time_ns() // 1_000_000 if end == "last" else moment_ms(text, option="--from")
+
+
+def end_ms(text: str | None) -> int | None:
+    """The end of a range, exclusive, for ``--to``; None: not given, or ``last``."""
+    end = queue_end(text)
+    if text is None or end == "last":
+        return None
+    if end == "first":
+        raise InvalidArgument(f"--to {text}", expected=f"last, or {_EXPECTED}")
+    return moment_ms(text, option="--to")
 
 
 def position(text: str, *, option: str) -> str | int | datetime:

@@ -358,7 +358,7 @@ def delete_topic(
     with target.admin() as admin:
         # Looked up first: a typing error in the last name must not cost the first its messages.
         for topic in topics:
-            with guessing_topic(admin, topic):
+            with guessing_topic(admin, topic, hint="penstock topic list --names"):
                 admin.route(topic)
         found = [_summary(admin, topic) for topic in topics]
         known = [count for row in found if isinstance(count := row["messages"], int)]

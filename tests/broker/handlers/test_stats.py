@@ -14,7 +14,6 @@ from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker, rate_sampler
-from penstock.broker.handlers.runtime_info import version_text
 from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.stats import BrokerStats as Counters
 from penstock.model import MessageQueue
@@ -453,13 +452,6 @@ async def test_sampling_thousands_of_topics_lets_others_run(make_broker: MakeBro
     await clock.advance(10)
     assert broker.state.rate_sampler.find("TOPIC_PUT_NUMS", "T1999") is not None
     assert broker.state.rate_sampler.topic_put_tps("T1999") == 0.1
-
-
-@pytest.mark.parametrize(
-    ("version", "text"), [(479, "V5_3_3"), (413, "V5_0_0"), (513, "V5_5_0"), (407, "V4_9_7")]
-)
-def test_versions_have_names(version: int, text: str) -> None:
-    assert version_text(version) == text
 
 
 async def test_a_master_without_slaves_says_so(wire: Wire) -> None:

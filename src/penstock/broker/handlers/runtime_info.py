@@ -10,6 +10,7 @@ from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.bodies.stats import HaStatus
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import VERSION
+from penstock.protocol.versions import version_text
 from penstock.remoting.dispatch import Reply, handles
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -141,13 +142,6 @@ def _timers() -> dict[str, str]:
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
     }
-
-
-def version_text(version: int) -> str:
-    """RocketMQ's name of a release: 479 is ``V5_3_3``."""
-    base = 413 if version >= 413 else 213
-    middle, last = divmod(version - base, 20)
-    return f"V{5 if base == 413 else 4}_{middle}_{last // 2}"
 
 
 def _age(milliseconds: int) -> str:

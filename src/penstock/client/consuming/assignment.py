@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import md5
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.errors import ConfigError, InvalidArgument
 from penstock.model import MessageQueue
@@ -230,19 +230,20 @@ def _by_room(things: Sequence[_T], room_of: Callable[[_T], str]) -> dict[str, li
     return rooms
 
 
-_OURS = (Average, Circle, ConsistentHash, Configured, MachineRoom)
+_OURS: dict[type[Any], str | None] = {
+    Average: "average",
+    Circle: "circle",
+    ConsistentHash: "consistent-hash",
+    Configured: None,
+    MachineRoom: None,
+}
+"""The strategies that run no code of users; the name stands for one that needs no arguments."""
+_NAMED = {name: kind for kind, name in _OURS.items() if name is not None}
 
 
 def runs_user_code(strategy: AssignmentStrategy) -> bool:
     """Whether it may block: `MachineRoomNearby` calls a user's resolver."""
     return type(strategy) not in _OURS
-
-
-_NAMED: dict[str, type[Average | Circle | ConsistentHash]] = {
-    "average": Average,
-    "circle": Circle,
-    "consistent-hash": ConsistentHash,
-}
 
 
 def strategy(allocation: str | AssignmentStrategy) -> AssignmentStrategy:
@@ -264,7 +265,8 @@ def strategy(allocation: str | AssignmentStrategy) -> AssignmentStrategy:
             f"allocation is {allocation!r}",
             expected=f"one of {', '.join(_NAMED)} or an AssignmentStrategy",
         )
-    return found()
+    made: AssignmentStrategy = found()
+    return made
 
 
 def share(

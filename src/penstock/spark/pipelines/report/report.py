@@ -109,7 +109,7 @@ def gather(
         failing = gathering.failure_topics(chosen_groups, known)
         whole = Window.of(from_ms, to_ms)
         spans = gathering.spans_of(admin, [*chosen_topics, *failing], whole)
-        if start_ms is None:
+        if not start_ms:  # the default, or 0: from the first message
             from_ms = _first_ms(admin, spans, from_ms)
         window = Window.of(min(from_ms, to_ms - _SHORTEST_MS), to_ms)
         progress("counting messages", 1, _STEPS)
