@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.docs.pages import ROOT, commands, comparable, files, name_of, pages
+from tools.translations import TRANSLATIONS
 
 from penstock.runtime.child_process import ChildProcess
 
-PAGES = [page for page in pages() if commands(page)]
+# The commands of a translation are those of the English page, as test_translations shows.
+PAGES = [page for page in pages() if commands(page) and name_of(page) not in TRANSLATIONS.values()]
 # Commands that install the project or take minutes have tests of their own.
 ELSEWHERE = re.compile(r"(make|pip|git|cd|python3? -m (build|venv|pip)|penstock demo)\b")
 FREE_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
