@@ -8,8 +8,11 @@ not signed. A field added to a request after it was signed breaks the signature.
 from __future__ import annotations
 
 import base64
+import binascii
+import hashlib
 import hmac
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from penstock.protocol.commands import Body
@@ -43,23 +46,77 @@ def access_key(ext: Mapping[str, str] | None) -> str | None:
 
 def verify(ext: Mapping[str, str], body: Body, secret_key: str) -> bool:
     """Whether the signature of a received request was made with ``secret_key``."""
-    claimed = ext.get(SIGNATURE, "").encode()
-    if hmac.compare_digest(claimed, _signature(ext, body, secret_key).encode()):
-        return True
-    if _MAYBE_UNSIGNED not in ext:
-        return False
-    rest = {key: value for key, value in ext.items() if key != _MAYBE_UNSIGNED}
-    return hmac.compare_digest(claimed, _signature(rest, body, secret_key).encode())
+    return Verifier(secret_key).verify(ext, body)
+
+
+class Verifier:
+    """Checks signatures made with one secret.
+
+    HMAC hashes the key twice before any data; both states are prepared once and copied for each
+    request, which takes half the time of `hmac.new`.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret_key: str) -> None:
+        key = secret_key.encode()
+        if len(key) > _BLOCK_BYTES:
+            key = hashlib.sha1(key).digest()
+        key = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha1(key.translate(_INNER_PAD))
+        self._outer = hashlib.sha1(key.translate(_OUTER_PAD))
+
+    def verify(self, ext: Mapping[str, str], body: Body) -> bool:
+        """Whether the signature among ``ext`` is right."""
+        claimed = _claimed_digest(ext)
+        names = _signed_names(tuple(ext))
+        if hmac.compare_digest(claimed, self.digest(ext, names, body)):
+            return True
+        if _MAYBE_UNSIGNED not in ext:
+            return False
+        names = tuple(name for name in names if name != _MAYBE_UNSIGNED)
+        return hmac.compare_digest(claimed, self.digest(ext, names, body))
+
+    def digest(self, ext: Mapping[str, str], names: tuple[str, ...], body: Body) -> bytes:
+        """The HMAC-SHA1 of the values of ``names``, in this order, and the body."""
+        inner = self._inner.copy()
+        inner.update("".join([ext[name] for name in names]).encode())
+        for part in (body,) if isinstance(body, bytes | bytearray | memoryview) else body:
+            inner.update(part)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.digest()
+
+
+_BLOCK_BYTES: Final = 64
+_INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))
+_DIGEST_CHARACTERS: Final = 28
+_NO_DIGEST: Final = b""
+
+
+def _claimed_digest(ext: Mapping[str, str]) -> bytes:
+    """The digest that a request claims; no bytes, which equal no digest, if it is malformed."""
+    text = ext.get(SIGNATURE, "")
+    if len(text) != _DIGEST_CHARACTERS:
+        return _NO_DIGEST
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        return _NO_DIGEST
+
+
+# Clients send few sets of fields, each many times.
+@lru_cache(256)
+def _signed_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted((name for name in names if name != SIGNATURE), key=_java_order))
 
 
 def _signature(ext: Mapping[str, str], body: Body, secret_key: str) -> str:
-    names = sorted((name for name in ext if name != SIGNATURE), key=_java_order)
-    digest = hmac.new(secret_key.encode(), "".join(map(ext.__getitem__, names)).encode(), "sha1")
-    for part in (body,) if isinstance(body, bytes | bytearray | memoryview) else body:
-        digest.update(part)
-    return base64.b64encode(digest.digest()).decode()
+    digest = Verifier(secret_key).digest(ext, _signed_names(tuple(ext)), body)
+    return base64.b64encode(digest).decode()
 
 
 def _java_order(name: str) -> bytes:
     """Java compares texts by UTF-16 unit, Python by character."""
-    return name.encode("utf-16-be")
+    return name.encode("utf-16-be", "surrogatepass")

@@ -1,0 +1,350 @@
+"""The guard: lets a request pass to its handler, or refuses it.
+
+The order is fixed: the user, the signature over the raw bytes, then what the request needs, then
+the handler. Rights are those of the user that this very request is signed by. A request without a
+valid signature learns nothing: an unknown user, a disabled one and a wrong secret get the same
+answer, after the same work.
+
+`wrap` guards the handlers of a server, `wrap_fast_path` a fast path: that one only serves what is
+certain, and leaves every refusal, with its reason, to the plain path.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from penstock.auth.answer_filters import ROW_FILTERS, filter_rows
+from penstock.auth.audit import AuditLine, AuditSink, NoAudit
+from penstock.auth.evaluate import Verdict, decide
+from penstock.auth.failed_tries import FailedTries
+from penstock.auth.model import Action, ResourceType, User, parse_address
+from penstock.auth.needs import Ask, Facts, Need, Rule
+from penstock.auth.user_source import UserSource
+from penstock.errors import NoPermission, PenstockError
+from penstock.model.names import RETRY_PREFIX, TRACE_TOPIC
+from penstock.protocol import acl
+from penstock.protocol.codes import RequestCode, request_name
+from penstock.protocol.commands import Body, Command, decode_command
+from penstock.protocol.frames import JSON
+from penstock.remoting.peer import FastPath, Handler, Peer
+from penstock.remoting.promise import Promise, error_answer
+
+log = logging.getLogger(__name__)
+
+_MAX_CACHED_VERDICTS: Final = 4096
+_MAX_FAILURES_OF_CONNECTION: Final = 100
+_FAILURES: Final = "auth_failures"
+_USER: Final = "auth_user"
+_CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+_WRONG_SIGNATURE: Final = "check signature failed."
+_PUB: Final = frozenset({Action.PUB})
+_CLUSTER_GET: Final = frozenset({Action.GET})
+
+
+class Guard:
+    """Checks the requests of one server."""
+
+    def __init__(
+        self,
+        source: UserSource,
+        rules: Mapping[int, Rule],
+        *,
+        server: str,
+        now_ms: Callable[[], int],
+        audit: AuditSink | None = None,
+        audit_all: bool = False,
+        white_list: Collection[int] = (),
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._server = server
+        self._now_ms = now_ms
+        self._audit = audit or NoAudit()
+        self._audit_all = audit_all
+        self._white_list = frozenset(white_list)
+        self._facts: Facts | None = None
+        self._failed_tries = FailedTries()
+        self._verdicts: dict[tuple[str, Need, str | None], Verdict] = {}
+        self._may_publish: dict[tuple[str, str, str | None], bool] = {}
+        self._generation = -1
+        self._connections: dict[str, set[Peer]] = {}
+        source.on_change(self._users_changed)
+
+    def use_facts(self, facts: Facts) -> None:
+        """What the server knows of topics, groups and records; until then only FREE rows pass."""
+        self._facts = facts
+
+    # Wrapping
+
+    def wrap(self, handler: Handler) -> Handler:
+        """A handler that serves only what is allowed."""
+
+        def serve(peer: Peer, command: Command) -> Command | Promise | bytes | None:
+            if command.code in self._white_list:
+                return handler(peer, command)
+            user = self.admit(peer, command)
+            answer = handler(peer, command)
+            if user.is_super:
+                return answer
+            if isinstance(answer, Promise):
+                answer.check = lambda ready: self._recheck(peer, command, ready)
+                return answer
+            return self._filtered(user, peer, command.code, answer)
+
+        return serve
+
+    def wrap_fast_path(self, fast_path: FastPath) -> FastPath:
+        """A fast path of sends for users that may publish; everything else: the plain path."""
+
+        def serve(peer: Peer, header: bytes, body: bytes) -> bytes | None:
+            try:
+                command = decode_command((JSON, header, body))
+            except PenstockError:
+                return None
+            ext = command.ext
+            if not ext:
+                return None
+            name = ext.get(acl.ACCESS_KEY)
+            user = self._source.users.get(name) if name else None
+            if (
+                user is None
+                or peer.data.get(_USER) != name
+                or self._audit_all
+                or not user.is_enabled
+                or not (user.is_super or self._may_send(user, peer, ext.get("b", "")))
+                or not self._is_signed(user, ext, body)
+            ):
+                return None
+            return fast_path(peer, header, body)
+
+        return serve
+
+    def forget(self, peer: Peer) -> None:
+        """A connection has ended."""
+        for peers in self._connections.values():
+            peers.discard(peer)
+
+    # Checking
+
+    def admit(self, peer: Peer, command: Command) -> User:
+        """The user that may send this request; raises `NoPermission`."""
+        ext = command.ext or {}
+        user = self._authenticate(peer, command.code, ext, command.body)
+        self._join(peer, user, command.code)
+        needs: list[Need] = []
+        try:
+            if not user.is_super:
+                self._authorise(user, peer, command, needs)
+        except NoPermission as error:
+            self._note(peer, user.name, command.code, needs, error=error)
+            raise
+        if (
+            self._audit_all
+            or any(need.actions & _CHANGES for need in needs)
+            or (user.is_super and self._is_change(command.code))
+        ):
+            self._note(peer, user.name, command.code, needs)
+        return user
+
+    def _authenticate(self, peer: Peer, code: int, ext: Mapping[str, str], body: Body) -> User:
+        name = ext.get(acl.ACCESS_KEY) or ""
+        address = _address_text(peer)
+        now = self._now_ms()
+        if name and not self._failed_tries.must_wait(address, name, now):
+            user = self._source.users.get(name)
+            is_signed = self._is_signed(user, ext, body)
+            if user is not None and user.is_enabled and is_signed:
+                if peer.data.get(_FAILURES):
+                    peer.data[_FAILURES] = 0
+                    self._failed_tries.succeeded(address, name)
+                return user
+        self._failed(peer, code, name, address, now)
+        raise NoPermission(_WRONG_SIGNATURE if name else "username cannot be null.")
+
+    def _is_signed(self, user: User | None, ext: Mapping[str, str], body: Body) -> bool:
+        # Of an unknown user the signature is computed, too, so that the time tells nothing.
+        verifiers = self._source.verifiers(user, self._now_ms())
+        return any([verifier.verify(ext, body) for verifier in verifiers]) and user is not None
+
+    def _failed(self, peer: Peer, code: int, name: str, address: str, now: int) -> None:
+        if self._failed_tries.failed(address, name[:64], now):
+            log.warning(
+                "request refused, the signature is wrong or the user unknown "
+                "user=%r remote=%s code=%d",
+                name[:64],
+                peer.remote,
+                code,
+            )
+        self._note(peer, name[:64], code, (), error=NoPermission(_WRONG_SIGNATURE))
+        count = peer.data.get(_FAILURES)
+        count = (count if isinstance(count, int) else 0) + 1
+        peer.data[_FAILURES] = count
+        if count >= _MAX_FAILURES_OF_CONNECTION:
+            peer.close("too many requests with a wrong signature")
+
+    def _authorise(self, user: User, peer: Peer, command: Command, needs: list[Need]) -> None:
+        rule = self._rules.get(command.code)
+        if rule is None:
+            # Codes that are not served at all are answered as such, by the dispatcher.
+            if command.code in self._source.served_codes:
+                raise NoPermission(f"User:{user.name} is no super user", hint="use one that is")
+            return
+        body = command.body
+        if self._facts is None:
+            raise NoPermission("the server is starting", hint="again in a second")
+        raw = body if isinstance(body, bytes) else b"".join(body)  # type: ignore[arg-type]  # received
+        for need in rule(Ask(command.ext or {}, raw, self._facts)):
+            needs.append(need)
+            verdict = self._verdict(user, need, peer)
+            if not verdict.is_allowed:
+                raise NoPermission(
+                    f"User:{user.name} has no permission to access {need.type}:{need.name} "
+                    f"from {_address_text(peer)}, {verdict.reason}.",
+                    expected=str(need),
+                    hint=f"penstock acl grant {user.name} --resource '{need.type}:{need.name}' "
+                    f"--action {min(need.actions)}",
+                )
+
+    def _verdict(self, user: User, need: Need, peer: Peer) -> Verdict:
+        """The decision, remembered until the users change."""
+        address = _address_text(peer) if any(entry.sources for entry in user.entries) else None
+        self._refresh()
+        key = (user.name, need, address)
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            verdict = _decide(user, need, address)
+            if len(self._verdicts) >= _MAX_CACHED_VERDICTS:
+                self._verdicts.clear()
+            self._verdicts[key] = verdict
+        return verdict
+
+    def _may_send(self, user: User, peer: Peer, topic: str) -> bool:
+        if topic == TRACE_TOPIC:
+            return True
+        if topic.startswith(RETRY_PREFIX):
+            return False
+        return self._verdict(user, Need(ResourceType.TOPIC, topic, _PUB), peer).is_allowed
+
+    def _refresh(self) -> None:
+        generation = self._source.users.generation
+        if generation != self._generation:
+            self._generation = generation
+            self._verdicts.clear()
+
+    # Answers
+
+    def _recheck(self, peer: Peer, command: Command, answer: Command) -> Command:
+        """The answer to a request that waited, if its user may still have it."""
+        ext = command.ext or {}
+        user = self._source.users.get(ext.get(acl.ACCESS_KEY, ""))
+        try:
+            if user is None or not user.is_enabled:
+                raise NoPermission(_WRONG_SIGNATURE)
+            self._authorise(user, peer, command, [])
+        except PenstockError as error:
+            return error_answer(error)
+        return answer
+
+    def _filtered(
+        self, user: User, peer: Peer, code: int, answer: Command | Promise | bytes | None
+    ) -> Command | Promise | bytes | None:
+        rows = ROW_FILTERS.get(code)
+        if rows is None or not isinstance(answer, Command) or self._facts is None:
+            return answer
+        everything = Need(ResourceType.CLUSTER, self._facts.cluster, _CLUSTER_GET)
+        if self._verdict(user, everything, peer).is_allowed:
+            return answer
+
+        def may_see(type_: ResourceType, name: str) -> bool:
+            return any(
+                self._verdict(user, Need(type_, name, frozenset({action})), peer).is_allowed
+                for action in Action
+                if action is not Action.ALL
+            )
+
+        return filter_rows(rows, answer, may_see)
+
+    # Connections
+
+    def _join(self, peer: Peer, user: User, code: int) -> None:
+        """Tie the connection to the user, if it is not; a limit of connections may refuse it."""
+        if peer.data.get(_USER) == user.name:
+            return
+        peers = self._connections.setdefault(user.name, set())
+        if user.max_connections is not None and len(peers - {peer}) >= user.max_connections:
+            peer.close(f"user {user.name} has {user.max_connections} connections already")
+            raise NoPermission(
+                f"User:{user.name} has too many connections",
+                expected=f"at most {user.max_connections}",
+            )
+        peers.add(peer)
+        peer.data[_USER] = user.name
+        self._note(peer, user.name, code, (), reason="first request of the connection")
+
+    def _users_changed(self) -> None:
+        """Close the connections of users that are disabled or gone."""
+        self._refresh()
+        for name, peers in self._connections.items():
+            user = self._source.users.get(name)
+            if user is None or not user.is_enabled:
+                for peer in list(peers):
+                    peer.close("its user is disabled")
+
+    # Audit
+
+    def _is_change(self, code: int) -> bool:
+        return code not in _FREQUENT and (
+            request_name(code).startswith(_CHANGE_NAMES) or code in _OTHER_CHANGES
+        )
+
+    def _note(
+        self,
+        peer: Peer,
+        user: str,
+        code: int,
+        needs: Iterable[Need],
+        *,
+        error: Exception | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._audit.add(
+            AuditLine(
+                self._now_ms(),
+                self._server,
+                user,
+                peer.remote,
+                peer.is_tls,
+                code,
+                request_name(code),
+                tuple(f"{need.type}:{need.name}" for need in needs),
+                error is None,
+                reason=str(error) if error is not None else reason,
+            )
+        )
+
+
+_CHANGE_NAMES: Final = ("UPDATE_", "DELETE_", "AUTH_", "CLEAN_", "CLONE_", "RESET_", "SET_", "PUT_")
+_OTHER_CHANGES: Final = frozenset(
+    {
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    }
+)
+_FREQUENT: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET})
+
+
+def _decide(user: User, need: Need, address: str | None) -> Verdict:
+    where = None if address is None else parse_address(address)
+    verdict = decide(user.entries, need.type, need.name, need.actions, where)
+    if verdict.is_allowed or need.otherwise is None:
+        return verdict
+    other = _decide(user, need.otherwise, address)
+    return other if other.is_allowed else verdict
+
+
+def _address_text(peer: Peer) -> str:
+    return peer.remote.rpartition(":")[0].strip("[]")

@@ -1,0 +1,101 @@
+"""The users in force, with prepared verifiers, reloaded when their file changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+from penstock.auth.model import User
+from penstock.auth.user_file import UserFile, resolve_secret
+from penstock.auth.users import Users
+from penstock.errors import PenstockError
+from penstock.protocol.acl import Verifier
+from penstock.runtime.clock import Clock
+from penstock.runtime.service import Service
+from penstock.runtime.threads import run_to_end
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+# Takes as long as that of a real user.
+_NO_USER: Final = (Verifier("no user has this secret"),)
+
+
+class UserSource(Service):
+    """Follows the user file; all guards of a process may share one."""
+
+    def __init__(self, file: UserFile, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._stamp: object = None
+        self._listeners: list[Callable[[], None]] = []
+        self._verifiers: dict[str, tuple[tuple[int | None, Verifier], ...]] = {}
+        self.users = Users()
+        self.served_codes: Collection[int] = frozenset()
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each change of the users."""
+        self._listeners.append(listener)
+
+    def verifiers(self, user: User | None, now_ms: int) -> Collection[Verifier]:
+        """One for each valid secret of the user; for an unknown user, one that never fits."""
+        if user is None:
+            return _NO_USER
+        return [
+            verifier
+            for expires_ms, verifier in self._verifiers.get(user.name, ())
+            if expires_ms is None or now_ms < expires_ms
+        ] or _NO_USER
+
+    async def change(self, change: Callable[[Users], Users]) -> Users:
+        """Change the file and what is in force."""
+        users = await run_to_end(None, self._file.change, change)
+        self._take(users)
+        self._stamp = await run_to_end(None, self._file.stamp)
+        return users
+
+    async def load(self) -> None:
+        """Read the file; raises if it cannot be used."""
+        self._stamp = await run_to_end(None, self._file.stamp)
+        self._take(await run_to_end(None, self._file.load))
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        await self.load()
+        ready()
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            await self._look()
+
+    async def _look(self) -> None:
+        stamp = await run_to_end(None, self._file.stamp)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            users = await run_to_end(None, self._file.load)
+        except (PenstockError, OSError) as error:
+            log.error("users stay as they were, the new file cannot be used error=%s", error)
+            return
+        self._take(users)
+        log.info("users loaded path=%s users=%d", self.path, len(users.by_name))
+
+    def _take(self, users: Users) -> None:
+        verifiers: dict[str, tuple[tuple[int | None, Verifier], ...]] = {}
+        for user in users.by_name.values():
+            resolved = []
+            for secret in user.secrets:
+                value = resolve_secret(secret.value)
+                if value is None:
+                    log.error("secret not found user=%s id=%s", user.name, secret.id)
+                else:
+                    resolved.append((secret.expires_ms, Verifier(value)))
+            verifiers[user.name] = tuple(resolved)
+        self.users, self._verifiers = users, verifiers
+        for listener in self._listeners:
+            listener()
