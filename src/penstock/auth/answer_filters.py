@@ -45,7 +45,7 @@ def filter_rows(
 ) -> Command:
     """The answer with the rows that may be seen."""
     body = answer.body
-    if isinstance(body, list | tuple):
+    if not isinstance(body, bytes | bytearray | memoryview):
         body = b"".join(body)
     if answer.code != 0 or not body:
         return answer

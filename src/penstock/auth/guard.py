@@ -22,6 +22,7 @@ from penstock.auth.failed_tries import FailedTries
 from penstock.auth.model import Action, ResourceType, User, parse_address
 from penstock.auth.needs import Ask, Facts, Need, Rule
 from penstock.auth.user_source import UserSource
+from penstock.auth.users import Users
 from penstock.errors import NoPermission, PenstockError
 from penstock.model.names import RETRY_PREFIX, TRACE_TOPIC
 from penstock.protocol import acl
@@ -37,7 +38,6 @@ _MAX_CACHED_VERDICTS: Final = 4096
 _MAX_FAILURES_OF_CONNECTION: Final = 100
 _FAILURES: Final = "auth_failures"
 _USER: Final = "auth_user"
-_CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 _WRONG_SIGNATURE: Final = "check signature failed."
 _PUB: Final = frozenset({Action.PUB})
 _CLUSTER_GET: Final = frozenset({Action.GET})
@@ -65,12 +65,17 @@ class Guard:
         self._audit_all = audit_all
         self._white_list = frozenset(white_list)
         self._facts: Facts | None = None
+        self._served_codes: frozenset[int] = frozenset()
         self._failed_tries = FailedTries()
         self._verdicts: dict[tuple[str, Need, str | None], Verdict] = {}
-        self._may_publish: dict[tuple[str, str, str | None], bool] = {}
-        self._generation = -1
+        self._judged = Users()
+        """The users that the remembered verdicts are about."""
         self._connections: dict[str, set[Peer]] = {}
         source.on_change(self._users_changed)
+
+    def serve_codes(self, codes: Collection[int]) -> None:
+        """The codes that the server serves; those without a row need a super user."""
+        self._served_codes = frozenset(codes)
 
     def use_facts(self, facts: Facts) -> None:
         """What the server knows of topics, groups and records; until then only FREE rows pass."""
@@ -140,11 +145,7 @@ class Guard:
         except NoPermission as error:
             self._note(peer, user.name, command.code, needs, error=error)
             raise
-        if (
-            self._audit_all
-            or any(need.actions & _CHANGES for need in needs)
-            or (user.is_super and self._is_change(command.code))
-        ):
+        if self._audit_all or _is_change(command.code):
             self._note(peer, user.name, command.code, needs)
         return user
 
@@ -188,7 +189,7 @@ class Guard:
         rule = self._rules.get(command.code)
         if rule is None:
             # Codes that are not served at all are answered as such, by the dispatcher.
-            if command.code in self._source.served_codes:
+            if command.code in self._served_codes:
                 raise NoPermission(f"User:{user.name} is no super user", hint="use one that is")
             return
         body = command.body
@@ -228,9 +229,8 @@ class Guard:
         return self._verdict(user, Need(ResourceType.TOPIC, topic, _PUB), peer).is_allowed
 
     def _refresh(self) -> None:
-        generation = self._source.users.generation
-        if generation != self._generation:
-            self._generation = generation
+        if self._source.users is not self._judged:
+            self._judged = self._source.users
             self._verdicts.clear()
 
     # Answers
@@ -294,11 +294,6 @@ class Guard:
 
     # Audit
 
-    def _is_change(self, code: int) -> bool:
-        return code not in _FREQUENT and (
-            request_name(code).startswith(_CHANGE_NAMES) or code in _OTHER_CHANGES
-        )
-
     def _note(
         self,
         peer: Peer,
@@ -335,6 +330,12 @@ _OTHER_CHANGES: Final = frozenset(
     }
 )
 _FREQUENT: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET})
+
+
+def _is_change(code: int) -> bool:
+    return code not in _FREQUENT and (
+        request_name(code).startswith(_CHANGE_NAMES) or code in _OTHER_CHANGES
+    )
 
 
 def _decide(user: User, need: Need, address: str | None) -> Verdict:

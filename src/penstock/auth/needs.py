@@ -130,6 +130,11 @@ def _cluster(actions: frozenset[Action]) -> Rule:
     return lambda ask: (Need(ResourceType.CLUSTER, ask.facts.cluster, actions),)
 
 
+def _named_cluster(ask: Ask) -> Iterable[Need]:
+    """A broker names the cluster that it registers with."""
+    return (Need(ResourceType.CLUSTER, ask.ext.get("clusterName") or ask.facts.cluster, _UPDATE),)
+
+
 def _topic(actions: frozenset[Action], field: str = "topic") -> Rule:
     return lambda ask: (topic_need(ask.field(field), actions),)
 
@@ -479,10 +484,10 @@ BROKER: Final[Mapping[int, Rule]] = {
 }
 
 NAME_SERVER: Final[Mapping[int, Rule]] = {
-    Code.REGISTER_BROKER: _CLUSTER_UPDATE,
-    Code.UNREGISTER_BROKER: _CLUSTER_UPDATE,
-    Code.QUERY_DATA_VERSION: _CLUSTER_UPDATE,
-    Code.BROKER_HEARTBEAT: _CLUSTER_UPDATE,
+    Code.REGISTER_BROKER: _named_cluster,
+    Code.UNREGISTER_BROKER: _named_cluster,
+    Code.QUERY_DATA_VERSION: _named_cluster,
+    Code.BROKER_HEARTBEAT: _named_cluster,
     Code.PUT_KV_CONFIG: _CLUSTER_UPDATE,
     Code.DELETE_KV_CONFIG: _CLUSTER_UPDATE,
     Code.WIPE_WRITE_PERM_OF_BROKER: _CLUSTER_UPDATE,

@@ -33,7 +33,6 @@ class UserSource(Service):
         self._listeners: list[Callable[[], None]] = []
         self._verifiers: dict[str, tuple[tuple[int | None, Verifier], ...]] = {}
         self.users = Users()
-        self.served_codes: Collection[int] = frozenset()
 
     @property
     def path(self) -> Path:
@@ -55,7 +54,7 @@ class UserSource(Service):
 
     async def change(self, change: Callable[[Users], Users]) -> Users:
         """Change the file and what is in force."""
-        users = await run_to_end(None, self._file.change, change)
+        users = await run_to_end(None, lambda: self._file.change(change))
         self._take(users)
         self._stamp = await run_to_end(None, self._file.stamp)
         return users

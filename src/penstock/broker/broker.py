@@ -11,6 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from penstock.auth.guard import Guard
+from penstock.auth.needs import BROKER
+from penstock.auth.server_auth import ServerAuth
+from penstock.broker.auth_facts import BrokerFacts
 from penstock.broker.broker_properties import BrokerProperties
 from penstock.broker.config import SLAVE, SYNC_MASTER, VIP_PORT_DISTANCE, BrokerConfig
 from penstock.broker.delivery.delay_service import DelayService
@@ -35,6 +39,7 @@ from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
 from penstock.errors import LifecycleError, RemotingError
 from penstock.model.hosts import pack_host
 from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
+from penstock.protocol.commands import Command
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.message_ids import UniqueIds
 from penstock.remoting import Limits, Peer, Server, ServerTls, go_away
@@ -70,6 +75,7 @@ class Broker(Service):
         clock: Clock | None = None,
         limits: Limits | None = None,
         tls: ServerTls | None = None,
+        auth: ServerAuth | None = None,
         files: FileLayer = OS_FILES,
         state_files: StateFileSystem = OS_STATE_FILES,
         chance: random.Random | None = None,
@@ -90,6 +96,8 @@ class Broker(Service):
         self._clock = clock or SystemClock()
         self._limits = limits
         self._tls = tls
+        self._auth = auth
+        self._guard: Guard | None = None
         self._files = files
         self._state_files = state_files
         self._random = chance or random.Random()
@@ -109,6 +117,11 @@ class Broker(Service):
     def address(self) -> str:
         """``ip:port`` that clients connect to."""
         return self.state.address
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes that are served."""
+        return self._dispatcher.codes
 
     @property
     def port(self) -> int:
@@ -133,6 +146,11 @@ class Broker(Service):
                 sync_timeout=self._config.sync_flush_timeout_ms / 1000,
                 put_took=stats.put_took,
             )
+            if self._auth is not None:
+                self._guard = await stack.enter_async_context(
+                    self._auth.running(BROKER, server=self._config.broker_name, clock=self._clock)
+                )
+                self._dispatcher.guard_fast_path = self._guard.wrap_fast_path
             server = self._server = await self._listen(storage)
             stack.push_async_callback(self._stop_server, server)
             ip = await resolve_host(self._config.broker_ip1 or self._config.bind_host)
@@ -148,6 +166,7 @@ class Broker(Service):
                 name_servers=self._name_servers,
                 handler=self._dispatcher,
                 permission=lambda: state.config.broker_permission,
+                sign=_unsigned if self._auth is None else self._auth.sign,
             )
             self._registration = registration
             parts: list[Service] = [
@@ -169,6 +188,9 @@ class Broker(Service):
             store.on_arrival(state.held.arrived, state.held.queues)
             store.on_arrival(state.delay_service.arrived, state.delay_service.queues)
             add_all(self._dispatcher, state)
+            if self._guard is not None:
+                self._guard.serve_codes(self._dispatcher.codes)
+                self._guard.use_facts(BrokerFacts(state))
             await stack.enter_async_context(registration)
             log.info(
                 "broker started name=%s address=%s store=%s topics=%d",
@@ -346,8 +368,9 @@ class Broker(Service):
         )
 
     def _new_server(self, storage: Storage, port: int) -> Server:
+        handler = self._dispatcher.serve
         return Server(
-            self._dispatcher.serve,
+            handler if self._guard is None else self._guard.wrap(handler),
             self._config.bind_host,
             port,
             limits=self._limits,
@@ -360,8 +383,14 @@ class Broker(Service):
     def _peer_gone(self, peer: Peer) -> None:
         if self._state is not None:
             forget_peer(self._state, peer)
+        if self._guard is not None:
+            self._guard.forget(peer)
 
     async def _stop_server(self, server: Server) -> None:
         if self._state is not None:
             self._state.held.release()
         await asyncio.shield(server.stop(_DRAIN_SECONDS, handler=go_away(self._dispatcher.serve)))
+
+
+def _unsigned(command: Command) -> Command:
+    return command

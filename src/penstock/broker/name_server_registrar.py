@@ -82,6 +82,7 @@ class NameServerRegistrar(Service):
         name_servers: Sequence[str],
         handler: Handler,
         permission: Callable[[], int] = lambda: READ | WRITE,
+        sign: Callable[[Command], Command] = lambda command: command,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -91,6 +92,7 @@ class NameServerRegistrar(Service):
         self._name_servers = [_NameServer(address) for address in dict.fromkeys(name_servers)]
         self._handler = handler
         self._permission = permission
+        self._sign = sign
         self._failing: set[str] = set()
         self._registered: set[str] = set()
 
@@ -183,7 +185,10 @@ class NameServerRegistrar(Service):
         name_server.unsent = set()
         try:
             answers = await asyncio.gather(
-                *(peer.request(one, _KNOWN_SECONDS) for one in self._topic_commands(unsent))
+                *(
+                    peer.request(self._sign(one), _KNOWN_SECONDS)
+                    for one in self._topic_commands(unsent)
+                )
             )
         except PenstockError as error:
             log.info("topics not registered name_server=%s error=%s", name_server.address, error)
@@ -245,7 +250,8 @@ class NameServerRegistrar(Service):
         to.unsent, to.needs_all, to.connection = set(), False, None
         to.next_round = self._clock.monotonic() + self._config.register_period_seconds
         try:
-            answer = await pool.request(name_server, self._command(), _TIMEOUT_SECONDS)
+            command = self._sign(self._command())
+            answer = await pool.request(name_server, command, _TIMEOUT_SECONDS)
             if answer.code != ResponseCode.SUCCESS:
                 raise PenstockError(f"{response_name(answer.code)}: {answer.remark}")
             body = bytes(answer.body)  # type: ignore[arg-type]  # a received body is bytes
@@ -285,7 +291,7 @@ class NameServerRegistrar(Service):
 
     async def _unregister(self, name_server: str, peer: Peer, command: Command) -> None:
         try:
-            await peer.request(command, _UNREGISTER_SECONDS)
+            await peer.request(self._sign(command), _UNREGISTER_SECONDS)
         except PenstockError as error:
             log.info("not unregistered name_server=%s error=%s", name_server, error)
 

@@ -8,13 +8,18 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from penstock.auth.guard import Guard
+from penstock.auth.needs import NAME_SERVER
+from penstock.auth.server_auth import ServerAuth
 from penstock.errors import LifecycleError
 from penstock.nameserver import handlers
+from penstock.nameserver.auth_facts import NameServerFacts
 from penstock.nameserver.config import NameServerConfig
 from penstock.nameserver.handlers import KV_FILE, NameServerState
 from penstock.nameserver.kv import KvConfig
 from penstock.nameserver.routes import RouteTable
-from penstock.remoting import Limits, Peer, Server, ServerTls
+from penstock.protocol.commands import Command
+from penstock.remoting import Handler, Limits, Peer, Promise, Server, ServerTls
 from penstock.remoting.addresses import format_address
 from penstock.remoting.dispatch import Dispatcher
 from penstock.runtime.clock import Clock, SystemClock
@@ -38,6 +43,7 @@ class NameServer(Service):
         clock: Clock | None = None,
         limits: Limits | None = None,
         tls: ServerTls | None = None,
+        auth: ServerAuth | None = None,
         state_files: StateFileSystem = OS_STATE_FILES,
     ) -> None:
         """``data`` is a directory for the texts that tools keep here; without it they are lost."""
@@ -45,8 +51,11 @@ class NameServer(Service):
         self._clock = clock or SystemClock()
         tables = None if data is None else SavedTables(self._clock, data, files=state_files)
         self._dispatcher = Dispatcher()
+        self._auth = auth
+        self._guard: Guard | None = None
+        self._guarded: Handler = self._dispatcher.serve
         self._server = Server(
-            self._dispatcher,
+            self._serve,
             self._config.bind_host,
             self._config.listen_port,
             limits=limits,
@@ -85,6 +94,13 @@ class NameServer(Service):
         self._dispatcher.add_module(handlers, self._state)
         async with AsyncExitStack() as stack:
             await self._load_kv(stack)
+            if self._auth is not None:
+                guard = self._guard = await stack.enter_async_context(
+                    self._auth.running(NAME_SERVER, server="nameserver", clock=self._clock)
+                )
+                guard.serve_codes(self._dispatcher.codes)
+                guard.use_facts(NameServerFacts(self._auth.cluster))
+                self._guarded = guard.wrap(self._dispatcher.serve)
             await self._server.start()
             stack.push_async_callback(self._stop_server)
             log.info("name server started address=%s", self.address)
@@ -108,7 +124,12 @@ class NameServer(Service):
             if isinstance(broker.connection, Peer):
                 broker.connection.close("no sign of life for too long")
 
+    def _serve(self, peer: Peer, command: Command) -> Command | Promise | bytes | None:
+        return self._guarded(peer, command)
+
     def _peer_gone(self, peer: Peer) -> None:
+        if self._guard is not None:
+            self._guard.forget(peer)
         for broker in self._state.routes.connection_lost(peer):
             log.info(
                 "broker gone, its connection closed name=%s id=%d address=%s",

@@ -100,6 +100,11 @@ class Connection(asyncio.Protocol):
 
     # --------------------------------------------------------------------- for the owner
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self._transport.get_extra_info("ssl_object") is not None
+
     def on_close(self, callback: Callable[[Self], None]) -> None:
         """Call ``callback(peer)`` when the connection is lost; soon, if it already is."""
         call = functools.partial(callback, self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
@@ -22,7 +23,7 @@ class Promise:
     It keeps the number of the request, not the request, whose body may be large.
     """
 
-    __slots__ = ("_answer", "_peer", "_request_id", "_serializer", "is_resolved")
+    __slots__ = ("_answer", "_peer", "_request_id", "_serializer", "check", "is_resolved")
 
     def __init__(self) -> None:
         self._peer: Peer | None = None
@@ -30,6 +31,8 @@ class Promise:
         self._request_id = 0
         self._serializer = 0
         self.is_resolved = False
+        self.check: Callable[[Command], Command] | None = None
+        """Replaces the answer just before it is sent, if rights have changed while it waited."""
 
     def resolve(self, answer: Command) -> bool:
         """Send ``answer``; return whether it could still be sent."""
@@ -40,6 +43,8 @@ class Promise:
         if peer is None:
             self._answer = answer  # The handler has not returned yet; `attach` sends it.
             return True
+        if self.check is not None:
+            answer = self.check(answer)
         self._peer = None
         return peer.fulfil(answer, self._request_id, self._serializer)
 
