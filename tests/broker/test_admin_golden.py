@@ -46,9 +46,6 @@ EXPLAINED = {
     ("GET_CONSUMER_RUNNING_INFO", "answer"): "what the client said was not recorded",
     ("SEND_MESSAGE_V2 send.timer", "code"): "timers are refused",
     ("SEND_MESSAGE_V2 send.recall", "code"): "timers are refused",
-    ("SEND_MESSAGE_V2 tx.commit", "code"): "transactions are refused",
-    ("SEND_MESSAGE_V2 tx.rollback", "code"): "transactions are refused",
-    ("SEND_MESSAGE_V2 tx.unknown_then_check", "code"): "transactions are refused",
     ("PULL_MESSAGE request_reply", "code"): "the heartbeat before it was not recorded",
 }
 EXPLAINED_4_9 = {

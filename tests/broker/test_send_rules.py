@@ -34,7 +34,6 @@ EFFECTIVE_VALUES = {
 """A value of each property that has an effect; "3" for all others."""
 
 REFUSED = {
-    Property.TRANSACTION_PREPARED,
     Property.TIMER_DELAY_SECONDS,
     Property.TIMER_DELAY_MS,
     Property.TIMER_DELIVER_MS,
@@ -103,7 +102,12 @@ class Paths:
         """The answer of the plain path."""
         _, command = request(text, body=body, is_batch=is_batch)
         answer = self._sending.send_v2(PEER, command)
-        assert not isinstance(answer, Promise)
+        if isinstance(answer, Promise):
+            # A half message is answered when it is written.
+            self._broker.state.storage.write()
+            written = answer.attach(PEER, command)
+            assert written is not None
+            answer = written
         answer.request_id, answer.flag = command.request_id, RESPONSE
         return answer
 

@@ -36,9 +36,12 @@ from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topic_epochs import TopicEpochs
 from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
+from penstock.broker.transactions.check_rounds import CheckRounds
+from penstock.broker.transactions.counters import COUNTERS_FILE
+from penstock.broker.transactions.transactions import Transactions
 from penstock.errors import LifecycleError, RemotingError
 from penstock.model.hosts import pack_host
-from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
+from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.commands import Command
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.message_ids import UniqueIds
@@ -179,6 +182,17 @@ class Broker(Service):
             ]
             if not self._config.is_slave:
                 parts.append(state.delay_service)
+                parts.append(
+                    CheckRounds(
+                        state.transactions,
+                        storage,
+                        self._clock,
+                        state.settings,
+                        state.clients,
+                        state.topics,
+                        state.store_host,
+                    )
+                )
             # Registered before the services, so on shutdown it runs after them.
             stack.push_async_callback(state.tables.save_all)
             for part in parts:
@@ -229,8 +243,11 @@ class Broker(Service):
             changed=topics_changed,
             auto_create=config.auto_create_topic_enable,
         )
+        settings = Settings(config, self._store_config, now_ms=clock.time_ms)
+        offsets = Offsets(now_ms=clock.time_ms, changed=lambda: tables.changed(OFFSETS_FILE))
+        store_host = pack_host(ip, server.port)
         return BrokerState(
-            settings=Settings(config, self._store_config, now_ms=clock.time_ms),
+            settings=settings,
             clock=clock,
             storage=storage,
             topics=topics,
@@ -240,7 +257,7 @@ class Broker(Service):
                 now_ms=clock.time_ms,
                 changed=lambda group: tables.changed(GROUPS_FILE),
             ),
-            offsets=Offsets(now_ms=clock.time_ms, changed=lambda: tables.changed(OFFSETS_FILE)),
+            offsets=offsets,
             tables=tables,
             clients=Clients(config.client_expiry_seconds),
             locks=QueueLocks(),
@@ -265,8 +282,17 @@ class Broker(Service):
                 topics=topics,
             ),
             delay_levels=self._delay_levels,
+            transactions=Transactions(
+                storage,
+                clock,
+                settings,
+                offsets,
+                stats,
+                store_host,
+                counters_changed=lambda: tables.changed(COUNTERS_FILE),
+            ),
             address=format_address((host, server.port)),
-            store_host=pack_host(ip, server.port),
+            store_host=store_host,
             started_ms=clock.time_ms(),
             when_topics_known=self._when_topics_known,
             random_below=self._random.randrange,
@@ -297,6 +323,12 @@ class Broker(Service):
             dump=state.delay_service.dump,
             period=config.flush_delay_offset_interval_ms / 1000,
         )
+        await tables.add(
+            COUNTERS_FILE,
+            load=state.transactions.counters.load,
+            dump=state.transactions.counters.dump,
+            period=config.transaction_metrics_interval_ms / 1000,
+        )
         # New tables are written at once, so that Apache RocketMQ finds them, too.
         tables.changed(TOPICS_FILE)
         tables.changed(GROUPS_FILE)
@@ -314,15 +346,16 @@ class Broker(Service):
         for moved in state.offsets.clamp(state.storage.max_offset):
             log.warning("offset beyond the end of its queue moved back %s", moved)
         state.delay_service.correct()
-        for topic, what in ((HALF_TOPIC, "prepared transactions"), (TIMER_TOPIC, "timer messages")):
-            kept = state.storage.max_offset(topic, 0)
-            if kept:
-                log.warning(
-                    "the store holds %s, which are kept but not served yet topic=%s records=%d",
-                    what,
-                    topic,
-                    kept,
-                )
+        if not config.is_slave:
+            await run_to_end(None, state.transactions.recover)
+        timers = state.storage.max_offset(TIMER_TOPIC, 0)
+        if timers:
+            log.warning(
+                "the store holds timer messages, which are kept but not served yet"
+                " topic=%s records=%d",
+                TIMER_TOPIC,
+                timers,
+            )
 
     def _warn_of_role(self) -> None:
         """Warn about a role that implies replication, which does not exist."""

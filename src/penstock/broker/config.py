@@ -83,6 +83,39 @@ class BrokerConfig:
     )
     store_reply_message_enable: bool = setting(True, changeable=True, doc="store replies")
     message_delay_level: str = setting(DEFAULT_DELAY_LEVELS, doc="delay of each level")
+    reject_transaction_message: bool = setting(
+        False, changeable=True, doc="refuse messages of transactions"
+    )
+    transaction_timeout_ms: int = setting(
+        6000,
+        key="transactionTimeOut",
+        least=0,
+        most=_DAY_MS,
+        changeable=True,
+        doc="age at which the producers of an open transaction are first asked about it",
+    )
+    transaction_check_interval_ms: int = setting(
+        30_000,
+        key="transactionCheckInterval",
+        least=100,
+        most=_DAY_MS,
+        changeable=True,
+        doc="pause between two rounds of questions about open transactions",
+    )
+    transaction_check_max: int = setting(
+        15,
+        least=1,
+        most=_MAX_INT,
+        changeable=True,
+        doc="questions about a transaction before it is given up",
+    )
+    transaction_metrics_interval_ms: int = setting(
+        10_000,
+        key="transactionMetricFlushInterval",
+        least=1,
+        most=_MAX_INT,
+        doc="between two saves of the numbers of open transactions",
+    )
     sync_flush_timeout_ms: int = setting(
         5000,
         key="syncFlushTimeout",

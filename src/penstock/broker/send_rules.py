@@ -23,11 +23,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from penstock.errors import IllegalMessage, NoPermission
+from penstock.errors import IllegalMessage
 from penstock.model.names import Property
 from penstock.model.properties import END_MARK, VALUE_MARK
 
 _SHOWN_CHARACTERS: Final = 100
+_DELAYS: Final = (
+    Property.DELAY,
+    Property.TIMER_DELAY_SECONDS,
+    Property.TIMER_DELAY_MS,
+    Property.TIMER_DELIVER_MS,
+)
 
 
 @dataclass(slots=True)
@@ -41,6 +47,8 @@ class Effects:
     """Above 0: deliver the message after the delay of this level."""
     waits_for_disk: bool = True
     """Whether the answer waits for the disk where the broker flushes synchronously."""
+    is_half: bool = False
+    """Whether the message is one of a transaction, to be hidden until that is committed."""
 
 
 Apply: TypeAlias = Callable[[Effects, str, str], None]
@@ -70,12 +78,22 @@ class SendRule(NamedTuple):
 # Rules
 
 
-def _refuse_transaction(effects: Effects, key: str, value: str) -> None:
-    if value.lower() == "true":
-        raise NoPermission(
-            "transactional messages are not supported by this broker yet",
-            hint="send the message after the local transaction has committed",
-        )
+def _half(effects: Effects, key: str, value: str) -> None:
+    effects.is_half = value.lower() == "true"
+
+
+def check_half(properties: Mapping[str, str]) -> None:
+    """Refuse a delay in a transaction.
+
+    RocketMQ accepts one, and then loses the message or delivers it to the half topic for ever.
+    """
+    for key in _DELAYS:
+        value = properties.get(key)
+        if value is not None and (key != Property.DELAY or _number(key, value) > 0):
+            raise IllegalMessage(
+                f"a message of a transaction with the property {key}",
+                expected="no delay in transactions",
+            )
 
 
 def _refuse_transaction_in_batch(effects: Effects, key: str, value: str) -> None:
@@ -115,7 +133,7 @@ def _do_not_wait(effects: Effects, key: str, value: str) -> None:
 
 
 RULES: Final = (
-    SendRule(Property.TRANSACTION_PREPARED, _refuse_transaction, _refuse_transaction_in_batch),
+    SendRule(Property.TRANSACTION_PREPARED, _half, _refuse_transaction_in_batch),
     SendRule(Property.DELAY, _delay, _refuse_delay_in_batch),
     # After DELAY, which they yield to.
     SendRule(Property.TIMER_DELAY_SECONDS, _refuse_timer, _refuse_delay_in_batch),

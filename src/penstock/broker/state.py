@@ -22,6 +22,7 @@ from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topic_epochs import TopicEpochs
 from penstock.broker.tables.topics import Topics, template_topic
+from penstock.broker.transactions.transactions import Transactions
 from penstock.model.names import DEFAULT_TOPIC
 from penstock.protocol.delays import DelayLevels
 from penstock.runtime.clock import Clock
@@ -50,6 +51,7 @@ class BrokerState:
     broker_properties: BrokerProperties
     delay_service: DelayService
     delay_levels: DelayLevels
+    transactions: Transactions
     address: str
     """``ip:port`` that clients connect to."""
     store_host: bytes

@@ -88,7 +88,7 @@ RESERVED_PROPERTIES: Final = frozenset(
         Property.POP_RECEIPT,
         Property.SHARDING_KEY,
         Property.INSTANCE_ID,
-        "TRAN_PREPARED_QUEUE_OFFSET",
+        Property.TRANSACTION_FIRST_OFFSET,
         "INNER_MULTI_QUEUE_OFFSET",
         "TIMER_OUT_MS",
         "TIMER_ENQUEUE_MS",

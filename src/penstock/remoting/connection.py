@@ -188,6 +188,11 @@ class Connection(asyncio.Protocol):
         self._outgoing.unblock()
         self._update_reading()
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the connection is open and its peer takes what is sent."""
+        return not self.is_closed and not self._outgoing.is_blocked
+
     # -------------------------------------------------------------------- for subclasses
 
     def _lost(self) -> None:

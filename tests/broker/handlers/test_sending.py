@@ -417,8 +417,6 @@ async def test_a_time_that_cannot_be_read_is_refused_and_nothing_sent_too_early(
 
 
 async def test_what_the_broker_cannot_do_yet_is_refused_and_never_done_wrong(wire: Wire) -> None:
-    half = await wire.send("T", properties={"TRAN_MSG": "true", "PGROUP": "p"})
-    assert half.code == ResponseCode.NO_PERMISSION
     timer = await wire.send("T", properties={"TIMER_DELAY_SEC": "60"})
     assert timer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "delay levels" in (timer.remark or "")

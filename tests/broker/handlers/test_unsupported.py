@@ -8,7 +8,7 @@ from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker
 from penstock.broker.handlers.unsupported import UNSUPPORTED, limits_table
-from penstock.model.names import HALF_TOPIC, TIMER_TOPIC
+from penstock.model.names import TIMER_TOPIC
 from penstock.model.properties import encode_properties
 from penstock.protocol.bodies.common import RequestMode
 from penstock.protocol.bodies.pop import RequestModes, SetRequestMode
@@ -42,17 +42,6 @@ def test_the_page_about_limits_has_the_same_table() -> None:
 def test_nothing_is_listed_twice() -> None:
     codes = [code for _, code in REFUSED]
     assert len(codes) == len(set(codes))
-
-
-async def test_a_transactional_message_is_refused_and_not_stored(
-    broker: Broker, wire: Wire
-) -> None:
-    answer = await wire.send("T", properties={"TRAN_MSG": "true", "PGROUP": "p"}, sys_flag=4)
-    assert answer.code == 16
-    assert answer.remark is not None
-    assert "transaction" in answer.remark
-    assert broker.state.storage.max_offset("T", 0) == 0
-    assert broker.state.storage.max_offset(HALF_TOPIC, 0) == 0
 
 
 @pytest.mark.parametrize(
@@ -107,7 +96,7 @@ async def test_an_unknown_code_is_logged_once(wire: Wire, caplog: pytest.LogCapt
 
 async def test_an_unknown_oneway_request_is_dropped_in_silence(wire: Wire) -> None:
     wire.oneway(9999)
-    wire.oneway(RequestCode.END_TRANSACTION)
+    wire.oneway(RequestCode.POP_MESSAGE)
     assert (await wire.request(RequestCode.GET_ALL_DELAY_OFFSET)).code == 0
     assert wire.requests == []
 

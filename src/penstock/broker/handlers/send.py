@@ -22,12 +22,14 @@ from penstock.broker.send_rules import (
     BATCH_MARKS,
     Effects,
     check_batch_item,
+    check_half,
     effects_of,
     transaction_in_batch,
 )
 from penstock.broker.state import BrokerState
 from penstock.broker.storage import Answered
 from penstock.broker.tables.topics import SEND_FORBIDDEN, TOPICS_FILE
+from penstock.broker.transactions.half_records import prepared
 from penstock.errors import (
     IllegalMessage,
     InvalidArgument,
@@ -40,6 +42,7 @@ from penstock.model.names import RETRY_PREFIX, WRITE, Property, dead_letter_topi
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
+from penstock.protocol.half_messages import HalfMessage, read_half
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
 from penstock.protocol.records.batches import BatchItem, decode_batch
@@ -47,7 +50,7 @@ from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.send_answers import SendAnswers
 from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise
-from penstock.store import Draft
+from penstock.store import Appended, Draft
 
 _NO_EXT: Final[Mapping[str, str]] = {}
 _NO_EFFECTS: Final = Effects()
@@ -62,6 +65,8 @@ class _Stored(NamedTuple):
     unique_id: str
     end: int
     waits_for_disk: bool
+    half: tuple[HalfMessage, Appended] | None = None
+    """For a message of a transaction, which is open from the write on."""
 
 
 class Sending:
@@ -135,6 +140,10 @@ class Sending:
         effects = _NO_EFFECTS
         if ruled is not None:
             effects = self._effects_of(ruled, is_batch=False)
+            # Consumers before 4.6.1 send a failed message again with all its properties.
+            is_retry = ask.reconsume_times > 0 and effects.delay_level > 0
+            if effects.is_half and not is_retry:
+                return self._store_half(draft, ruled, unique_id, effects)
             if effects.delay_level and is_dead:
                 # It was to be retried later, and is a dead letter instead.
                 ruled[Property.DELAY] = "0"
@@ -151,6 +160,30 @@ class Sending:
             unique_id,
             log_position + size,
             effects.waits_for_disk,
+        )
+
+    def _store_half(
+        self, draft: Draft, properties: dict[str, str], unique_id: str, effects: Effects
+    ) -> _Stored:
+        """Store a message of a transaction where no consumer sees it."""
+        broker = self._broker
+        if broker.config.reject_transaction_message:
+            host = broker.address.rpartition(":")[0]
+            raise NoPermission(f"the broker[{host}] sending transaction message is forbidden")
+        check_half(properties)
+        stored, properties = prepared(draft, properties)
+        half = read_half(properties, broker.transactions.timeout_ms)
+        assert half is not None, "it names its topic"
+        appended = self._storage.append(stored)
+        broker.stats.put(stored.topic, stored.queue_id, appended.size)
+        return _Stored(
+            self._answers.ids([appended.log_position]),
+            draft.queue_id,
+            appended.queue_offset,
+            unique_id,
+            appended.log_position + appended.size,
+            effects.waits_for_disk,
+            (half, appended),
         )
 
     def _store_batch(self, peer: Peer, command: Command, ask: SendMessage) -> _Stored:
@@ -210,7 +243,7 @@ class Sending:
         self, answer: Command, stored: _Stored, *, is_new_topic: bool
     ) -> Command | Promise:
         waits = stored.waits_for_disk and self._storage.is_sync_flush
-        if not waits and not is_new_topic:
+        if not waits and not is_new_topic and stored.half is None:
             return answer
         promise = Promise()
         target: Answered = promise
@@ -218,6 +251,8 @@ class Sending:
             made = target = _TopicMade(promise)
             self._broker.tables.when_saved(TOPICS_FILE, made.saved)
             self._broker.when_topics_known(made.known, ())
+        if stored.half is not None:
+            target = self._broker.transactions.adding(*stored.half, target)
         if waits:
             self._storage.when_on_disk(stored.end, target, answer)
         else:

@@ -26,11 +26,6 @@ class Limit(NamedTuple):
 
 UNSUPPORTED: Final = (
     Limit(
-        "transactions",
-        (RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE),
-        "send the message after the local transaction has committed",
-    ),
-    Limit(
         "timer messages and their recall",
         (
             RequestCode.RECALL_MESSAGE,

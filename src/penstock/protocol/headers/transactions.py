@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import field
+
 from penstock.protocol.headers.codec import Header, Int32, Int64
 
 
@@ -37,6 +39,7 @@ class CheckTransactionState(Header):
     transaction_id: str | None = None
     offset_msg_id: str | None = None
     topic: str | None = None
+    broker_name: str | None = field(default=None, name="bname")
 
 
 class ResumeCheckHalfMessage(Header):

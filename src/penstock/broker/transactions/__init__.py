@@ -1,0 +1,1 @@
+"""Transactions: half messages, their decisions, and the questions about open ones."""
