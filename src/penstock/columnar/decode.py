@@ -15,6 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columnar.bad_records import (
+    BadRecord,
+    OnBad,
+    refuse_damage,
+    salvaged,
+    whole_among,
+)
+from penstock.columnar.checksums import wrong_bodies
 from penstock.columnar.property_table import Pieces, PropertyTable
 from penstock.columnar.record_columns import BatchColumns, key_lists, micros, properties_of
 from penstock.columnar.record_fields import Numbers, RecordFields, record_sizes, walk
@@ -22,8 +30,9 @@ from penstock.columnar.schema import ALL, arrow_schema
 from penstock.errors import ProtocolError
 from penstock.model.message import StoredMessage
 from penstock.model.names import Property
+from penstock.protocol.records.codec import Record, body_crc, decode_record
 from penstock.protocol.records.compression import decompress
-from penstock.protocol.records.pulled import messages_from_pull
+from penstock.protocol.records.pulled import message_from_record, messages_from_pull
 from penstock.protocol.records.sys_flags import SysFlag
 
 BATCH_ROWS: Final = 8_192
@@ -38,13 +47,19 @@ class Wanted:
     """The columns to build, and a filter of messages.
 
     A message passes if it has one of the ``tags`` and one of the ``keys``; None passes all.
-    Without ``include_properties`` the column ``properties`` is null.
+    Without ``include_properties`` the column ``properties`` is null. ``check_bodies`` compares
+    bodies with their checksums; only if the column ``body`` is built.
     """
 
     columns: tuple[str, ...] = ALL
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None
     include_properties: bool = True
+    check_bodies: bool = True
+
+
+# Built from what follows the body; without them that part of a record is not looked at.
+_TAIL_COLUMNS: Final = frozenset({"topic", "msg_id", "keys", "tags", "properties"})
 
 
 def to_batches(
@@ -57,43 +72,48 @@ def to_batches(
     offsets: npt.NDArray[np.int64] | None = None,
     lo: int = 0,
     hi: int | None = None,
+    on_bad: OnBad = refuse_damage,
 ) -> Iterator[pa.RecordBatch]:
     """The messages in ``records`` as batches of ``wanted.columns``, in their order.
 
     ``records`` are stored records back to back (a pull answer), or any buffer with the starts of
     those to take in ``positions`` (a part of a log); with ``offsets`` these must have those queue
     offsets. Messages with a queue offset outside ``lo <= offset < hi`` are left out. ``topic``
-    replaces the topic of the records. Bodies are decompressed; one that cannot be is null. Bytes
-    that are not a record raise ``ProtocolError``.
+    replaces the topic of the records. Bodies are decompressed. ``on_bad`` decides about records
+    that are damaged or unreadable; by default bytes that are not a record, and a wrong checksum,
+    raise ``ProtocolError``, and a body that does not decompress is null.
     """
     buffer = memoryview(records)
-    starts = walk(buffer) if positions is None else np.asarray(positions, np.int64)
-    maker = _BatchMaker(broker, topic, wanted, lo, _ENDLESS if hi is None else hi)
+    maker = _BatchMaker(broker, topic, wanted, lo, _ENDLESS if hi is None else hi, on_bad)
+    is_salvaged = False
+    if positions is None:
+        starts, told = _walked(buffer, on_bad), None
+    else:
+        starts, told = np.asarray(positions, np.int64), offsets
     while len(starts):
-        head = starts[:BATCH_ROWS]
-        part, first = buffer, 0
-        if len(buffer) > _MAX_SPAN:
-            first, end, count = _near(head, record_sizes(buffer, head))
-            part, head = buffer[first:end], head[:count] - first
-        fields = RecordFields(part, head)
-        if fields.size.sum() > BATCH_BYTES:
-            count = int(np.searchsorted(np.cumsum(fields.size), BATCH_BYTES, side="right"))
-            fields = RecordFields(part, head[: max(1, count)])
-        if offsets is not None:
-            _check_offsets(fields, offsets[: len(fields)])
-            offsets = offsets[len(fields) :]
+        try:
+            part, fields = maker.portion(buffer, starts, told)
+        except ProtocolError as error:
+            # Rare, so the damaged ones are found one by one; all others stay.
+            if positions is None and not is_salvaged:
+                starts, is_salvaged = salvaged(buffer, int(starts[0]), on_bad), True
+                continue
+            is_kept = np.ones(len(starts), np.bool_)
+            is_kept[:BATCH_ROWS] = whole_among(buffer, starts[:BATCH_ROWS], told, on_bad)
+            if is_kept.all():
+                raise AssertionError("a record was refused, yet all are whole") from error
+            starts, told = starts[is_kept], None if told is None else told[is_kept]
+            continue
         yield from maker.batches(part, fields)
         starts = starts[len(fields) :]
+        told = None if told is None else told[len(fields) :]
 
 
-def _check_offsets(fields: RecordFields, expected: Numbers) -> None:
-    is_wrong = fields.queue_offset != expected
-    if is_wrong.any():
-        index = int(np.argmax(is_wrong))
-        raise ProtocolError(
-            f"a message with queue offset {fields.queue_offset[index]}",
-            expected=f"the one with {expected[index]}",
-        )
+def _walked(buffer: memoryview, on_bad: OnBad) -> Numbers:
+    try:
+        return walk(buffer)
+    except ProtocolError:
+        return salvaged(buffer, 0, on_bad)
 
 
 def _near(starts: Numbers, sizes: Numbers) -> tuple[int, int, int]:
@@ -110,12 +130,45 @@ def _near(starts: Numbers, sizes: Numbers) -> tuple[int, int, int]:
 class _BatchMaker:
     """Makes batches from records that fit into one."""
 
-    def __init__(self, broker: str, topic: str | None, wanted: Wanted, lo: int, hi: int) -> None:
+    def __init__(
+        self,
+        broker: str,
+        topic: str | None,
+        wanted: Wanted,
+        lo: int,
+        hi: int,
+        on_bad: OnBad,
+    ) -> None:
         self._broker = broker
         self._topic = topic
         self._wanted = wanted
         self._lo, self._hi = lo, hi
+        self._on_bad = on_bad
         self._schema = arrow_schema(wanted.columns)
+        needed = _TAIL_COLUMNS.intersection(wanted.columns) - ({"topic"} if topic else set())
+        self._needs_tail = bool(needed) or wanted.tags is not None or wanted.keys is not None
+
+    def portion(
+        self, buffer: memoryview, starts: Numbers, told: Numbers | None
+    ) -> tuple[memoryview, RecordFields]:
+        """The fields of the first records, as many as fit, and the part of the buffer they are in.
+
+        All that is needed of them is checked here.
+        """
+        head = starts[:BATCH_ROWS]
+        part = buffer
+        if len(buffer) > _MAX_SPAN:
+            first, end, count = _near(head, record_sizes(buffer, head))
+            part, head = buffer[first:end], head[:count] - first
+        fields = RecordFields(part, head)
+        if fields.size.sum() > BATCH_BYTES:
+            count = int(np.searchsorted(np.cumsum(fields.size), BATCH_BYTES, side="right"))
+            fields = RecordFields(part, head[: max(1, count)])
+        if self._needs_tail:
+            fields.find_tail(part)
+        if told is not None:
+            fields.check_offsets(told[: len(fields)])
+        return part, fields
 
     def batches(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:
         if fields.all_flags & _UNWRAP != _UNWRAP:
@@ -165,32 +218,67 @@ class _BatchMaker:
         """The decompressed bodies, and their count: they may be too large for one batch."""
         if "body" not in self._wanted.columns:
             return None, len(fields)
+        stored = Pieces(pa.py_buffer(buffer), fields.body_start, fields.body_end).all()
         count = len(fields)
-        if not fields.all_flags & SysFlag.COMPRESSED:
-            return Pieces(pa.py_buffer(buffer), fields.body_start, fields.body_end).all(), count
-        is_compressed = (fields.sys_flag & SysFlag.COMPRESSED) != 0
-        inflated: list[bytes | None] = []
+        is_compressed = None
+        opened: dict[int, bytes | None] = {}
+        if fields.all_flags & SysFlag.COMPRESSED:
+            is_compressed = (fields.sys_flag & SysFlag.COMPRESSED) != 0
+        for index in self._wrong(stored, fields):
+            opened[index] = None
+        if is_compressed is None:
+            return (_replaced(stored, opened) if opened else stored), count
         total = 0
         for index in np.flatnonzero(is_compressed).tolist():
-            body = bytes(buffer[fields.body_start[index] : fields.body_end[index]])
-            opened = _inflated(body, int(fields.sys_flag[index]))
-            inflated.append(opened)
-            total += len(opened or b"")
-            if total >= BATCH_BYTES:
-                count = index + 1
-                break
-        starts, ends = fields.body_start[:count], fields.body_end[:count]
-        stored = Pieces(pa.py_buffer(buffer), starts, ends).all()
-        if not inflated:
-            return stored, count
-        where = np.arange(count)
-        where[is_compressed[:count]] = count + np.arange(len(inflated))
-        both = pa.concat_arrays([stored, pa.array(inflated, pa.binary())])
-        return both.take(pa.array(where)), count
+            if index not in opened:
+                body = self._inflated(stored[index].as_py(), fields, index)
+                opened[index] = body
+                total += len(body or b"")
+                if total >= BATCH_BYTES:
+                    count = index + 1
+                    break
+        kept = {index: body for index, body in opened.items() if index < count}
+        return _replaced(stored[:count], kept), count
+
+    def _wrong(self, stored: pa.Array, fields: RecordFields) -> list[int]:
+        """The numbers of damaged bodies."""
+        if not self._wanted.check_bodies:
+            return []
+        wrong: list[int] = wrong_bodies(stored, fields.body_crc).tolist()
+        for index in wrong:
+            why = "its body does not have the checksum that the record states"
+            self._on_bad(BadRecord(int(fields.queue_offset[index]), why, is_damaged=True))
+        return wrong
+
+    def _inflated(self, body: bytes, fields: RecordFields, index: int) -> bytes | None:
+        try:
+            return decompress(body, int(fields.sys_flag[index]))
+        except ProtocolError as error:
+            self._unreadable(int(fields.queue_offset[index]), error)
+            return None
+
+    def _unreadable(self, queue_offset: int, error: ProtocolError) -> None:
+        # A body that only needs a missing library is not lost.
+        if isinstance(error.__cause__, ImportError):
+            raise error
+        self._on_bad(BadRecord(queue_offset, str(error), is_damaged=False))
 
     def _unwrapped(self, record: bytes, sys_flag: int) -> Iterator[pa.RecordBatch]:
-        """The messages of an inner batch, one by one."""
-        found = messages_from_pull(record, self._broker, keep_unreadable=True)
+        """The messages of an inner batch, one by one; a record that is none is one row."""
+        check_crc = self._wanted.check_bodies and "body" in self._wanted.columns
+        whole = decode_record(record)
+        is_readable = False
+        if check_crc and body_crc(whole.body) != whole.body_crc:
+            why = "its body does not have the checksum that the record states"
+            self._on_bad(BadRecord(whole.queue_offset, why, is_damaged=True))
+            found = [_without_body(whole, self._broker)]
+        else:
+            try:
+                found = messages_from_pull(record, self._broker)
+                is_readable = True
+            except ProtocolError as error:
+                self._unreadable(whole.queue_offset, error)
+                found = [_without_body(whole, self._broker)]
         messages = [
             message
             for message in found
@@ -198,9 +286,24 @@ class _BatchMaker:
         ]
         if messages:
             rows = [_row(message, sys_flag, self._wanted) for message in messages]
+            if not is_readable:
+                rows = [{**row, "body": None} for row in rows]
             if self._topic is not None:
                 rows = [{**row, "topic": self._topic} for row in rows]
             yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
+
+
+def _replaced(stored: pa.Array, others: dict[int, bytes | None]) -> pa.Array:
+    """The bodies, some of them replaced."""
+    where = np.arange(len(stored))
+    where[list(others)] = len(stored) + np.arange(len(others))
+    both = pa.concat_arrays([stored, pa.array(others.values(), pa.binary())])
+    return both.take(pa.array(where))
+
+
+def _without_body(record: Record, broker: str) -> StoredMessage:
+    plain = record._replace(body=b"", sys_flag=record.sys_flag & ~(_UNWRAP | SysFlag.COMPRESSED))
+    return message_from_record(plain, broker)
 
 
 def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
@@ -221,16 +324,6 @@ def _passing(table: PropertyTable, wanted: Wanted) -> npt.NDArray[np.bool_]:
     return passing
 
 
-def _inflated(body: bytes, sys_flag: int) -> bytes | None:
-    try:
-        return decompress(body, sys_flag)
-    except ProtocolError as error:
-        # A damaged body is lost; one that only needs a missing library is not.
-        if isinstance(error.__cause__, ImportError):
-            raise
-        return None
-
-
 def _lets_through(wanted: Wanted, message: StoredMessage) -> bool:
     if wanted.tags is not None and message.tag not in wanted.tags:
         return False
@@ -239,7 +332,6 @@ def _lets_through(wanted: Wanted, message: StoredMessage) -> bool:
 
 def _row(message: StoredMessage, sys_flag: int, wanted: Wanted) -> dict[str, object]:
     properties = list(message.properties.items()) if wanted.include_properties else None
-    is_unreadable = message.sys_flag & SysFlag.COMPRESSED
     return {
         "topic": message.topic,
         "broker": message.queue.broker_name,
@@ -248,7 +340,7 @@ def _row(message: StoredMessage, sys_flag: int, wanted: Wanted) -> dict[str, obj
         "msg_id": message.msg_id,
         "keys": list(message.keys) if Property.KEYS in message.properties else None,
         "tags": message.tag,
-        "body": None if is_unreadable else message.body,
+        "body": message.body,
         "properties": properties,
         "born_timestamp": micros(message.born_timestamp),
         "store_timestamp": micros(message.store_timestamp),

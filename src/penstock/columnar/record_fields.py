@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import ProtocolError
 from penstock.model.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from penstock.model.record_layout import (
     BODY_POSITION,
@@ -132,6 +133,16 @@ class RecordFields:
         self._tail = Tail(topic_start, topic_end, properties_start)
         return self._tail
 
+    def check_offsets(self, told: Numbers) -> None:
+        """Refuse records with other queue offsets than these."""
+        is_wrong = self.queue_offset != told
+        if is_wrong.any():
+            index = int(np.argmax(is_wrong))
+            raise ProtocolError(
+                f"a message with queue offset {self.queue_offset[index]}",
+                expected=f"the one with {told[index]}",
+            )
+
     def _accept(self, buffer: memoryview, is_good: Mask) -> None:
         if is_good.all():
             return
@@ -151,6 +162,10 @@ class RecordFields:
         count = len(self._raw) - dtype.itemsize + 1
         view: npt.NDArray[Any] = np.ndarray((count,), dtype, self._raw, strides=(1,))
         return view[np.clip(where, 0, count - 1)].astype(np.int64)
+
+    @property
+    def body_crc(self) -> Numbers:
+        return self._field("body_crc")
 
     @property
     def queue_id(self) -> Numbers:

@@ -19,7 +19,8 @@ from tests.spark.source.brokers import (
 from penstock import Message, MessageQueue, Producer
 from penstock.errors import InvalidArgument, NameserverUnavailable, TopicNotFound
 from penstock.spark.source import fetch
-from penstock.spark.source.fetch import DataLost, Fetcher
+from penstock.spark.source.data_loss import DataLost
+from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.options import parse_read
 from penstock.spark.source.planning import Range, TaskRanges
 from penstock.testing.embedded import Embedded

@@ -15,7 +15,7 @@ from tests.spark.source.stores import Writer
 from penstock import Message, Producer
 from penstock.errors import InvalidArgument
 from penstock.spark.source import path_driver, truncated_queues
-from penstock.spark.source.fetch import DataLost
+from penstock.spark.source.data_loss import DataLost
 from penstock.spark.source.options import parse_read
 from penstock.spark.source.readers import StreamReader
 from penstock.testing.embedded import Embedded

@@ -11,7 +11,7 @@ import pytest
 from tests.spark.source.stores import Row, Writer
 
 from penstock.errors import InvalidArgument, StoreDamaged
-from penstock.spark.source.fetch import DataLost
+from penstock.spark.source.data_loss import DataLost
 from penstock.spark.source.options import parse_read
 from penstock.spark.source.readers import BatchReader
 from penstock.testing.embedded import Embedded

@@ -24,7 +24,7 @@ from tests.spark.source.brokers import (
 
 from penstock import MessageQueue
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.source.fetch import DataLost
+from penstock.spark.source.data_loss import DataLost
 from penstock.spark.source.options import parse_read
 from penstock.spark.source.readers import StreamReader
 from penstock.spark.source.stream_driver import read_offsets

@@ -6,7 +6,7 @@ import pytest
 
 from penstock import MessageQueue
 from penstock.spark.source import truncated_queues
-from penstock.spark.source.fetch import DataLost
+from penstock.spark.source.data_loss import DataLost
 from penstock.spark.source.truncated_queues import Cause, TruncatedQueues
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from penstock.client.cluster_access import ClusterAccess
 from penstock.client.requests import refusal
-from penstock.columnar.decode import Wanted, to_batches
+from penstock.columnar.decode import to_batches
 from penstock.errors import (
     ConnectionLost,
     PenstockError,
@@ -41,6 +41,7 @@ from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullMessageResult
 from penstock.spark.connection import Connection
 from penstock.spark.source.cluster import Cluster
+from penstock.spark.source.data_loss import BadRecords, DataLost, lost, wanted
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.planning import Range, TaskRanges
 
@@ -76,20 +77,6 @@ _REMOVED = "MESSAGE_WAS_REMOVING"
 """The remark of a broker whose commit log no longer has what its consume queue points to."""
 
 
-class DataLost(PenstockError):
-    """Messages that were to be read are gone."""
-
-
-def lost(what: str) -> DataLost:
-    """The error for a range that is gone."""
-    return DataLost(
-        what,
-        expected="every message between the checkpoint and the latest offset",
-        hint="keep messages longer (fileReservedTime), or set option failOnDataLoss to false "
-        "to continue with the rest",
-    )
-
-
 @dataclass(slots=True)
 class _Cursor:
     part: Range
@@ -119,14 +106,20 @@ class Fetcher:
     def batches(self, task: TaskRanges, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """The messages of a task's ranges as Arrow batches."""
         options = self._options
-        wanted = Wanted(columns, options.exact_tags, options.keys, options.include_properties)
+        wish = wanted(options, columns)
         for part in task.ranges:
             short = part.queue.topic
             # Records have the brokers' name of the topic; with a namespace it is not the user's.
             is_renamed = "topic" in columns and options.access.long_name(short) != short
+            on_bad = BadRecords(options, part, f"DIR of {part.queue.broker_name}")
             for chunk in _gathered(self.chunks(part)):
                 for batch in to_batches(
-                    chunk, broker=part.queue.broker_name, wanted=wanted, lo=part.low, hi=part.high
+                    chunk,
+                    broker=part.queue.broker_name,
+                    wanted=wish,
+                    lo=part.low,
+                    hi=part.high,
+                    on_bad=on_bad,
                 ):
                     yield _renamed(batch, short) if is_renamed else batch
 

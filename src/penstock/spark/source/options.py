@@ -291,7 +291,14 @@ class ReadOptions:
         "failOnDataLoss",
         boolean,
         default=True,
-        meaning="fail if messages were deleted before they were read",
+        meaning="fail if messages were deleted before they were read, or are damaged; with `false` "
+        "they are skipped with a warning, and a damaged body is null",
+    )
+    check_crcs: bool = option(
+        "checkCrcs",
+        boolean,
+        default=True,
+        meaning="compare each body that is read with the checksum that is stored beside it",
     )
     ordered: bool = option("ordered", boolean, default=False, meaning="read each queue in one task")
     poll_seconds: float = option(

@@ -29,7 +29,7 @@ from penstock.model.names import (
     reply_topic,
 )
 from penstock.protocol.validation import UNSENDABLE_TOPICS
-from penstock.spark.source.fetch import lost
+from penstock.spark.source.data_loss import lost
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.planning import Range
 from penstock.store.config import StoreConfig

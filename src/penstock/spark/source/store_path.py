@@ -18,10 +18,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from penstock.columnar.decode import Wanted, to_batches
-from penstock.errors import ProtocolError, StoreDamaged
 from penstock.model.names import SCHEDULE_TOPIC
 from penstock.protocol.filters.tags import parse_tags
-from penstock.spark.source.fetch import lost
+from penstock.spark.source.data_loss import BadRecords, lost, wanted
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.planning import Range, tasks
 from penstock.spark.source.store_catalog import StoreCatalog, StoreFiles, Tail
@@ -85,12 +84,12 @@ def read_path(
     task: PathTask, options: ReadOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a task as Arrow batches."""
-    wanted = Wanted(columns, options.exact_tags, options.keys, options.include_properties)
+    wish = wanted(options, columns)
     # The queues of a store share the log, so they share its maps: page faults are paid once.
     maps = SegmentMaps(OS_FILES, _OPEN_FILES)
     for part, tail in task.ranges:
         files = task.files[part.queue.broker_name]
-        yield from _QueueReader(files, part, options, maps).read(tail, wanted)
+        yield from _QueueReader(files, part, options, maps).read(tail, wish)
 
 
 class _QueueReader:
@@ -107,11 +106,12 @@ class _QueueReader:
         self._directory = f"{store.root}/{layout.CONSUME_QUEUE}/{topic}/{queue_id}"
         self._log_directory = f"{store.root}/{layout.COMMIT_LOG}"
         self._maps = maps
+        self._on_bad = BadRecords(options, part, store.root)
         codes = parse_tags(options.tags).codes
         # In the schedule topic the code is the time of delivery.
         self._codes = None if topic == SCHEDULE_TOPIC or not codes else np.array(sorted(codes))
 
-    def read(self, tail: Tail, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def read(self, tail: Tail, wish: Wanted) -> Iterator[pa.RecordBatch]:
         for first, entries in self._entries(tail):
             positions = entries["position"].astype(np.int64)
             sizes = entries["size"].astype(np.int64)
@@ -123,7 +123,7 @@ class _QueueReader:
                 is_kept &= np.isin(codes, self._codes) | (codes <= _LAST_EXTENDED_ADDRESS)
             if not is_kept.all():
                 positions, offsets = positions[is_kept], offsets[is_kept]
-            yield from self._records(positions, offsets, wanted)
+            yield from self._records(positions, offsets, wish)
 
     def _entries(self, tail: Tail) -> Iterator[tuple[int, Entries]]:
         """The entries of the range, chunk by chunk, each with the offset of its first."""
@@ -146,7 +146,7 @@ class _QueueReader:
             yield tail.start + start // UNIT_BYTES, np.frombuffer(part, _ENTRY)
 
     def _records(
-        self, positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], wanted: Wanted
+        self, positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], wish: Wanted
     ) -> Iterator[pa.RecordBatch]:
         """Decode messages at these log positions, segment by segment."""
         if not len(positions):
@@ -164,24 +164,15 @@ class _QueueReader:
                 self._lose(int(offsets[first]), int(offsets[last - 1]) + 1, f"{path} is gone")
                 continue
             starts = positions[first:last] - base
-            try:
-                yield from to_batches(
-                    view,
-                    broker=self._part.queue.broker_name,
-                    topic=self._part.queue.topic,
-                    wanted=wanted,
-                    positions=starts,
-                    offsets=offsets[first:last],
-                )
-            except ProtocolError as error:
-                raise self._damaged(path, str(error)) from error
-
-    def _damaged(self, path: str, what: str) -> StoreDamaged:
-        return StoreDamaged(
-            f"{path}: {what}",
-            expected=f"what {self._directory} points to",
-            hint=f"penstock store verify {self._store.root}",
-        )
+            yield from to_batches(
+                view,
+                broker=self._part.queue.broker_name,
+                topic=self._part.queue.topic,
+                wanted=wish,
+                positions=starts,
+                offsets=offsets[first:last],
+                on_bad=self._on_bad,
+            )
 
     def _lose(self, low: int, high: int, why: str) -> None:
         what = f"messages {low} to {high - 1} of {self._part.queue} are gone: {why}"

@@ -27,7 +27,8 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.spark.source.fetch import RETRY_DELAY, DataLost, lost
+from penstock.spark.source.data_loss import DataLost, lost
+from penstock.spark.source.fetch import RETRY_DELAY
 from penstock.spark.source.group_progress import GroupProgress, offset_json
 from penstock.spark.source.options import LATEST, ReadOptions, offsets_of
 from penstock.spark.source.planning import Range, capped

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from penstock.model import MessageQueue
-from penstock.spark.source.fetch import SHORT_PATIENCE, lost
+from penstock.spark.source.data_loss import lost
+from penstock.spark.source.fetch import SHORT_PATIENCE
 
 log = logging.getLogger(__name__)
 
