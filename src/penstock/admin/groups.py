@@ -40,7 +40,7 @@ class GroupActions(TopicActions):
             name
             for table in tables.values()
             for name in table.subscription_group_table
-            if self.is_ours(name) and (internal or not is_system_group(name))
+            if self.is_ours(name) and (internal or not is_system_group(self.short_name(name)))
         }
         return sorted(map(self.short_name, names))
 

@@ -28,6 +28,7 @@ _FLAGS = {"namesrv": "--namesrv", "context": "--context", "namespace": "--namesp
 _GROUP_COLUMNS = (
     Column("group"),
     Column("members", align="right"),
+    Column("streams", align="right"),
     Column("lag", align="right"),
     Column("retries", align="right"),
     Column("dead_letters", align="right"),
@@ -127,6 +128,7 @@ def _print_group(report: GroupReport, flags: str) -> None:
     output.say(
         output.plain(
             f"group {line['group']}: members {output.cell(line['members'])}, "
+            f"Spark streams {output.cell(line['streams'])}, "
             f"topics {output.cell(topics)}, lag {output.cell(line['lag'])}, "
             f"retries {output.cell(line['retries'])}, "
             f"dead letters {output.cell(line['dead_letters'])}"

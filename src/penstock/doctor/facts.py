@@ -227,6 +227,8 @@ class GroupFacts:
     """Its settings by broker name; brokers that do not know it are left out."""
     known_groups: tuple[str, ...] = ()
     members: tuple[MemberFacts, ...] = ()
+    streams: tuple[str, ...] = ()
+    """The client ids of running Spark streams, which read for the group without being members."""
     model: str | None = None
     """CLUSTERING or BROADCASTING, as the brokers understood it."""
     topics: tuple[TopicFacts, ...] = ()

@@ -28,16 +28,20 @@ from penstock.doctor.facts import (
 from penstock.doctor.gathering_topics import TopicGathering
 from penstock.errors import ConsumerNotOnline, PenstockError
 from penstock.model import Subscription
-from penstock.model.names import RETRY_PREFIX
+from penstock.model.names import RETRY_PREFIX, stream_group
 from penstock.protocol.bodies.codec import decode_body
-from penstock.protocol.bodies.common import ConsumerConnections, KvTable
+from penstock.protocol.bodies.common import ConsumerConnections, KvTable, ProducerConnections
 from penstock.protocol.bodies.config_text import ConfigText
 from penstock.protocol.bodies.groups import SubscriptionGroupTable
 from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.bodies.running import ConsumerRunningInfo
 from penstock.protocol.bodies.stats import ConsumeStats
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.headers.admin import GetConsumerConnections, GetConsumeStats
+from penstock.protocol.headers.admin import (
+    GetConsumerConnections,
+    GetConsumeStats,
+    GetProducerConnections,
+)
 from penstock.protocol.headers.clients import GetConsumerRunningInfo
 from penstock.protocol.validation import is_system_group
 
@@ -77,7 +81,7 @@ def group_names(admin: Admin, tables: GroupTables) -> list[str]:
     return sorted(
         admin.short_name(name)
         for name in names
-        if admin.is_ours(name) and not is_system_group(name)
+        if admin.is_ours(name) and not is_system_group(admin.short_name(name))
     )
 
 
@@ -206,6 +210,7 @@ async def _group(
         },
         known_groups=tuple(group_names(admin, tables)),
         members=tuple(people),
+        streams=() if people else await _streams(admin, name, masters),
         model=None if model is None else model.value,
         topics=tuple(found),
         retries=await gathering.retries(),
@@ -230,6 +235,21 @@ async def _connections(
 
     seen = await _each(masters, ask)
     return {broker: found for broker, found in seen.items() if found is not None}
+
+
+async def _streams(admin: Admin, name: str, masters: Mapping[str, str]) -> tuple[str, ...]:
+    """The client ids of running Spark streams that commit for the group."""
+    seen = await _each(
+        masters,
+        lambda address: admin.ask_body(
+            ProducerConnections,
+            address,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            GetProducerConnections(stream_group(name)),
+            about=f"Spark streams of group {name!r}",
+        ),
+    )
+    return tuple(sorted({c.client_id for found in seen.values() for c in found.connection_set}))
 
 
 async def _members(

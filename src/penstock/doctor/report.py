@@ -82,11 +82,12 @@ def summary(facts: GroupFacts) -> dict[str, object]:
     """A group in one line; None is what no broker was there to tell."""
     letters = facts.dead_letters
     if not facts.cluster.masters:
-        unknown = dict.fromkeys(("members", "topics", "lag", "retries", "dead_letters"))
+        unknown = dict.fromkeys(("members", "streams", "topics", "lag", "retries", "dead_letters"))
         return {"group": facts.group, **unknown}
     return {
         "group": facts.group,
         "members": len(facts.members),
+        "streams": len(facts.streams),
         "topics": [topic.name for topic in facts.topics],
         "lag": facts.lag,
         "retries": facts.retry_lag,

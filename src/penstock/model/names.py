@@ -7,6 +7,9 @@ DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
+SPARK_GROUP: Final = "penstock_spark"
+"""The group of Spark jobs without one of their own: they pull and send as it, and commit nothing."""
+
 DEFAULT_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -33,6 +36,16 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Where a group's messages end that failed too often."""
     return DLQ_PREFIX + group
+
+
+def stream_group(group: str) -> str:
+    """The producer group by which Spark streams of a consumer group are seen while they run.
+
+    A stream reads every queue itself, so it must not be a member of the group, to which brokers
+    and other members would assign queues. Any broker lists the connected clients of producer
+    groups.
+    """
+    return f"{SPARK_GROUP}_stream_{group}"
 
 
 def reply_topic(cluster: str) -> str:

@@ -15,6 +15,7 @@ from penstock.model.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    SPARK_GROUP,
     SYSTEM_GROUP_PREFIX,
     TRANSACTION_GIVEN_UP_TOPIC,
     Property,
@@ -162,8 +163,8 @@ def check_sendable(topic: str) -> str:
 
 
 def is_system_group(group: str) -> bool:
-    """Whether the group is RocketMQ's own."""
-    return group in PREDEFINED_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+    """Whether the group is RocketMQ's own, or Penstock's."""
+    return group in PREDEFINED_GROUPS or group == SPARK_GROUP or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_body(body: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:

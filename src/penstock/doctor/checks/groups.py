@@ -37,7 +37,7 @@ def group_unknown(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 def no_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """Without a consumer nothing is consumed, and this is the usual reason."""
-    if facts.members or not facts.configs:
+    if facts.members or facts.streams or not facts.configs:
         return
     found = critical if facts.lag or not facts.topics else warning
     waiting = f"; {plural(facts.lag, 'message')} wait" if facts.lag else ""
@@ -45,7 +45,7 @@ def no_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
         "no-members",
         f"group {facts.group!r} has no connected members{waiting}",
         f"penstock group describe {facts.group}",
-        "start its consumer, and look at what it logs: a wrong name server address, topic or "
+        "start its consumer or its Spark stream, and look at what it logs: a wrong name server address, topic or "
         "group name keeps it away from here",
         NOWHERE_TO_GO,
         members=0,

@@ -25,7 +25,7 @@ from penstock.client.producing.outgoing import make_outgoing_copy
 from penstock.client.settings import ProducerSettings
 from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
 from penstock.model import MessageQueue, StoredMessage, TopicRoute
-from penstock.model.names import retry_topic
+from penstock.model.names import SPARK_GROUP, retry_topic
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, Language
 from penstock.spark.connection_pool import ConnectionPool
@@ -74,7 +74,7 @@ class SendBack:
         self._retry_topic = retry_topic(group)
         self._max_retries = max_retries
         self._host = host
-        self._producer = ProducerSettings(group="penstock_spark")
+        self._producer = ProducerSettings(group=SPARK_GROUP)
         self._keeps_reasons: dict[str, bool] = {}
 
     def is_last(self, failed: Failed) -> bool:

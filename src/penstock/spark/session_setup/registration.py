@@ -47,9 +47,9 @@ def local_cores(spark: SparkSession) -> int | None:
 
 
 def _for_session(cores: int | None) -> type[PenstockSource]:
-    """The source with the number of cores of this session.
+    """The source with what is known of this session.
 
     Spark sends a class that is in no module by value, so its attributes reach the workers; its base
     class is sent by name, and keeps its connections there.
     """
-    return type(PenstockSource.__name__, (PenstockSource,), {"cores": cores})
+    return type(PenstockSource.__name__, (PenstockSource,), {"cores": cores, "has_listener": True})

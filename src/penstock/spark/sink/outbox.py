@@ -30,14 +30,13 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.model import MessageQueue
-from penstock.model.names import DEFAULT_TOPIC
+from penstock.model.names import DEFAULT_TOPIC, SPARK_GROUP
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.send import SendMessage, encode_send_v2
 from penstock.spark.connection import Connection
 from penstock.spark.connection_pool import ConnectionPool, RouteCache
-from penstock.spark.sink.write_options import PRODUCER_GROUP
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +159,7 @@ class Outbox:
         self._stored = stored
         self._seconds = seconds
         self._retries = retries
-        self._group = access.long_name(PRODUCER_GROUP)
+        self._group = access.long_name(SPARK_GROUP)
         self.routes = WritableQueues(self._pool)
         self._first_turn = random.getrandbits(31) if first_turn is None else first_turn
         self._turns: dict[str, RoundRobin] = {}

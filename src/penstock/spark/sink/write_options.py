@@ -11,7 +11,6 @@ from penstock.client.producing.outgoing import checked_topic
 from penstock.spark.access_options import AccessOptions, parse_access
 from penstock.spark.option_table import OptionReader, boolean, integer, milliseconds, option
 
-PRODUCER_GROUP: Final = "penstock_spark"
 MAX_BATCH_BYTES: Final = 3 * 1024 * 1024
 """Brokers take 4 MiB, and count the headers of the records they make of a batch."""
 

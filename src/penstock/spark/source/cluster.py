@@ -77,6 +77,14 @@ class Cluster:
             )
         return broker.addresses[min(broker.addresses)]
 
+    def addresses(self, queues: Iterable[MessageQueue]) -> set[str]:
+        """Where these queues are served, as far as that is known."""
+        found: set[str] = set()
+        for queue in queues:
+            with contextlib.suppress(PenstockError):
+                found.add(self.address(queue))
+        return found
+
     def is_at_master(self, queue: MessageQueue) -> bool:
         """Whether `address` is the master's."""
         broker = self._routes.route(queue.topic).broker(queue.broker_name)

@@ -27,6 +27,9 @@ class PenstockSource(DataSource):
     cores: int | None = None
     """The number of tasks that run at once, if known: `register` sets it for local sessions."""
 
+    has_listener = False
+    """Whether the session commits the progress of streams: `register` adds a listener for that."""
+
     @classmethod
     def name(cls) -> str:
         return "penstock"
@@ -45,7 +48,7 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
-            return StreamReader(*self._parsed(schema))
+            return StreamReader(*self._parsed(schema), has_listener=self.has_listener)
         except PenstockError as error:
             return InvalidStream(error)
 

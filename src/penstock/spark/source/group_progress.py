@@ -1,14 +1,15 @@
 """Commits a stream's progress to a consumer group, so that every lag tool sees the job.
 
 Spark's checkpoint decides where a stream continues; the group's offsets only follow it, and are
-read only by a query without a checkpoint that starts at the group's offsets. Two parts commit:
+read only by a query without a checkpoint that starts at the group's offsets. There are two ways to
+commit:
 
-- the stream's own process, when Spark asks for the next batch, so after the one before;
-- a listener in the driver program, at the end of every batch: for the last batch of a query, or
-  one whose next trigger is an hour away.
-
-The listener has only what is in the offsets, which hold no secrets: with credentials it commits if
-they are in the environment.
+- a listener in the driver program, at the end of every batch. It sees all queries of a session. If
+  several of them commit to one group, as two queries from one ``load()`` do, the group's offset in a
+  queue is that of the slowest;
+- the stream's own process, when Spark asks for the next batch, so after the one before. It does
+  where there is no listener, or where the listener cannot: it has only what is in the offsets, which
+  hold no secrets, so credentials have to be in the environment.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -52,7 +54,7 @@ class GroupProgress:
         self._again_at: dict[MessageQueue, float] = {}
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit; a broker that is away or refuses stops neither the stream nor other commits.
+        """Commit what has changed; a broker that is away or refuses stops neither the stream nor other commits.
 
         Its queues are skipped for a while.
         """
@@ -91,40 +93,72 @@ def offset_json(
 ) -> dict[str, object]:
     """An offset as Spark keeps it; a group in it tells the listener what to commit."""
     offset: dict[str, object] = {"offsets": nested_offsets(offsets)}
-    namesrv = access.addresses
-    # Only if the listener can reach the cluster: it has the environment, not the options.
-    if group is not None and ClusterAccess.of(namesrv, namespace=access.namespace) == access:
+    if group is not None and is_known_to_listener(access):
         offset["group"] = group
-        offset["namesrv"] = namesrv
+        offset["namesrv"] = access.addresses
         if access.namespace:
             offset["namespace"] = access.namespace
     return offset
+
+
+def is_known_to_listener(access: ClusterAccess) -> bool:
+    """Whether the listener can reach the cluster: it has the environment, not the options."""
+    return ClusterAccess.of(access.addresses, namespace=access.namespace) == access
+
+
+class _Followed:
+    """The positions of all queries that commit to one group."""
+
+    def __init__(self, progress: GroupProgress) -> None:
+        self._progress = progress
+        self._positions: dict[tuple[str, int], dict[MessageQueue, int]] = {}
+
+    def move(self, run: str, source: int, offsets: dict[MessageQueue, int]) -> None:
+        """Take note of where a source of a query is, and commit."""
+        self._positions[run, source] = offsets
+        self.commit()
+
+    def commit(self) -> None:
+        """Commit the slowest position in each queue."""
+        slowest: dict[MessageQueue, int] = {}
+        for offsets in self._positions.values():
+            for queue, offset in offsets.items():
+                slowest[queue] = min(offset, slowest.get(queue, offset))
+        self._progress.commit(slowest)
+
+    def forget(self, run: str) -> None:
+        """A query ended: from now on the others decide."""
+        self.commit()
+        self._positions = {key: at for key, at in self._positions.items() if key[0] != run}
+        self.commit()
 
 
 class ProgressListener(StreamingQueryListener):
     """Commits the progress of every finished batch of a session's streams."""
 
     def __init__(self) -> None:
-        self._progress: dict[tuple[str, str, str | None], GroupProgress] = {}
+        self._groups: dict[tuple[str, str, str | None], _Followed] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        pass
+        # What failed is tried again.
+        for followed in self._groups.values():
+            with _logged("idle"):
+                followed.commit()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        pass
+        for followed in self._groups.values():
+            with _logged("terminated"):
+                followed.forget(str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        for source in event.progress.sources:
-            try:
-                self._show(json.loads(source.endOffset))
-            except Exception:
-                # The listener bus belongs to Spark: no exception may leave this method.
-                log.exception("progress is not committed source=%s", source.description)
+        for number, source in enumerate(event.progress.sources):
+            with _logged(source.description):
+                self._show(str(event.progress.runId), number, json.loads(source.endOffset))
 
-    def _show(self, offset: Any) -> None:
+    def _show(self, run: str, source: int, offset: Any) -> None:
         if not isinstance(offset, dict) or not isinstance(offset.get("offsets"), dict):
             return  # of another format
         group, namesrv = offset.get("group"), offset.get("namesrv")
@@ -132,8 +166,18 @@ class ProgressListener(StreamingQueryListener):
         if not isinstance(group, str) or not isinstance(namesrv, str):
             return
         key = (group, namesrv, namespace)
-        progress = self._progress.get(key)
-        if progress is None:
+        followed = self._groups.get(key)
+        if followed is None:
             access = ClusterAccess.of(namesrv, namespace=namespace)
-            progress = self._progress[key] = GroupProgress(Cluster(access, access.long_name(group)))
-        progress.commit(offsets_of(offset["offsets"]))
+            progress = GroupProgress(Cluster(access, access.long_name(group)))
+            followed = self._groups[key] = _Followed(progress)
+        followed.move(run, source, offsets_of(offset["offsets"]))
+
+
+@contextmanager
+def _logged(about: str) -> Iterator[None]:
+    """Log every exception: the listener bus belongs to Spark, and none may get there."""
+    try:
+        yield
+    except Exception:
+        log.exception("progress is not committed source=%s", about)

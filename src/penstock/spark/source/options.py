@@ -16,6 +16,7 @@ from penstock.client.arguments import timestamp_ms
 from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
+from penstock.model.names import SPARK_GROUP
 from penstock.protocol.filters.tags import parse_tags
 from penstock.protocol.validation import check_group, check_topic
 from penstock.spark.access_options import AccessOptions, parse_access
@@ -30,8 +31,6 @@ from penstock.spark.option_table import (
     option,
 )
 
-DEFAULT_GROUP: Final = "penstock_spark"
-"""The group that a job without a group pulls as; it commits nothing."""
 MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -330,7 +329,7 @@ class ReadOptions:
     @property
     def puller(self) -> str:
         """The group that pulls, by the name that brokers use."""
-        return self.access.long_name(self.group or DEFAULT_GROUP)
+        return self.access.long_name(self.group or SPARK_GROUP)
 
     @property
     def exact_tags(self) -> frozenset[str] | None:

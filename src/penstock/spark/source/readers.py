@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from penstock.spark.source.stream_driver import StreamDriver
 
 
-def open_driver(options: ReadOptions, cores: int | None) -> StreamDriver:
+def open_driver(
+    options: ReadOptions, cores: int | None, *, has_listener: bool = False
+) -> StreamDriver:
     """The driver for what the options read. Only what is needed is imported."""
     if options.path is None:
         from penstock.spark.source.topic_driver import TopicDriver
 
-        return TopicDriver(options, cores)
+        return TopicDriver(options, cores, has_listener=has_listener)
     from penstock.spark.source.path_driver import PathDriver
 
     return PathDriver(options, cores)
@@ -66,8 +68,16 @@ class BatchReader(_Tasks, DataSourceReader):
 class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. On the driver it keeps a `StreamDriver`; tasks get it without one."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...], cores: int | None) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: tuple[str, ...],
+        cores: int | None,
+        *,
+        has_listener: bool = False,
+    ) -> None:
         super().__init__(options, columns, cores)
+        self._has_listener = has_listener
         if options.ending is not None:
             raise InvalidArgument(
                 "option endingOffsets or endingTimestamp in a stream",
@@ -80,7 +90,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_opened": None}
 
     def _open(self) -> StreamDriver:
-        return open_driver(self._options, self._cores)
+        return open_driver(self._options, self._cores, has_listener=self._has_listener)
 
     @property
     def _driver(self) -> StreamDriver:

@@ -52,6 +52,9 @@ class StreamDriver(ABC):
         """The end of a stream with trigger availableNow."""
         self._seen: Offsets = {}
         self._progress: GroupProgress | None = None
+        """Commits in this process, if that is not the listener's task."""
+        self._group: str | None = None
+        """The group in the offsets, for the listener."""
         self._truncated = TruncatedQueues(options.fail_on_data_loss, self._why_shorter)
 
     @property
@@ -131,8 +134,7 @@ class StreamDriver(ABC):
     # ---------------------------------------------------------------------------- the arithmetic
 
     def _written(self, offsets: Offsets) -> dict[str, object]:
-        group = None if self._progress is None else self._options.group
-        return offset_json(self._options.access, group, offsets)
+        return offset_json(self._options.access, self._group, offsets)
 
     def _ranges(self, starts: Offsets, ends: Offsets) -> list[Range]:
         begun = self._with_beginnings(starts, ends)

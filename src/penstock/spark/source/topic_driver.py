@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from pyspark.sql.datasource import InputPartition
@@ -12,12 +12,13 @@ from pyspark.sql.datasource import InputPartition
 from penstock.errors import PenstockError, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.spark.source.cluster import Cluster
-from penstock.spark.source.group_progress import GroupProgress
+from penstock.spark.source.group_progress import GroupProgress, is_known_to_listener
 from penstock.spark.source.long_poll import LongPoll
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.planning import Range, tasks
 from penstock.spark.source.positions import Positions
-from penstock.spark.source.stream_driver import Offsets, StreamDriver
+from penstock.spark.source.presence import StreamPresence
+from penstock.spark.source.stream_driver import Offsets, StreamDriver, read_offsets
 from penstock.spark.source.truncated_queues import Cause
 
 log = logging.getLogger(__name__)
@@ -30,12 +31,18 @@ MAX_FAILURES_SHOWN = 5
 class TopicDriver(StreamDriver):
     """Holds the connections to the brokers."""
 
-    def __init__(self, options: ReadOptions, cores: int | None = None) -> None:
+    def __init__(
+        self, options: ReadOptions, cores: int | None = None, *, has_listener: bool = False
+    ) -> None:
         super().__init__(options, cores)
         self._cluster = Cluster(options.access, options.puller)
         self._long_poll = LongPoll(self._cluster)
+        self._presence: StreamPresence | None = None
         if options.commit_to_group:
-            self._progress = GroupProgress(self._cluster)
+            self._group = options.group
+            if not (has_listener and is_known_to_listener(options.access)):
+                self._progress = GroupProgress(self._cluster)
+            self._presence = StreamPresence(options.access, options.puller)
         self._warned = -WARNING_SECONDS
 
     @property
@@ -44,6 +51,13 @@ class TopicDriver(StreamDriver):
 
     def close(self) -> None:
         self._long_poll.close()
+        if self._presence is not None:
+            self._presence.close()
+
+    def latest(self, start: Mapping[str, object], most: int | None) -> dict[str, object]:
+        if self._presence is not None:
+            self._presence.show(self._cluster.addresses(read_offsets(start)))
+        return super().latest(start, most)
 
     def _plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
         options = self._options

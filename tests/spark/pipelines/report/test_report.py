@@ -70,7 +70,7 @@ def test_redriven_letters_are_counted_and_the_counting_itself_is_no_group(
         (billing,) = data.groups
         assert (billing.group, billing.dead, billing.redriven) == ("billing", 2, 1)
         assert billing.retries == 0
-    assert "penstock_spark" in shop.mq.admin.groups()
+    assert "penstock_spark" in shop.mq.admin.groups(internal=True)
 
 
 def test_a_page_that_cannot_be_written_is_reported_before_any_work(

@@ -23,7 +23,6 @@ from penstock.spark.pipelines.report.gathering import Window
 from penstock.spark.pipelines.report.group_watch import GroupWatch, lag_series
 from penstock.spark.pipelines.report.page import render
 from penstock.spark.pipelines.spans import Span
-from penstock.spark.source.options import DEFAULT_GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,8 +161,7 @@ def gather(
 def _chosen_groups(admin: Admin, groups: Iterable[str] | None) -> list[str]:
     if groups is not None:
         return sorted(set(groups))
-    # Jobs without a group pull under this name, also this report; it consumes nothing.
-    return [group for group in admin.groups() if group != DEFAULT_GROUP]
+    return admin.groups()
 
 
 def _chosen_topics(admin: Admin, topics: Iterable[str] | None, known: Sequence[str]) -> list[str]:
