@@ -125,10 +125,11 @@ def _print_group(report: GroupReport, flags: str) -> None:
 
     line = summary(report.facts)
     topics = line["topics"]
+    streams = f"Spark streams {line['streams']}, " if line["streams"] else ""
     output.say(
         output.plain(
             f"group {line['group']}: members {output.cell(line['members'])}, "
-            f"Spark streams {output.cell(line['streams'])}, "
+            f"{streams}"
             f"topics {output.cell(topics)}, lag {output.cell(line['lag'])}, "
             f"retries {output.cell(line['retries'])}, "
             f"dead letters {output.cell(line['dead_letters'])}"
@@ -160,9 +161,10 @@ def _print_cluster(report: ClusterReport, flags: str) -> None:
     if not alive and not report.groups:
         # No broker answered, so the groups are unknown.
         return
+    has_streams = any(group.facts.streams for group in report.groups)
     output.show(
         Table(
-            _GROUP_COLUMNS,
+            [c for c in _GROUP_COLUMNS if has_streams or c.name != "streams"],
             [_line(group) for group in report.groups],
             note=_next_step(report, flags),
             empty="There are no consumer groups yet.",

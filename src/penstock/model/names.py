@@ -8,7 +8,7 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 SPARK_GROUP: Final = "penstock_spark"
-"""The group of Spark jobs without one of their own: they pull and send as it, and commit nothing."""
+"""The group of Spark jobs without one of their own. They pull and send as it and commit nothing."""
 
 DEFAULT_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"

@@ -164,7 +164,8 @@ def check_sendable(topic: str) -> str:
 
 def is_system_group(group: str) -> bool:
     """Whether the group is RocketMQ's own, or Penstock's."""
-    return group in PREDEFINED_GROUPS or group == SPARK_GROUP or group.startswith(SYSTEM_GROUP_PREFIX)
+    is_named = group in PREDEFINED_GROUPS or group == SPARK_GROUP
+    return is_named or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_body(body: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:

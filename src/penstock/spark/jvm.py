@@ -6,7 +6,8 @@ new release of Spark can break this module and nothing else. What needs it:
 - the formats of writes are looked up in the JVM's active session of the calling thread;
 - a streaming DataFrame shows what it was read from only in the JVM's plan;
 - Hadoop's file systems, with the session's credentials, are reachable only in the JVM;
-- whether a JVM is being started, or runs, is known only to `SparkContext`'s class attributes.
+- whether a JVM is being started, or runs, is known only to `SparkContext`'s class attributes, and
+  whether a session was stopped to those of its context.
 
 A session of Spark Connect has no JVM in reach; each function says what it does then.
 """
@@ -63,3 +64,9 @@ def running_context() -> SparkContext | None:
 def is_connected() -> bool:
     """Whether this process has a connection to a JVM."""
     return SparkContext._gateway is not None
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether a session was stopped; unknown over Spark Connect, then False."""
+    context = getattr(spark, "_sc", None)
+    return context is not None and context._jsc is None

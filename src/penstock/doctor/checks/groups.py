@@ -45,8 +45,8 @@ def no_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
         "no-members",
         f"group {facts.group!r} has no connected members{waiting}",
         f"penstock group describe {facts.group}",
-        "start its consumer or its Spark stream, and look at what it logs: a wrong name server address, topic or "
-        "group name keeps it away from here",
+        "start its consumer, or its Spark stream, and look at what it logs: a wrong name server "
+        "address, topic or group name keeps it away from here",
         NOWHERE_TO_GO,
         members=0,
         lag=facts.lag,

@@ -26,6 +26,7 @@ from penstock.spark.session_setup.cached_home_dirs import cached_home_dir
 from penstock.spark.session_setup.java import java_home
 from penstock.spark.session_setup.orphan_jvm import kill_orphan_on_failure
 from penstock.spark.session_setup.registration import register
+from penstock.spark.session_setup.stopping import stop_streams_at_exit
 
 DEFAULT_MASTER: Final = "local[*,4]"
 """All cores, and four attempts a task as on a cluster; plain local[*] gives up at the first."""
@@ -40,6 +41,9 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.memory": "2g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # For a stream that is stopped inside foreachBatch, Spark searches the whole error text with a
+    # regular expression that needs more than the usual megabyte, and prints a StackOverflowError.
+    "spark.driver.extraJavaOptions": "-Xss8m",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "penstock.spark.session_setup.worker_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -61,6 +65,22 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
+# What a stream that is stopped in the middle of a batch had begun. A write that fails is also
+# logged by the executor, and raised.
+logger.writes.name = org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec
+logger.writes.level = off
+logger.appends.name = org.apache.spark.sql.execution.datasources.v2.AppendDataExec
+logger.appends.level = off
+logger.tasks.name = org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask
+logger.tasks.level = off
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = warn
+logger.utils.filter.aborting.type = RegexFilter
+logger.utils.filter.aborting.regex = Aborting task
+logger.utils.filter.aborting.onMatch = DENY
+logger.utils.filter.aborting.onMismatch = NEUTRAL
+logger.cancelled.name = org.apache.spark.scheduler.DAGScheduler
+logger.cancelled.level = error
 """
 
 
@@ -95,6 +115,7 @@ def session(
     wanted |= {**given, "spark.master": chosen, "spark.app.name": name}
     with _environment(launch_environment(chosen, wanted, os.environ)), kill_orphan_on_failure():
         spark = _builder(wanted).getOrCreate()
+    stop_streams_at_exit(spark)
     return _registered(spark)
 
 

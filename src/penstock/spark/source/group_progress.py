@@ -5,11 +5,11 @@ read only by a query without a checkpoint that starts at the group's offsets. Th
 commit:
 
 - a listener in the driver program, at the end of every batch. It sees all queries of a session. If
-  several of them commit to one group, as two queries from one ``load()`` do, the group's offset in a
-  queue is that of the slowest;
+  several of them commit to one group, as two queries from one ``load()`` do, the group's offset in
+  a queue is that of the slowest;
 - the stream's own process, when Spark asks for the next batch, so after the one before. It does
-  where there is no listener, or where the listener cannot: it has only what is in the offsets, which
-  hold no secrets, so credentials have to be in the environment.
+  where there is no listener, or where the listener cannot: it has only what is in the offsets,
+  which hold no secrets, so credentials have to be in the environment.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class GroupProgress:
         self._again_at: dict[MessageQueue, float] = {}
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit what has changed; a broker that is away or refuses stops neither the stream nor other commits.
+        """Commit what has changed.
 
-        Its queues are skipped for a while.
+        A broker that is away or refuses stops neither the stream nor other commits; its queues are
+        skipped for a while.
         """
         now = time.monotonic()
         news = {
