@@ -33,16 +33,14 @@ def decode(
 ) -> tuple[dict[int, object], list[BadRecord]]:
     """Bodies by offset, and what was reported; from a pull answer, or from positions in a log."""
     told: list[BadRecord] = []
-    where = {}
-    if positions:
-        starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
-        where = {"positions": starts, "offsets": np.arange(len(parts))}
+    starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
     batches = to_batches(
         b"".join(parts),
         broker="b",
         wanted=Wanted(columns=columns),
+        positions=starts if positions else None,
+        offsets=np.arange(len(parts)) if positions else None,
         on_bad=told.append,
-        **where,
     )
     return {row["offset"]: row["body"] for row in rows(list(batches))}, told  # type: ignore[misc]
 

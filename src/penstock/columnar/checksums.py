@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ def _suspects(rows: Bytes, linear: Numbers) -> Numbers:
     count = -(-len(rows) // FOLDED)
     width = rows.shape[1]
     folded = _fold(rows, count).tobytes()
-    expected = _fold(linear.reshape(-1, 1), count).ravel() ^ _constant(width)
+    expected: Numbers = _fold(linear.reshape(-1, 1), count).ravel() ^ _constant(width)
     found = np.fromiter(
         (zlib.crc32(folded[at : at + width]) for at in range(0, len(folded), width)),
         np.int64,
@@ -110,18 +110,18 @@ def _suspects(rows: Bytes, linear: Numbers) -> Numbers:
     return np.flatnonzero(np.isin(np.arange(len(rows)) % count, wrong))
 
 
-def _fold(rows: npt.NDArray[np.generic], count: int) -> npt.NDArray[np.generic]:
+def _fold(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     """``count`` rows: each the exclusive or of every ``count``-th row."""
     whole = len(rows) // count * count
-    folded = np.bitwise_xor.reduce(rows[:whole].reshape(whole // count, -1), axis=0)
-    folded = folded.reshape(count, -1)
+    each: npt.NDArray[Any] = rows[:whole].reshape(whole // count, -1)
+    folded: npt.NDArray[Any] = np.bitwise_xor.reduce(each, axis=0).reshape(count, -1)
     folded[: len(rows) - whole] ^= rows[whole:]
     return folded
 
 
 def _wrong_among(data: Bytes, offsets: Numbers, stated: Numbers, numbers: Numbers) -> Numbers:
     """Those of the bodies with these numbers that are wrong."""
-    content = memoryview(data)
+    content = data.data
     checksums = np.fromiter(
         (
             zlib.crc32(content[start:end])
@@ -132,4 +132,5 @@ def _wrong_among(data: Bytes, offsets: Numbers, stated: Numbers, numbers: Number
         np.int64,
         len(numbers),
     )
-    return numbers[(checksums & CRC_MASK) != stated[numbers]]
+    wrong: Numbers = numbers[(checksums & CRC_MASK) != stated[numbers]]
+    return wrong
