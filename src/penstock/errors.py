@@ -12,7 +12,9 @@
     │   ├── TooManyRequests                 the in-flight limit of a connection
     │   └── NameserverUnavailable           none of the name servers answered
     ├── StoreError
-    │   ├── StoreLocked   StoreDamaged   StoreReadOnly   DiskFull
+    │   ├── StoreLocked   StoreDamaged   StoreReadOnly
+    │   ├── StoreLost                       its directory was removed or replaced while in use
+    │   ├── StoreBlocked                    nothing is accepted for now: DiskFull, or another reason
     │   └── FlushFailed                     an fsync failed: nothing is accepted any more
     ├── RequestRefused                      the peer answered with an error code
     │   └── leaves for the codes that callers tell apart (TopicNotFound, NoPermission, ...)
@@ -145,7 +147,15 @@ class StoreReadOnly(StoreError):
     """The store takes no writes."""
 
 
-class DiskFull(StoreError):
+class StoreLost(StoreError):
+    """The directory of an open store was removed or replaced; nothing is accepted any more."""
+
+
+class StoreBlocked(StoreError):
+    """Something cannot be written now; messages are accepted again when it can."""
+
+
+class DiskFull(StoreBlocked):
     """There is no room left, or less than the configured reserve."""
 
 

@@ -35,6 +35,9 @@ class Clock:
     def __call__(self) -> int:
         return self.now
 
+    def monotonic(self) -> float:
+        return self.now / 1000
+
 
 @dataclass
 class Golden:
@@ -87,7 +90,13 @@ def open_store(tmp_path: Path, clock: Clock) -> Iterator[OpenStore]:
     def open_it(
         config: StoreConfig = SMALL, *, files: FileLayer = OS_FILES, root: Path | None = None
     ) -> MessageStore:
-        store = MessageStore(root or tmp_path / "store", config, time_ms=clock, files=files)
+        store = MessageStore(
+            root or tmp_path / "store",
+            config,
+            time_ms=clock,
+            monotonic=clock.monotonic,
+            files=files,
+        )
         opened.append(store)
         store.open()
         return store

@@ -119,6 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_700_000_000_000
+        self.passed_ms = 0
         self.random = Random(0)
         self.disk = SimulatedDisk(now_ns=lambda: self.now * 1_000_000)
         self.files = FaultyFiles(self.disk)
@@ -186,7 +187,13 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self, crash_after: int | None = None) -> None:
         self.files = FaultyFiles(self.disk, self.random)
         self.files.crash_after = crash_after
-        self.store = MessageStore(ROOT, self.config, time_ms=lambda: self.now, files=self.files)
+        self.store = MessageStore(
+            ROOT,
+            self.config,
+            time_ms=lambda: self.now,
+            monotonic=lambda: self.passed_ms / 1000,
+            files=self.files,
+        )
         try:
             self.store.open()
         except DiskFull:
@@ -449,6 +456,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def let_time_pass(self, milliseconds: int) -> None:
         self.now += milliseconds
+        self.passed_ms += abs(milliseconds)
 
     @rule(
         queue=st.tuples(st.sampled_from(TOPICS), st.integers(0, QUEUES - 1)),

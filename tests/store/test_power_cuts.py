@@ -51,7 +51,13 @@ class Machine:
 
     def open(self) -> MessageStore:
         self.files = FaultyFiles(self.disk, self.random)
-        self.store = MessageStore(ROOT, self.config, time_ms=lambda: self.now, files=self.files)
+        self.store = MessageStore(
+            ROOT,
+            self.config,
+            time_ms=lambda: self.now,
+            monotonic=lambda: self.now / 1000,
+            files=self.files,
+        )
         self.store.open()
         return self.store
 

@@ -14,8 +14,9 @@ import pytest
 
 from penstock.errors import ConfigError, StoreDamaged, StoreError
 from penstock.protocol.records.codec import decode_record, decode_records
-from penstock.store import Draft, MessageStore, OsFiles, ReadStatus, StoreConfig
+from penstock.store import OS_FILES, Draft, MessageStore, OsFiles, ReadStatus, StoreConfig
 from penstock.store.log_scan import LogScan
+from penstock.store.note import load_state, save_state
 
 OpenStore = Callable[..., MessageStore]
 MakeDraft = Callable[..., Draft]
@@ -196,10 +197,10 @@ def test_damage_before_the_last_flush_is_refused_with_file_and_position(
     fill(store, make_draft, 2)
     store.abandon()
     # Let the note know a flush that the queues had no part in.
-    state = (Path(store.root) / "penstock.state").read_text()
-    start = f'"queue_position": {store.flushed_position}'
-    assert start in state
-    (Path(store.root) / "penstock.state").write_text(state.replace(start, '"queue_position": 0'))
+    state = load_state(OS_FILES, store.root)
+    assert state is not None
+    assert state.queue_position == store.flushed_position
+    save_state(OS_FILES, store.root, replace(state, queue_position=0, queue_record=-1))
     overwrite(log_file(store, 1), 150, b"\xff")
     with pytest.raises(StoreDamaged, match=r"commitlog/00000000000000004096 at \d+ .*position"):
         open_store()
@@ -270,26 +271,41 @@ def fill_it_with_far_places(queue: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [empty_it, fill_it_with_another_queue, fill_it_with_far_places])
-def test_a_queue_that_is_not_as_a_clean_stop_left_it_is_refused_and_left_alone(
+def test_a_queue_that_is_not_as_a_clean_stop_left_it_is_made_again(
     open_store: OpenStore, make_draft: MakeDraft, damage: Callable[[Path], None]
 ) -> None:
     store = open_store()
     fill(store, make_draft, 30)
     store.close()
+    damage(Path(store.root) / "consumequeue/orders/0")
+    # To take it for a shorter queue would hide messages, and number new ones like old ones.
+    store = open_store()
+    assert store.recovery is not None
+    assert store.recovery.kind == "rebuilt"
+    check(store, 30)
+    store.close()
+    check(open_store(), 30)
+
+
+@pytest.mark.parametrize("damage", [empty_it, fill_it_with_another_queue, fill_it_with_far_places])
+def test_a_queue_damaged_after_the_start_is_refused_and_left_alone(
+    open_store: OpenStore, make_draft: MakeDraft, damage: Callable[[Path], None]
+) -> None:
+    store = open_store()
+    fill(store, make_draft, 30)
+    store.close()
+    store = open_store()
     queue = Path(store.root) / "consumequeue/orders/0"
     damage(queue)
     before = {path.name: path.read_bytes() for path in queue.iterdir()}
-    store = open_store()
     for _ in range(2):
-        # To take it for a shorter queue would hide messages, and number new ones like old ones.
-        with pytest.raises(StoreDamaged, match="made again from the log"):
+        with pytest.raises(StoreDamaged, match="penstock store repair"):
             store.read("orders", 0, 0)
-        with pytest.raises(StoreDamaged, match="made again from the log"):
+        with pytest.raises(StoreDamaged, match="penstock store repair"):
             store.append(make_draft("orders", 0))
     assert store.read("orders", 1, 0).status is ReadStatus.FOUND
     assert {path.name: path.read_bytes() for path in queue.iterdir()} == before
     store.close()
-    shutil.rmtree(Path(store.root) / "consumequeue")
     check(open_store(), 30)
 
 

@@ -248,6 +248,15 @@ class FaultyFiles:
         if dies:
             self._die()
 
+    def data_ranges(self, descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+        self._live()
+        end = min(end, len(self._file(descriptor).data))
+        return [(start, end)] if start < end else []
+
+    def is_same_file(self, descriptor: int, path: str) -> bool:
+        self._live()
+        return self._find(path) is self._file(descriptor)
+
     def sync(self, descriptor: int) -> None:
         self._change_or_die()
         file = self._file(descriptor)

@@ -136,7 +136,11 @@ class Broker(Service):
     async def _run(self, ready: Callable[[], None]) -> None:
         async with AsyncExitStack() as stack:
             store = MessageStore(
-                self._root, self._store_config, time_ms=self._clock.time_ms, files=self._files
+                self._root,
+                self._store_config,
+                time_ms=self._clock.time_ms,
+                monotonic=self._clock.monotonic,
+                files=self._files,
             )
             # Opening and closing wait for the disk, and other servers may share the loop.
             stack.push_async_callback(run_to_end, None, store.close)
@@ -224,7 +228,13 @@ class Broker(Service):
         # A host name is not resolved: it may have another address for clients.
         host = config.broker_ip1 or ip
         ids = UniqueIds(pack_host(ip, 0)[:-4], os.getpid(), self._random.getrandbits(32))
-        tables = SavedTables(clock, self._root / "config", files=self._state_files)
+        tables = SavedTables(
+            clock,
+            self._root / "config",
+            files=self._state_files,
+            # A directory that is not ours any more may be that of another broker.
+            check=storage.store.check_held,
+        )
 
         def topics_changed(topic: str) -> None:
             tables.changed(TOPICS_FILE)

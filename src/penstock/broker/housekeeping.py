@@ -1,4 +1,8 @@
-"""Periodic work of a broker: drop silent clients and expired locks, delete old files."""
+"""Periodic work of a broker: drop silent clients and expired locks, delete old files.
+
+It also looks after the store: whether its directory is still there, and whether messages that were
+refused for now can be accepted again.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ class Housekeeping(Service):
     """The broker's periodic work."""
 
     PERIOD = 10.0
+    RETRY = 1.0
     FIRST_CLEANING = 60.0
 
     def __init__(self, broker: BrokerState) -> None:
@@ -25,12 +30,22 @@ class Housekeeping(Service):
         ready()
         started = self._broker.clock.monotonic()
         while True:
-            await self._broker.clock.sleep(self.PERIOD)
+            await self._wait()
+            await self._broker.storage.check_held()
             now = self._broker.clock.monotonic()
             self._drop_silent_clients(now)
             self._broker.locks.drop_expired(now)
             if now - started >= self.FIRST_CLEANING:
                 await self._clean_store()
+
+    async def _wait(self) -> None:
+        """One period; while messages are refused, try every second whether that can end."""
+        store, clock = self._broker.storage.store, self._broker.clock
+        end = clock.monotonic() + self.PERIOD
+        while (left := end - clock.monotonic()) > 0:
+            await clock.sleep(min(left, self.RETRY if store.is_blocked else self.PERIOD))
+            if store.is_blocked and await self._broker.storage.unblock():
+                log.info("store can be written again, messages are accepted")
 
     def _drop_silent_clients(self, now: float) -> None:
         for peer in self._broker.clients.expired(now):

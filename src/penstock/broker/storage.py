@@ -30,7 +30,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import PenstockError, StoreError, StoreLost
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
 from penstock.runtime.clock import Clock
@@ -40,6 +40,9 @@ from penstock.store import MessageStore
 from penstock.store.disk_steps import DiskStep, DiskSteps
 
 log = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 5.0
+"""So long nothing is written, then queues, index and the note of the store go to the disk, too."""
 
 _Result = TypeVar("_Result")
 
@@ -101,6 +104,7 @@ class Storage(Service):
         """Removes files. Not the thread that flushes: answers wait for that one."""
         self._deletions: set[asyncio.Task[object]] = set()
         self._death: BaseException | None = None
+        self._is_idle = False
         self._put_took = put_took
         self._probe: _Probe | None = None
         self.is_sync_flush = store.config.is_sync_flush
@@ -220,18 +224,22 @@ class Storage(Service):
                 self._publish()
 
     async def _flush_forever(self, thread: ThreadPoolExecutor) -> None:
+        is_saved = True
         while True:
-            await self._written.wait()
-            self._written.clear()
-            if self._death is not None:
-                raise self._death
-            if not self.is_sync_flush:
+            is_idle = await self._wait_for_writes(is_saved=is_saved)
+            if not self.is_sync_flush and not is_idle:
                 await self._clock.sleep(self._flush_interval)
                 self._written.clear()
             overdue = self._clock.call_later(self._sync_timeout, self._answer_overdue)
+            flush = functools.partial(self.store.flush, thorough=is_idle)
             try:
-                flushed = await run_to_end(thread, self.store.flush)
+                flushed = await run_to_end(thread, flush)
+                is_saved = is_idle
+            except StoreLost as error:
+                self._fail_waiting(error)
+                raise
             except StoreError as error:
+                is_saved = True
                 log.error("flush failed, the store takes no more writes error=%s", error)
                 self._fail_waiting(error)
                 continue
@@ -241,6 +249,37 @@ class Storage(Service):
             if self.is_sync_flush:
                 self._end_probe()
             self._answer_flushed(flushed)
+
+    async def _wait_for_writes(self, *, is_saved: bool) -> bool:
+        """Wait until something was written; True if nothing was for a while and is to be saved."""
+        timer = None if is_saved else self._clock.call_later(_IDLE_SECONDS, self._note_idle)
+        try:
+            await self._written.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._written.clear()
+        if self._death is not None:
+            raise self._death
+        is_idle, self._is_idle = self._is_idle, False
+        return is_idle and self.store.max_position == self.store.flushed_position
+
+    def _note_idle(self) -> None:
+        self._is_idle = True
+        self._written.set()
+
+    async def check_held(self) -> None:
+        """End the broker if the store's directory is not the one that it opened."""
+        try:
+            await run_to_end(self._removal, self.store.check_held)
+        except StoreLost as error:
+            self._death = error
+            self._written.set()
+
+    async def unblock(self) -> bool:
+        """Try again what could not be written; True if messages are accepted now."""
+        steps = self.store.unblocking()
+        return await self._finish(steps, next(steps))
 
     # Removing
 

@@ -57,9 +57,16 @@ class SavedTables(Service):
     """Saves tables that changed."""
 
     def __init__(
-        self, clock: Clock, directory: Path, *, files: StateFileSystem = OS_STATE_FILES
+        self,
+        clock: Clock,
+        directory: Path,
+        *,
+        files: StateFileSystem = OS_STATE_FILES,
+        check: Callable[[], None] | None = None,
     ) -> None:
+        """``check`` is called before each save, in its thread; it raises to prevent the save."""
         self._clock = clock
+        self._check = check
         self._directory = directory
         self._files = files
         self._tables: dict[str, _Table] = {}
@@ -191,6 +198,8 @@ class SavedTables(Service):
 
     def _save(self, name: str, table: _Table, data: bytes) -> PenstockError | None:
         try:
+            if self._check is not None:
+                self._check()
             table.file.save(data)
         except (OSError, PenstockError) as error:
             # The table in memory is right; the save is repeated after a while.

@@ -7,6 +7,7 @@ a failed append leaves no hole in a queue.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -393,8 +394,8 @@ class Appender:
             if sys_flag & SysFlag.TRANSACTION_MASK not in _NO_QUEUE:
                 queue.next_offset = queue_offset
         failure: StoreError
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            failure = self._context.refuse_for_lack_of_room(error)
+        if isinstance(error, OSError) and error.errno in (*NO_ROOM, errno.EMFILE, errno.ENFILE):
+            failure = self._context.refuse_for_now(error)
         elif isinstance(error, StoreError):
             # The failed write could not be undone, so the end of the log is unknown.
             failure = self._context.refusal = error
@@ -421,10 +422,12 @@ class Appender:
             else:
                 context.index_builder.apply_records(staged)  # type: ignore[arg-type]  # no batch among them
         finally:
-            context.published = (last[1] + last[2], last[5])
+            tail = last[6]
+            position = last[1] if isinstance(tail, bytes) else tail.positions[-1]
+            context.published = (last[1] + last[2], last[5], position)
         problem = context.index_builder.index_error or self._queues.failed_writes
         if problem is not None:
-            context.refuse_for_lack_of_room(problem)
+            context.refuse_for_now(problem)
 
     def mark_flushed(self, log_position: int) -> None:
         """With sync flush: make visible what is on the disk now; for the thread that appends."""

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, StoreBlocked
 from penstock.store.disk_steps import DiskSteps
 from penstock.store.files import DiskSpace
 from penstock.store.opening import mark_open
-from penstock.store.retention import MANUAL_ROUNDS, Decision, decide
+from penstock.store.retention import MANUAL_ROUNDS, Decision, decide, disk_rules
 from penstock.store.segments import segment_path
 from penstock.store.store_context import StoreContext
 
@@ -33,6 +33,14 @@ class Cleaner:
     def request(self) -> None:
         """Let the next rounds of cleaning delete expired segments at any hour."""
         self._manual_rounds = MANUAL_ROUNDS
+
+    def unblock(self) -> DiskSteps[bool]:
+        """Try again what could not be written; True if messages are accepted now."""
+        context = self._context
+        space: DiskSpace = yield lambda: context.files.disk_space(context.root)
+        is_full = space.used_ratio > disk_rules(context.config).refuse_messages
+        yield from self._mind_disk(is_full, space.used_ratio)
+        return context.refusal is None
 
     def clean(self, now: int) -> DiskSteps[list[str]]:
         """One round of retention; returns the files that were deleted."""
@@ -113,7 +121,7 @@ class Cleaner:
                 hint="make room, or lower fileReservedTime",
             )
             return
-        has_room = not is_full and isinstance(context.refusal, DiskFull)
+        has_room = not is_full and isinstance(context.refusal, StoreBlocked)
         if has_room and (yield from self._catch_up()):
             context.refusal = None
 

@@ -14,9 +14,11 @@ so that no later recovery finds a message in them whose sender got an error.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from penstock.errors import FlushFailed, StoreError
 from penstock.model.record_layout import (
@@ -82,6 +84,8 @@ class CommitLog:
         self._directory_is_dirty = False
         self._retired: deque[int] = deque()
         """Segments that are not part of the log any more, but still have a file."""
+        self.before_create: Callable[[], None] | None = None
+        """Called before a segment is created; raises if the directory is not ours any more."""
         self._sync_lock = threading.Lock()
         self._sync_error: OSError | None = None
 
@@ -149,7 +153,7 @@ class CommitLog:
                 size = sum(map(len, parts))
                 done.append((start, start + size))
                 write_fully(self._files, descriptor, parts, start % self.segment_size, size)
-        except (OSError, FlushFailed):
+        except (OSError, StoreError):
             self._undo(done)
             raise
 
@@ -194,6 +198,8 @@ class CommitLog:
         if base in self.bases:
             descriptor = self._files.open(path, write=True)
         else:
+            if self.before_create is not None:
+                self.before_create()
             self._files.make_dir(self.directory)
             descriptor = self._files.create(path, self.segment_size)
             self._directory_is_dirty = True
@@ -224,6 +230,21 @@ class CommitLog:
                 self._sync_error = error
                 raise
             self.flushed = max(self.flushed, target)
+
+    def is_in_place(self) -> bool:
+        """Whether the segment that is written to still has its name; any thread may ask."""
+        newest = max(list(self._descriptors.items()), default=None)
+        if newest is None:
+            return True
+        base, descriptor = newest
+        try:
+            if self._files.is_same_file(descriptor, segment_path(self.directory, base)):
+                return True
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+        # The other thread may have flushed and closed it meanwhile.
+        return self._descriptors.get(base) != descriptor
 
     @property
     def has_failed_sync(self) -> bool:
@@ -291,7 +312,23 @@ class CommitLog:
         """Walk the records from ``start``, which must be the start of one, or of a segment."""
         return LogScan(self, start, end, check_crc=check_crc)
 
+    def data_ranges(self, base: int, start: int) -> list[tuple[int, int]]:
+        """The parts of a segment from ``start`` on that are no holes."""
+        descriptor = self._files.open(segment_path(self.directory, base))
+        try:
+            return self._files.data_ranges(descriptor, start, self.segment_size)
+        finally:
+            self._files.close(descriptor)
+
     # Cutting
+
+    def parts_behind(self, position: int) -> list[tuple[str, list[tuple[int, int]]]]:
+        """The files that `truncate` would change, and which parts of them may have content."""
+        return [
+            (segment_path(self.directory, base), self.data_ranges(base, max(position - base, 0)))
+            for base in self.bases
+            if base + self.segment_size > position
+        ]
 
     def truncate(self, position: int) -> None:
         """Remove what is behind ``position``: later segments, and the rest of its own.

@@ -125,7 +125,7 @@ class ConsumeQueue:
             shared.files, self.directory, size=shared.segment_bytes, after_crash=after_crash
         )
         if is_clean and found.stray:
-            raise self._damaged(f"{found.stray[0]} is empty")
+            raise self.damaged(f"{found.stray[0]} is empty")
         if not shared.read_only:
             for path in found.stray:
                 shared.files.remove(path)
@@ -143,14 +143,14 @@ class ConsumeQueue:
         self.min_offset = max(0, self.first_base) // UNIT_BYTES
         self.min_checked_at = -1
         if is_clean and self.has_rubbish():
-            raise self._damaged(f"entry {end} in {self.directory} is about no message of the queue")
+            raise self.damaged(f"entry {end} in {self.directory} is about no message of the queue")
 
-    def _damaged(self, what: str) -> StoreDamaged:
+    def damaged(self, what: str) -> StoreDamaged:
+        """The error for a queue that is not as a clean stop left it."""
         return StoreDamaged(
             what,
             expected="the entries that a clean stop left there",
-            hint=f"penstock store verify; restore the files from a copy, or move "
-            f"{self._shared.directory} away to have all queues made again from the log",
+            hint="stop the broker, and rebuild all queues from the log with penstock store repair",
         )
 
     def _holds(
@@ -264,8 +264,8 @@ class ConsumeQueue:
         return StoreDamaged(
             f"{self.directory} at queue offset {queue_offset} or behind it points to bytes "
             "that the log does not have",
-            hint="penstock store verify; delete 'consumequeue' and 'index' while the broker is "
-            "stopped: both are rebuilt from the log",
+            hint="penstock store verify names what is damaged; stop the broker, and rebuild queues "
+            "and index from the log with penstock store repair",
         )
 
     # Writing

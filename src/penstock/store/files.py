@@ -89,6 +89,12 @@ class FileLayer(Protocol):
     def clear(self, descriptor: int, start: int, end: int) -> None:
         """Make the bytes from ``start`` to ``end`` zero; what is a hole stays one."""
 
+    def data_ranges(self, descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+        """The parts between ``start`` and ``end`` that are no holes; all of it where unknown."""
+
+    def is_same_file(self, descriptor: int, path: str) -> bool:
+        """Whether ``path`` still names the file that is open as ``descriptor``."""
+
     def sync(self, descriptor: int) -> None:
         """Return when the file's bytes are on the disk."""
 

@@ -11,7 +11,8 @@ import threading
 from dataclasses import replace
 
 from penstock.errors import FlushFailed
-from penstock.store.checkpoint import CheckpointFile, save_state
+from penstock.store.checkpoint import CheckpointFile, FlushedNote
+from penstock.store.note import save_state
 from penstock.store.store_context import NO_ROOM, StoreContext
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Flusher:
         self._context = context
         self._checkpoint_file: CheckpointFile | None = None
         self._failure: FlushFailed | None = None
-        self._persisted_ms = self._synced_ms = context.time_ms()
+        self._persisted_ms = self._synced_ms = self._now_ms()
         self.lock = threading.Lock()
         """Also guards our note, which deleting a topic changes, too."""
 
@@ -44,16 +45,22 @@ class Flusher:
                 raise FlushFailed(self._failure.what, hint=self._failure.hint)
             written = self._context.commit_log.written
             published = self._context.published
+            self._context.check_held()
             try:
                 self._context.commit_log.sync(written[0])
+                # Not only before: what was synced must be in files that have their names.
+                self._context.check_held()
                 self._context.checkpoint.log_timestamp = written[1]
-                self._flush_rest(published, self._context.time_ms(), thorough=thorough)
+                self._flush_rest(published, self._now_ms(), thorough=thorough)
             except OSError as error:
                 raise self._flush_failed(error) from error
             self._context.counts.flush_calls += 1
         return written[0]
 
-    def _flush_rest(self, published: tuple[int, int], now: int, *, thorough: bool) -> None:
+    def _now_ms(self) -> float:
+        return self._context.monotonic() * 1000
+
+    def _flush_rest(self, published: tuple[int, int, int], now: float, *, thorough: bool) -> None:
         """Write queue entries from time to time, and put all of it on the disk less often."""
         context, config = self._context, self._context.config
         if not thorough and now - self._persisted_ms < config.flush_interval_consume_queue_ms:
@@ -74,22 +81,24 @@ class Flusher:
             self._synced_ms = now
             context.queues.sync()
             index_synced = self._sync_index()
-            context.checkpoint.queue_position, context.checkpoint.queue_timestamp = published
-        self._save(published[0] if thorough else None, index_synced)
+            context.checkpoint.queue_position, context.checkpoint.queue_timestamp = published[:2]
+        self._save(published if thorough else None, index_synced)
 
-    def _save(self, queue_position: int | None, index_synced: str) -> None:
+    def _save(self, synced: tuple[int, int, int] | None, index_synced: str) -> None:
         """Note how far the disk has it all; without room for that, the older note still holds."""
         context = self._context
         try:
             self.save_checkpoint()
-            if queue_position is not None and context.is_marked_open:
+            if synced is not None and context.is_marked_open:
                 assert context.state is not None
                 stopped_at = context.index_builder.index_stopped_at
                 state = replace(
                     context.state,
                     flushed_position=context.commit_log.flushed,
-                    queue_position=queue_position,
+                    queue_position=synced[0],
+                    queue_record=synced[2],
                     index_synced=index_synced,
+                    index_files={} if context.index is None else context.index.key_counts,
                     index_stopped_at=-1 if stopped_at is None else stopped_at,
                     deleted_topics=context.index_builder.deleted_topics,
                 )
@@ -137,7 +146,8 @@ class Flusher:
         context = self._context
         if self._checkpoint_file is None:
             self._checkpoint_file = CheckpointFile(context.files, context.root)
-        self._checkpoint_file.save(context.checkpoint)
+        run = 0 if context.state is None else context.state.run
+        self._checkpoint_file.save(context.checkpoint, FlushedNote(run, context.commit_log.flushed))
 
     def save_note(self) -> None:
         """Write our own note as it is; a failed sync is as bad here as anywhere."""
@@ -149,7 +159,7 @@ class Flusher:
                 save_state(context.files, context.root, context.state)
             except OSError as error:
                 if error.errno in NO_ROOM:
-                    raise context.refuse_for_lack_of_room(error) from error
+                    raise context.refuse_for_now(error) from error
                 raise self._flush_failed(error) from error
 
     def close(self) -> None:

@@ -477,6 +477,11 @@ class KeyIndex:
         ]
 
     @property
+    def key_counts(self) -> dict[str, int]:
+        """Every file, and the number that its next key gets; the thread that flushes asks, too."""
+        return {name: header.next_unit for name, header in list(self.headers.items())}
+
+    @property
     def end_timestamp(self) -> int:
         """The time of the newest key."""
         return self._end_timestamp

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
-from penstock.store.checkpoint import StoreState
 from penstock.store.config import (
     DEFAULT_COMMIT_LOG_BYTES,
     DEFAULT_CONSUME_QUEUE_BYTES,
@@ -22,6 +21,7 @@ from penstock.store.config import (
 from penstock.store.consume_queue import UNIT_BYTES
 from penstock.store.files import FileEntry, FileLayer
 from penstock.store.index_files import IndexShape, find_index_files, index_shape
+from penstock.store.note import StoreState
 from penstock.store.segments import SegmentList, adopted_size, find_segments, segment_path
 
 COMMIT_LOG: Final = "commitlog"

@@ -208,13 +208,20 @@ class LogScan:
         self._topics[raw] = topic
         return topic
 
-    def damaged(self) -> StoreDamaged:
-        """The error that names where the scan stopped."""
+    def damaged(self, vouched: int = 0) -> StoreDamaged:
+        """The error that names where the scan stopped.
+
+        ``vouched`` is up to where the log is known to have been on the disk.
+        """
         base = self.end - self.end % self._log.segment_size
+        path = segment_path(self._log.directory, base)
+        expected = "a record, since whole ones follow or messages behind it were on the disk"
+        if self.end < vouched:
+            expected = f"records up to log position {vouched}, which were on the disk"
         return StoreDamaged(
-            f"{segment_path(self._log.directory, base)} at {self.end - base} "
-            f"(log position {self.end}): {self.damage or 'zeros'}",
-            expected="a record, since messages behind it were on the disk",
-            hint="penstock store verify; restore the file from a copy, or set "
-            "truncate_damaged_log to give up what follows",
+            f"{path} at {self.end - base} (log position {self.end}): "
+            f"{self.damage or 'the log ends here'}",
+            expected=expected,
+            hint="restore the file from a copy; or save what can be read with penstock store "
+            "export and start with truncateDamagedLog=true: that moves the rest to penstock.cut",
         )

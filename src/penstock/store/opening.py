@@ -7,19 +7,24 @@ from dataclasses import replace
 
 from penstock.errors import StoreDamaged
 from penstock.store import layout
-from penstock.store.checkpoint import StoreState, load_checkpoint, load_state, save_state
+from penstock.store.checkpoint import load_checkpoint, load_flushed
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.index_builder import IndexBuilder
 from penstock.store.key_index import KeyIndex
+from penstock.store.note import StoreState, load_state, save_state
+from penstock.store.queue_ends import end_of, load_queue_ends, save_queue_ends
 from penstock.store.queue_table import QueueTable
 from penstock.store.recovery import (
     Recovery,
     check_stray_segments,
+    find_lost_keys,
+    find_lost_queues,
     recover_checked,
     recover_clean,
     recover_crash,
+    recover_rebuilt,
 )
 from penstock.store.segments import SegmentMaps, segment_path
 from penstock.store.store_context import NO_ROOM, StoreContext
@@ -32,11 +37,22 @@ def load_context(
     config: StoreConfig,
     files: FileLayer,
     time_ms: Callable[[], int],
+    monotonic: Callable[[], float],
     *,
     read_only: bool,
 ) -> StoreContext:
     """Load the files into a context; no message is read yet."""
     state = load_state(files, root)
+    flushed = load_flushed(files, root)
+    # Without a readable note its run is not known, but that the log was on the disk still is.
+    is_note_damaged = state is None and files.stat(f"{root}/{layout.STATE}") is not None
+    vouched = 0
+    if flushed is not None and (is_note_damaged or (state and flushed.run == state.run)):
+        vouched = flushed.position
+    if state is not None:
+        vouched = state.flushed_position = max(state.flushed_position, vouched)
+        if state.clean:
+            vouched = max(vouched, state.log_end)
     has_crashed = files.stat(f"{root}/{layout.ABORT}") is not None or (
         state is not None and not state.clean
     )
@@ -68,11 +84,18 @@ def load_context(
     index_builder = IndexBuilder(config, queues, index)
     if state is not None:
         index_builder.deleted_topics = state.deleted_topics
+    boot_id = files.boot_id()
+    is_same_boot = state is not None and state.boot_id == boot_id
+    is_recovering = state is not None and state.is_recovering
+    has_machine_died = not is_same_boot or not boot_id
+    if state is not None and is_recovering:
+        has_machine_died |= state.has_machine_died
     return StoreContext(
         root,
         config,
         files,
         time_ms,
+        monotonic,
         read_only,
         commit_log,
         queues,
@@ -82,10 +105,11 @@ def load_context(
         state,
         found.segments.stray,
         has_crashed,
-        is_same_boot=state is not None and state.boot_id == files.boot_id(),
-        is_intact=state is not None
-        and state.boot_id == files.boot_id() != ""
-        and not state.is_recovering,
+        is_same_boot=is_same_boot,
+        is_intact=is_same_boot and boot_id != "" and not is_recovering,
+        has_kept_order=not has_machine_died,
+        vouched_end=vouched,
+        queue_ends=None if state is None else load_queue_ends(files, root, state),
         foreign=found.foreign,
     )
 
@@ -93,30 +117,40 @@ def load_context(
 def recover(context: StoreContext) -> Recovery:
     """Find the end of the log and make queues and index agree with it."""
     recovery: Recovery | None = None
+    queues_lost = keys_lost = False
     state = context.state
     if state is not None and state.clean and context.has_crashed:
         state.is_all_ours = False  # we had stopped: it was another program that crashed
     context.commit_log.refuses_zeros = state is not None and state.is_all_ours
+    is_untouched = not context.has_crashed and _is_as_we_left_it(context)
     if not context.commit_log.bases:
         recovery = _recover_without_log(context)
-    elif not context.has_crashed and _is_as_we_left_it(context):
+    elif is_untouched and context.queue_ends is not None:
         recovery = recover_clean(context)
+        if recovery is not None and not context.read_only:
+            queues_lost, keys_lost = find_lost_queues(context), find_lost_keys(context)
+            if not queues_lost and context.queue_ends is not None:
+                context.queues.known_ends = context.queue_ends
     if not context.read_only:
         # The sync of the note below makes these names durable.
         for name in (layout.COMMIT_LOG, layout.CONSUME_QUEUE, layout.INDEX):
             context.files.make_dir(f"{context.root}/{name}")
         _mark_open(context, is_recovering=True)
-    if recovery is None:
+    if queues_lost or keys_lost:
+        recovery = recover_rebuilt(context, queues_lost=queues_lost, keys_lost=keys_lost)
+    elif recovery is None:
         recovery = recover_crash(context) if context.has_crashed else recover_checked(context)
-    context.published = context.commit_log.written
+    context.published = (*context.commit_log.written, context.commit_log.last_record)
     if context.read_only:
         return recovery
     problem = context.index_builder.index_error or context.queues.failed_writes
     if problem is not None:
-        context.refuse_for_lack_of_room(problem)
+        context.refuse_for_now(problem)
     state = replace(context.state or StoreState())
     state.flushed_position = 0 if recovery.kind == "new" else context.commit_log.flushed
-    state.queue_position = min(state.queue_position, context.commit_log.written[0])
+    if state.queue_position > context.commit_log.written[0]:
+        state.queue_position = context.commit_log.written[0]
+        state.queue_record = context.commit_log.last_record
     stopped_at = context.index_builder.index_stopped_at
     state.index_stopped_at = -1 if stopped_at is None else stopped_at
     # The log may have lost its end, and new records of the topic may be there now.
@@ -128,11 +162,13 @@ def recover(context: StoreContext) -> Recovery:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            context.refuse_for_lack_of_room(error)
-    if recovery.kind in ("new", "checked"):
+            context.refuse_for_now(error)
+    if recovery.kind == "new" or (recovery.kind == "checked" and not is_untouched):
         state.is_all_ours = recovery.kind == "new"
     context.state = state
     _mark_open(context, is_recovering=False)
+    context.commit_log.before_create = context.check_held
+    context.queues.is_held = context.is_held
     return recovery
 
 
@@ -143,16 +179,22 @@ def _recover_without_log(context: StoreContext) -> Recovery:
     queues.load_all()
     queues.trusted_before = None
     holders = [queue for queue in queues.queues.values() if queue.max_offset > 0]
+    state, may_discard = context.state, context.config.discard_queues_without_log
+    if context.vouched_end and not holders and not context.read_only and not may_discard:
+        raise StoreDamaged(
+            f"{context.commit_log.directory} has no segment",
+            expected=f"the log up to position {context.vouched_end}, which was on the disk",
+            hint="put the log back, or set discardQueuesWithoutLog=true to start empty",
+        )
     if holders and not context.read_only:
-        state = context.state
         # A machine may die before it ever flushed the log, and keep the queues.
         was_never_flushed = state is not None and state.is_all_ours and state.flushed_position == 0
-        if not was_never_flushed and not context.config.discard_queues_without_log:
+        if not was_never_flushed and not may_discard:
             raise StoreDamaged(
                 f"{context.commit_log.directory} has no segment, but {len(holders)} queues in "
                 f"{queues.directory} have messages, {holders[0].topic!r} among them",
                 expected="the log these queues were made from",
-                hint="put the log back, or set discard_queues_without_log to start empty",
+                hint="put the log back, or set discardQueuesWithoutLog=true to start empty",
             )
         for topic in {queue.topic for queue in holders}:
             queues.remove_topic(topic)
@@ -175,7 +217,7 @@ def _mark_open(context: StoreContext, *, is_recovering: bool) -> None:
             context.files.remove(f"{context.root}/{layout.STATE}")
         context.files.sync_dir(context.root)
         context.is_marked_open = False
-        context.refuse_for_lack_of_room(error)
+        context.refuse_for_now(error)
 
 
 def mark_open(context: StoreContext, *, is_recovering: bool = False) -> None:
@@ -188,11 +230,15 @@ def mark_open(context: StoreContext, *, is_recovering: bool = False) -> None:
             files.write(descriptor, (str(files.process_id()).encode(),), 0)
         finally:
             files.close(descriptor)
+    before = context.state or StoreState()
     state = replace(
-        context.state or StoreState(),
+        before,
         clean=False,
         boot_id=files.boot_id(),
+        run=before.run + is_recovering,
         is_recovering=is_recovering,
+        has_machine_died=is_recovering and not context.has_kept_order,
+        queue_ends=-1,
         sizes=_sizes(context),
         deleted_topics=context.index_builder.deleted_topics,
     )
@@ -204,16 +250,21 @@ def mark_open(context: StoreContext, *, is_recovering: bool = False) -> None:
 
 def mark_clean(context: StoreContext) -> None:
     """Leave the signs of a clean stop; everything must be on the disk."""
-    commit_log = context.commit_log
+    commit_log, queues = context.commit_log, context.queues
     end = commit_log.written[0]
+    ends = {key: place for key, place in queues.known_ends.items() if key not in queues.queues}
+    ends |= {key: end_of(queue) for key, queue in queues.queues.items() if queue.max_offset}
     context.state = replace(
         context.state or StoreState(),
         clean=True,
+        queue_ends=save_queue_ends(context.files, context.root, ends),
+        index_files={} if context.index is None else context.index.key_counts,
         log_end=end,
         last_record=commit_log.last_record,
         fingerprint=_fingerprint(context),
         flushed_position=end,
         queue_position=end,
+        queue_record=commit_log.last_record,
         index_synced="" if context.index is None else context.index.newest_full,
         index_stopped_at=-1,
     )

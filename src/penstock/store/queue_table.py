@@ -7,9 +7,10 @@ ten thousand directories are not read to serve one of them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -18,6 +19,7 @@ from penstock.model.names import SCHEDULE_TOPIC
 from penstock.model.record_layout import head_struct
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import (
+    FILLER,
     UNIT_BYTES,
     ConsumeQueue,
     QueueEntry,
@@ -25,6 +27,7 @@ from penstock.store.consume_queue import (
     pack_unit,
 )
 from penstock.store.files import FileLayer
+from penstock.store.queue_ends import QueueEnds
 from penstock.store.segments import SegmentMaps
 
 # A tail is written when it fills a page; all of them together may wait for a flush up to this.
@@ -70,6 +73,10 @@ class QueueTable:
         """Topics whose files are being removed. A queue of that name can be created meanwhile and
         stays in memory: its files would have the names of those that are about to go."""
         self.failed_writes: OSError | None = None
+        self.is_held: Callable[[], bool] = lambda: True
+        """Whether the directory is still ours: files are opened by name."""
+        self.known_ends: QueueEnds = {}
+        """After a clean stop: where queues ended then; it counts until a queue is loaded."""
 
     @property
     def segment_bytes(self) -> int:
@@ -90,7 +97,7 @@ class QueueTable:
             if topic in self._removing or not _is_possible(topic, queue_id):
                 return None
             path = f"{self._shared.directory}/{topic}/{queue_id}"
-            if self._shared.files.stat(path) is None:
+            if self._shared.files.stat(path) is None and (topic, queue_id) not in self.known_ends:
                 return None
             queue = self._load(topic, queue_id)
         if queue.min_checked_at != self._log.min_position:
@@ -126,6 +133,11 @@ class QueueTable:
             # Recovery loads all queues, so what is loaded later was left by a clean stop.
             is_clean=limit is None and not self.is_after_crash and not self._read_only,
         )
+        known = self.known_ends.get((topic, queue_id)) if limit is None else None
+        if known is not None and queue.max_offset != known[0]:
+            raise queue.damaged(
+                f"{queue.directory} ends at queue offset {queue.max_offset}, not at {known[0]}"
+            )
         if not self._read_only and queue.has_rubbish():
             with self.lock:
                 queue.clear_files_behind()
@@ -200,6 +212,9 @@ class QueueTable:
         """Move a tail from memory to its file."""
         before = len(queue.tail)
         if self._read_only or not self._is_writable(queue):
+            return
+        if not self.is_held():
+            self.failed_writes = OSError(errno.ESTALE, "the directory was removed or replaced")
             return
         with self.lock:
             try:
@@ -296,6 +311,15 @@ class QueueTable:
         if len(queue.tail) >= TAIL_BYTES:
             self.flush_tail(queue)
 
+    def skip_to(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        """Let an empty queue go on at an offset, with an entry about nothing that says so."""
+        with self.lock:
+            queue.restart_at(queue_offset - 1)
+        self.dirty[queue] = None
+        queue.tail += FILLER
+        queue.max_offset = queue.next_offset = queue_offset
+        queue.correct_min(self._log.min_position)
+
     def start_over(self) -> None:
         """Forget what was replayed so far."""
         self.has_gap = False
@@ -342,6 +366,7 @@ class QueueTable:
                 self.dirty.pop(queue, None)
             for path in [path for path in self._shared.touched if path.startswith(prefix)]:
                 del self._shared.touched[path]
+        self.known_ends = {key: end for key, end in self.known_ends.items() if key[0] != topic}
         self._shared.maps.forget_below(prefix)
         return gone
 

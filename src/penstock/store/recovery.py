@@ -15,30 +15,36 @@ The index of RocketMQ forgets keys in a crash: files that were not full are dele
 part of the log that is dispatched anyway is indexed again. Here the missing part is indexed from
 the log. If only the process died, the page cache is as it was and the index needs no repair.
 
-Bytes behind the end that were never acknowledged as durable (a torn record, or what the disk wrote
-out of order) are cleared. If a damaged record lies before what is known to have been flushed,
-recovery refuses: cutting there would lose acknowledged messages silently.
+What lies behind the end is a torn record, or what a dying machine wrote out of order: it is cut off
+and kept in ``penstock.cut``. Recovery refuses where cutting would lose acknowledged messages:
+
+* The log ends before what is known to have been on the disk.
+* Only the process died, yet whole records follow. Its writes are in the page cache in their order,
+  so the place where the walk stopped was damaged by something else.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
 from penstock.errors import StoreDamaged
-from penstock.model.record_layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
-from penstock.store.checkpoint import save_state
 from penstock.store.commit_log import CommitLog, store_timestamp_of
+from penstock.store.cut_bytes import keep_bytes
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import LogScan, Scanned
+from penstock.store.log_search import records_behind, records_in_segment
+from penstock.store.note import save_state
+from penstock.store.queue_ends import changed_queues
 from penstock.store.segments import find_segments
-from penstock.store.store_context import StoreContext
+from penstock.store.store_context import NO_ROOM, StoreContext
 
 log = logging.getLogger(__name__)
 
-_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
-_SEARCH_BYTES = 1 << 20
+_MAX_COUNTED = 1_000_000
+_MAX_NAMED = 3
 
 
 @dataclass(slots=True)
@@ -46,7 +52,8 @@ class Recovery:
     """What opening a store did."""
 
     kind: str
-    """``new``, ``clean`` (nothing scanned), ``checked`` (after another program) or ``crash``."""
+    """``new``, ``clean`` (nothing scanned), ``checked`` (after another program), ``crash``, or
+    ``rebuilt`` (queues or index were not as a clean stop had left them)."""
     start: int = 0
     end: int = 0
     records: int = 0
@@ -54,6 +61,8 @@ class Recovery:
     reindexed: int = 0
     damage: str | None = None
     """What stood behind the end, if not zeros."""
+    kept: list[str] = field(default_factory=list)
+    """The files that have what was cut off."""
 
 
 def recover_clean(context: StoreContext) -> Recovery | None:
@@ -61,8 +70,6 @@ def recover_clean(context: StoreContext) -> Recovery | None:
     state, commit_log = context.state, context.commit_log
     if state is None or not state.clean or not commit_log.bases:
         return None
-    if state.last_record >= 0 and context.queues.is_empty():
-        return None  # deleted by hand, so that they are made again
     commit_log.written = (_upper(commit_log), 0)
     end, last = state.log_end, state.last_record
     record = commit_log.record_at(last) if last >= 0 else None
@@ -77,6 +84,65 @@ def recover_clean(context: StoreContext) -> Recovery | None:
     commit_log.start_at(end, timestamp)
     commit_log.last_record = last
     return Recovery("clean", end, end)
+
+
+def find_lost_queues(context: StoreContext) -> bool:
+    """Whether queues are not as a clean stop left them: gone, cut short or overwritten."""
+    queues, ends = context.queues, context.queue_ends
+    assert ends is not None, "without them it is not known what a clean stop left"
+    lost = list(changed_queues(context.files, queues.directory, queues.segment_bytes, ends))
+    if lost:
+        log.error(
+            "queues are not as the last stop left them, all are rebuilt from the log "
+            "directory=%s count=%d queues=%s",
+            queues.directory, len(lost), lost[:_MAX_NAMED],
+        )  # fmt: skip
+    return bool(lost)
+
+
+def find_lost_keys(context: StoreContext) -> bool:
+    """Whether index files are not as a clean stop left them."""
+    state, index = context.state, context.index
+    if index is None or state is None:
+        return False
+    if index.key_counts == state.index_files:
+        return False
+    log.error(
+        "index files are not as the last stop left them, the index is rebuilt directory=%s",
+        index.directory,
+    )
+    return True
+
+
+def recover_rebuilt(context: StoreContext, *, queues_lost: bool, keys_lost: bool) -> Recovery:
+    """After our clean stop: the log is whole, but queues or index are not; make them again."""
+    commit_log, queues, index = context.commit_log, context.queues, context.index
+    end, last = commit_log.written[0], commit_log.last_record
+    recovery = Recovery("rebuilt", commit_log.min_position, end)
+    if keys_lost and index is not None:
+        _drop_index(context, index)
+        recovery.reindexed = _replay_index(context, commit_log.min_position, end)
+    if queues_lost:
+        _distrust_queues(context, commit_log.min_position)
+        queues.is_after_crash = True
+        queues.trusted_before = commit_log.min_position
+        queues.load_all()
+        scan = commit_log.scan(commit_log.min_position, end)
+        recovery.records = recovery.dispatched = context.index_builder.replay(scan)
+        if scan.end < end:
+            raise scan.damaged()
+        commit_log.last_record = last
+        queues.end_recovery(end)
+        _restore_places(context)
+    return recovery
+
+
+def _restore_places(context: StoreContext) -> None:
+    """Let queues go on where they ended, even if the log has none of their messages any more."""
+    for (topic, queue_id), place in (context.queue_ends or {}).items():
+        queue = context.queues.get_for_recovery(topic, queue_id)
+        if queue is not None and queue.max_offset < place.end:
+            context.queues.skip_to(queue, place.end)
 
 
 def recover_checked(context: StoreContext) -> Recovery:
@@ -97,7 +163,8 @@ def recover_checked(context: StoreContext) -> Recovery:
                 yield record
 
     recovery.dispatched = context.index_builder.replay(counted())
-    if scan.end < queue_end:
+    # Another program only adds to the log that we left.
+    if scan.end < max(queue_end, context.vouched_end):
         _refuse_or_warn(context, scan)
     return _complete(context, recovery, scan)
 
@@ -107,6 +174,7 @@ def recover_crash(context: StoreContext) -> Recovery:
     commit_log, queues = context.commit_log, context.queues
     commit_log.written = (_upper(commit_log), 0)
     start = _crash_start(context)
+    start = _checked_crash_start(context, start)
     if queues.is_empty():
         start = commit_log.min_position
     _distrust_queues(context, start)
@@ -147,8 +215,17 @@ def check_stray_segments(context: StoreContext, end: int) -> None:
         )
     if not context.read_only:
         for path in context.stray:
-            log.warning("segment without a predecessor removed path=%s", path)
+            kept = _keep_stray(context, path)
+            log.warning("segment without a predecessor removed path=%s kept=%s", path, kept)
             context.commit_log.remove_stray(path)
+
+
+def _keep_stray(context: StoreContext, path: str) -> str | None:
+    entry = context.files.stat(path)
+    if entry is None or not entry.size:
+        return None
+    base = int(entry.name)
+    return keep_bytes(context.files, context.root, path, base, [(0, entry.size)])
 
 
 def _complete(context: StoreContext, recovery: Recovery, scan: LogScan) -> Recovery:
@@ -157,23 +234,46 @@ def _complete(context: StoreContext, recovery: Recovery, scan: LogScan) -> Recov
     end, last, timestamp = scan.end, scan.last_record, scan.last_timestamp
     recovery.end, recovery.damage = end, scan.damage
     if not context.read_only:
-        if scan.damage is not None:
-            log.warning(
-                "log ends with damage directory=%s position=%d damage=%s",
-                commit_log.directory, end, scan.damage,
-            )  # fmt: skip
+        recovery.kept = _keep_what_follows(context, scan)
         commit_log.truncate(end)
         # Only what a process of this boot left behind can be in memory alone.
         is_doubtful = context.state is not None and context.is_same_boot
         doubtful_from = context.state.flushed_position if is_doubtful and context.state else end
         commit_log.sync_all(doubtful_from, end)
     commit_log.start_at(end, timestamp or context.checkpoint.log_timestamp)
+    if last < 0 and context.state is not None and context.state.queue_position == end:
+        last = context.state.queue_record
     commit_log.last_record = last
     context.queues.end_recovery(end)
     if index is not None and not context.read_only and index.end_position >= end > 0:
         _drop_index_behind(context, index, end)
         recovery.reindexed += _replay_index(context, index.end_position, end)
     return recovery
+
+
+def _keep_what_follows(context: StoreContext, scan: LogScan) -> list[str]:
+    """Copy what is about to be cut off the log."""
+    commit_log = context.commit_log
+    kept: list[str] = []
+    try:
+        for path, ranges in commit_log.parts_behind(scan.end):
+            base = int(path.rpartition("/")[2])
+            copy = keep_bytes(context.files, context.root, path, base, ranges)
+            kept += [copy] if copy is not None else []
+    except OSError as error:
+        # Half a record was never acknowledged, so it need not be kept where there is no room.
+        if error.errno not in NO_ROOM or next(records_behind(commit_log, scan.end), None):
+            raise
+    if scan.damage is None and not kept:
+        return kept
+    whole = sum(1 for _ in islice(records_behind(commit_log, scan.end), _MAX_COUNTED))
+    log.log(
+        logging.ERROR if whole else logging.WARNING,
+        "log ends with damage, what follows is cut off directory=%s position=%d damage=%s "
+        "whole_records_cut=%d kept=%s",
+        commit_log.directory, scan.end, scan.damage or "zeros", whole, kept,
+    )  # fmt: skip
+    return kept
 
 
 def follow(context: StoreContext) -> int:
@@ -188,7 +288,7 @@ def follow(context: StoreContext) -> int:
     scan = commit_log.scan(max(end, commit_log.min_position))
     count = context.index_builder.replay(scan)
     commit_log.start_at(scan.end, scan.last_timestamp or timestamp)
-    context.published = commit_log.written
+    context.published = (*commit_log.written, scan.last_record)
     return count
 
 
@@ -228,11 +328,27 @@ def _crash_start(context: StoreContext) -> int:
     return commit_log.bases[0]
 
 
+def _checked_crash_start(context: StoreContext, start: int) -> int:
+    """``start``, if the last message before it is there; a log without that one is refused.
+
+    Where the settings allow to give it up, the scan starts with its segment.
+    """
+    state, commit_log = context.state, context.commit_log
+    if state is None or state.queue_record < commit_log.min_position:
+        return start
+    scan = commit_log.scan(state.queue_record, state.queue_record + 1)
+    if sum(1 for _ in scan) == 1 and start in (scan.end, _next_base(commit_log, scan.end)):
+        return start
+    _refuse_or_warn(context, scan)
+    base = state.queue_record - state.queue_record % commit_log.segment_size
+    return min(base, commit_log.bases[-1])
+
+
 def _distrust_queues(context: StoreContext, start: int) -> None:
     """Note from where on queues are made again, before that begins: a crash must know it."""
     state = context.state
     if state is not None and not context.read_only and start < state.queue_position:
-        state.queue_position = start
+        state.queue_position, state.queue_record = start, -1
         save_state(context.files, context.root, state)
 
 
@@ -248,6 +364,12 @@ def _distrust_index(context: StoreContext, start: int) -> int:
     if context.read_only:
         # Nothing is deleted; what the index does not have yet is held in memory.
         return min(start, index.end_position) if index.headers else start
+    lost = [name for name in (state.index_files if state else ()) if name not in index.headers]
+    if lost and (not index.headers or max(lost) > min(index.headers)):
+        # Not what retention deletes, the oldest ones. Keys in front of what is replayed are gone.
+        log.error("index files are missing, the index is rebuilt names=%s", lost[:_MAX_NAMED])
+        _drop_index(context, index)
+        return context.commit_log.min_position
     if not context.is_intact:
         for name, header in list(index.headers.items()):
             if state is not None:
@@ -267,6 +389,13 @@ def _distrust_index(context: StoreContext, start: int) -> int:
         for name in [name for name in index.headers if name > state.index_synced]:
             index.rewrite(name)
     return min(start, index.end_position) if index.headers else start
+
+
+def _drop_index(context: StoreContext, index: KeyIndex) -> None:
+    """Forget all keys."""
+    if index.headers:
+        index.remove_from(next(iter(index.headers)))
+    index.end_position = context.commit_log.min_position
 
 
 def _drop_index_behind(context: StoreContext, index: KeyIndex, end: int) -> None:
@@ -296,44 +425,28 @@ def _replay_index(context: StoreContext, start: int, end: int) -> int:
 
 def _lost_flushed_records(context: StoreContext, scan: LogScan) -> bool:
     """Whether the log ends before something that was on the disk for sure."""
-    state = context.state
-    if state is not None:
-        return scan.end < state.flushed_position
+    state, commit_log = context.state, context.commit_log
+    if scan.end < context.vouched_end:
+        return True
+    if state is not None and not state.clean:
+        if not context.has_kept_order:
+            return False
+        return next(records_behind(commit_log, scan.end), None) is not None
     # Another program's store: look for a record behind the end that is older than the last flush.
     limit = context.checkpoint.recovery_timestamp
-    commit_log = context.commit_log
     for base in commit_log.bases:
         record = commit_log.record_at(base) if base > scan.end else None
         if record is not None and 0 < store_timestamp_of(record) <= limit:
             return True
-    return scan.damage is not None and _finds_older_record(commit_log, scan.end, limit)
-
-
-def _finds_older_record(commit_log: CommitLog, position: int, limit: int) -> bool:
-    """Search the rest of a segment for a record stored at or before ``limit``."""
-    base = position - position % commit_log.segment_size
-    view = commit_log.segment_view(base)
-    if view is None:
+    if scan.damage is None:
         return False
-    at = position - base + 1
-    while at < len(view):
-        # Chunks overlap by a head, so that none hides on their border.
-        chunk = bytes(view[at : at + _SEARCH_BYTES + MIN_RECORD_BYTES])
-        if not any(chunk):
-            return False
-        for magic in _MAGICS:
-            found = chunk.find(magic, 4)
-            while found >= 0:
-                record = commit_log.record_at(base + at + found - 4)
-                if record is not None and 0 < store_timestamp_of(record) <= limit:
-                    return True
-                found = chunk.find(magic, found + 1)
-        at += _SEARCH_BYTES
-    return False
+    base = scan.end - scan.end % commit_log.segment_size
+    behind = records_in_segment(commit_log, base, scan.end - base + 1)
+    return any(0 < commit_log.store_timestamp(position) <= limit for position in behind)
 
 
 def _refuse_or_warn(context: StoreContext, scan: LogScan) -> None:
-    error: StoreDamaged = scan.damaged()
+    error: StoreDamaged = scan.damaged(context.vouched_end)
     if not context.config.truncate_damaged_log and not context.read_only:
         raise error
     log.error("damaged log, what follows is given up error=%s", error)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import ConfigError, StoreDamaged
-from penstock.store.files import Buffer, DiskSpace, FileEntry, FileLayer, WritableMap
+from penstock.store.files import PAGE_BYTES, Buffer, DiskSpace, FileEntry, FileLayer, WritableMap
 
 NAME_DIGITS: Final = 20
 
@@ -78,10 +78,14 @@ class OsFiles:
             return None
 
     def make_dir(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        # Messages are for the user of the broker alone, also under a lax umask.
+        missing = [parent for parent in Path(path).parents if not parent.exists()]
+        for parent in reversed(missing):
+            parent.mkdir(mode=0o700, exist_ok=True)
+        Path(path).mkdir(mode=0o700, exist_ok=True)
 
     def create(self, path: str, size: int) -> int:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(descriptor, size)
         except OSError:
@@ -105,19 +109,32 @@ class OsFiles:
         return os.pwritev(descriptor, buffers, position)
 
     def clear(self, descriptor: int, start: int, end: int) -> None:
+        for begin, stop in self.data_ranges(descriptor, start, end):
+            at = begin
+            while at < stop:
+                zeros = memoryview(_CLEAR_CHUNK)[: stop - at]
+                at += os.pwrite(descriptor, zeros, at)
+
+    def data_ranges(self, descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = []
         while start < end:
             try:
                 start = os.lseek(descriptor, start, os.SEEK_DATA)
                 stop = min(end, os.lseek(descriptor, start, os.SEEK_HOLE))
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    return  # nothing but holes up to the end of the file
+                    break  # nothing but holes up to the end of the file
                 if error.errno not in _NO_SEEK_HOLE:
                     raise
                 stop = end
-            while start < stop:
-                zeros = memoryview(_CLEAR_CHUNK)[: stop - start]
-                start += os.pwrite(descriptor, zeros, start)
+            if start < stop:
+                ranges.append((start, stop))
+            start = stop
+        return ranges
+
+    def is_same_file(self, descriptor: int, path: str) -> bool:
+        held = os.fstat(descriptor)
+        return _identity(path) == (held.st_dev, held.st_ino)
 
     def sync(self, descriptor: int) -> None:
         _sync_data(descriptor)
@@ -157,9 +174,9 @@ class OsFiles:
         # drops them all: whether we hold it already must be known before the file is opened.
         with _held_locks_guard:
             entry = _identity(path)
-            if entry is not None and entry in _held_locks.values():
+            if entry is not None and any(entry == held.identity for held in _held_locks.values()):
                 raise BlockingIOError(errno.EAGAIN, "lock is held by this process")
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 # A record lock on the first byte is what Java's FileChannel.tryLock takes.
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
@@ -173,13 +190,20 @@ class OsFiles:
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     raise BlockingIOError(error.errno, "lock is held by a process") from error
                 raise
-            _held_locks[descriptor] = identity
+            try:
+                directory = _lock_directory(path.rpartition("/")[0])
+            except OSError:
+                os.close(descriptor)
+                raise
+            _held_locks[descriptor] = _HeldLock(identity, directory)
         return descriptor
 
     def unlock(self, token: int) -> None:
         with _held_locks_guard:
-            del _held_locks[token]
+            held = _held_locks.pop(token)
             os.close(token)
+            if held.directory is not None:
+                os.close(held.directory)
 
     def boot_id(self) -> str:
         try:
@@ -194,9 +218,35 @@ class OsFiles:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+class _HeldLock(NamedTuple):
+    """A lock of this process."""
+
+    identity: tuple[int, int]
+    """Of the lock file: its device and number."""
+    directory: int | None
+    """A descriptor of the directory, which is locked, too."""
+
+
 _LOCK_TEXT = b"lock"
-_held_locks: dict[int, tuple[int, int]] = {}
+_held_locks: dict[int, _HeldLock] = {}
 _held_locks_guard = threading.Lock()
+
+
+def _lock_directory(path: str) -> int | None:
+    """Lock the directory itself: someone may remove the lock file while its holder runs.
+
+    RocketMQ knows nothing of this lock, and some file systems do not have it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise BlockingIOError(error.errno, "its directory is locked by a process") from error
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -265,13 +315,26 @@ def rewrite(files: FileLayer, path: str, start: int, end: int) -> None:
     """
     descriptor = files.open(path, write=True)
     try:
-        for at in range(start, end, len(_CLEAR_CHUNK)):
-            chunk = files.read(descriptor, min(len(_CLEAR_CHUNK), end - at), at)
-            if chunk != _CLEAR_CHUNK[: len(chunk)]:
-                write_fully(files, descriptor, (chunk,), at, len(chunk))
+        for begin, stop in files.data_ranges(descriptor, start, end):
+            for at in range(begin, stop, len(_CLEAR_CHUNK)):
+                chunk = files.read(descriptor, min(len(_CLEAR_CHUNK), stop - at), at)
+                for first, last in _used_pages(chunk):
+                    write_fully(files, descriptor, (chunk[first:last],), at + first, last - first)
         files.sync(descriptor)
     finally:
         files.close(descriptor)
+
+
+def _used_pages(chunk: bytes) -> list[tuple[int, int]]:
+    """The parts of a chunk that are not just zeros, by pages: what is a hole stays one."""
+    used: list[tuple[int, int]] = []
+    for first in range(0, len(chunk), PAGE_BYTES):
+        last = min(first + PAGE_BYTES, len(chunk))
+        if chunk[first:last] != _CLEAR_CHUNK[: last - first]:
+            if used and used[-1][1] == first:
+                first = used.pop()[0]
+            used.append((first, last))
+    return used
 
 
 class SegmentMaps:

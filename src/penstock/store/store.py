@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol, cast
 from penstock.errors import (
     DiskFull,
     LifecycleError,
+    StoreBlocked,
     StoreDamaged,
     StoreError,
     StoreLocked,
@@ -104,6 +105,7 @@ class MessageStore:
         config: StoreConfig | None = None,
         *,
         time_ms: Callable[[], int] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
         files: FileLayer = OS_FILES,
         read_only: bool = False,
     ) -> None:
@@ -114,6 +116,8 @@ class MessageStore:
         """What opening found; None before."""
         self._files = files
         self._time_ms = time_ms or _wall_ms
+        self._monotonic = monotonic
+        """Seconds that no change of the clock moves: for everything that takes or waits a time."""
         self._lock_token: int | None = None
         self._opened: StoreContext | None = None
         self._flusher: Flusher | None = None
@@ -149,8 +153,14 @@ class MessageStore:
             elif self._files.stat(self.root) is None:
                 raise StoreDamaged(f"{self.root} does not exist", expected="a store directory")
             context = self._opened = load_context(
-                self.root, self.config, self._files, self._time_ms, read_only=self.read_only
+                self.root,
+                self.config,
+                self._files,
+                self._time_ms,
+                self._monotonic,
+                read_only=self.read_only,
             )
+            context.lock_token = self._lock_token
             recovery = recover(context)
             if self.read_only:
                 context.refusal = StoreReadOnly(f"store {self.root} was opened for reading only")
@@ -198,7 +208,7 @@ class MessageStore:
             return
         try:
             if not self.read_only and (
-                context.refusal is None or isinstance(context.refusal, DiskFull)
+                context.refusal is None or isinstance(context.refusal, StoreBlocked)
             ):
                 self._close_cleanly(context)
         finally:
@@ -515,6 +525,14 @@ class MessageStore:
                 self._context.refusal = failure
             raise failure from error
 
+    def unblocking(self) -> DiskSteps[bool]:
+        """Try again what could not be written for now, in steps; True if that worked."""
+        return (yield from self._cleaner.unblock())
+
+    def check_held(self) -> None:
+        """Raise `StoreLost` if the directory was removed or replaced; any thread may ask."""
+        self._context.check_held()
+
     def reconfigure(self, config: StoreConfig) -> None:
         """Keep and delete by other rules from now on; what the store was opened with stays."""
         self.config = self._context.config = config
@@ -577,6 +595,11 @@ class MessageStore:
     def is_disk_full(self) -> bool:
         """Whether messages are refused for lack of room; ``clean`` takes them again."""
         return isinstance(self._context.refusal, DiskFull)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether messages are refused for now, for lack of room or of descriptors, say."""
+        return isinstance(self._context.refusal, StoreBlocked)
 
     @property
     def refusal(self) -> str | None:

@@ -10,17 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import DiskFull, PenstockError, StoreError
-from penstock.store.checkpoint import Checkpoint, StoreState
+from penstock.errors import DiskFull, PenstockError, StoreBlocked, StoreError, StoreLost
+from penstock.store import layout
+from penstock.store.checkpoint import Checkpoint
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.index_builder import IndexBuilder
 from penstock.store.key_index import KeyIndex
+from penstock.store.note import StoreState
+from penstock.store.queue_ends import QueueEnds
 from penstock.store.queue_table import QueueTable
 from penstock.store.statistics import StoreStatistics
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class StoreContext:
     config: StoreConfig
     files: FileLayer
     time_ms: Callable[[], int]
+    monotonic: Callable[[], float]
     read_only: bool
     commit_log: CommitLog
     queues: QueueTable
@@ -47,10 +52,17 @@ class StoreContext:
     is_intact: bool
     """Whether all that ended was the process, with no recovery under way: the page cache holds
     every byte it wrote, in the order it wrote them."""
+    has_kept_order: bool
+    """Whether no machine died since the last recovery that came to its end: what is in the files
+    was written in order, and no part of it is missing."""
+    vouched_end: int
+    """Up to where the log is known to have been on the disk, or complete at a clean stop."""
+    queue_ends: QueueEnds | None
+    """Where a clean stop left the queues; None if that is not known."""
     foreign: list[str]
     counts: StoreStatistics = field(default_factory=StoreStatistics)
-    published: tuple[int, int] = (0, 0)
-    """End of what readers can see of the log, and the store time of the last message in it."""
+    published: tuple[int, int, int] = (0, 0, -1)
+    """End of what readers can see of the log, store time and log position of the last message."""
     deletable_before: int = 0
     """Segments before this position may go: the disk has their queue entries, and our note that
     it had the segments. Without the one a queue would forget its place, without the other a
@@ -61,6 +73,8 @@ class StoreContext:
     """Called when a write lost all messages that were staged."""
     on_staged: Callable[[str, int], None] | None = None
     """Called with topic and queue when the first message since the last write is staged."""
+    lock_token: int | None = None
+    """The lock that a store open for writing holds."""
     refusal: PenstockError | None = None
     """Why nothing is appended, if so."""
 
@@ -76,12 +90,34 @@ class StoreContext:
         self.counts.put_refused += 1
         raise type(refusal)(refusal.what, expected=refusal.expected, hint=refusal.hint)
 
-    def refuse_for_lack_of_room(self, error: OSError) -> DiskFull:
-        """Take no more messages until the next round of cleaning finds room."""
-        full = DiskFull(
-            f"store {self.root} cannot be written: {error}",
-            hint="make room; messages are taken again after the next round of cleaning",
-        )
+    def refuse_for_now(self, error: OSError) -> StoreBlocked:
+        """Take no more messages until what failed works again; the broker tries it regularly."""
+        what = f"store {self.root} cannot be written: {error}"
+        blocked: StoreBlocked
+        if error.errno in NO_ROOM:
+            blocked = DiskFull(what, hint="make room; messages are taken again within seconds")
+        elif error.errno in _NO_DESCRIPTOR:
+            blocked = StoreBlocked(what, hint="raise the limit of open files (ulimit -n)")
+        else:
+            blocked = StoreBlocked(what, hint="check the disk and the rights of its files")
         if self.refusal is None:
-            self.refusal = full
-        return full
+            self.refusal = blocked
+        return blocked
+
+    def check_held(self) -> None:
+        """Raise `StoreLost`, and refuse everything, if the directory is not ours any more."""
+        if not self.is_held():
+            lost = StoreLost(
+                f"{self.root} was removed or replaced while this broker used it",
+                expected="the directory, the lock and the log that it opened",
+                hint="see which broker uses the directory now, and start this one anew",
+            )
+            self.refusal = lost
+            raise lost
+
+    def is_held(self) -> bool:
+        """Whether the directory is still the one that was opened; costs some system calls."""
+        if self.lock_token is None:
+            return True
+        path = f"{self.root}/{layout.LOCK}"
+        return self.files.is_same_file(self.lock_token, path) and self.commit_log.is_in_place()

@@ -13,8 +13,8 @@ from penstock.model.names import Property
 from penstock.model.properties import parse_properties
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.protocol.records.compression import decompress
-from penstock.store.checkpoint import load_state
 from penstock.store.files import FileLayer
+from penstock.store.note import load_state
 from penstock.store.segments import OS_FILES
 from penstock.store.tools.log_walk import Damage, LogWalk
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock.errors import PenstockError
 from penstock.model.names import Property
 from penstock.model.properties import get_property
 from penstock.store import layout
-from penstock.store.checkpoint import StoreState
 from penstock.store.config import DEFAULT_INDEX_SLOTS, DEFAULT_INDEX_UNITS
 from penstock.store.files import FileLayer
 from penstock.store.index_builder import message_keys
@@ -31,6 +30,7 @@ from penstock.store.index_files import (
 )
 from penstock.store.key_hashes import TopicHash
 from penstock.store.log_scan import Scanned
+from penstock.store.note import StoreState
 from penstock.store.segments import SegmentMaps
 from penstock.store.tools.log_walk import Damage
 
@@ -74,6 +74,7 @@ class IndexCheck:
             self.damages.append(Damage(self._directory, 0, str(error)))
             entries = []
         self._names = [entry.name for entry in entries]
+        self._report_missing({} if state is None else state.index_files)
         self.files_count = len(entries)
         # How far each file is, before the log is looked at.
         self._headers = [self._read_header(name) for name in self._names]
@@ -87,6 +88,13 @@ class IndexCheck:
         """Go to the first key; ``is_record`` tells whether a record starts at a position."""
         self._is_record = is_record
         self._next = next(self._units, None)
+
+    def _report_missing(self, noted: Iterable[str]) -> None:
+        """Report files that our note names and that are gone, but for what retention deletes."""
+        lost = sorted(name for name in noted if name not in self._names)
+        if lost and (not self._names or lost[-1] > min(self._names)):
+            what = f"missing, with {len(lost) - 1} more" if len(lost) > 1 else "missing"
+            self.damages.append(Damage(self._path(lost[-1]), 0, what))
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"

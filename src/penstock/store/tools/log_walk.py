@@ -13,10 +13,10 @@ from penstock.errors import ProtocolError
 from penstock.model.record_layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from penstock.protocol.records.codec import decode_record
 from penstock.store import layout
-from penstock.store.checkpoint import StoreState
 from penstock.store.commit_log import CommitLog
 from penstock.store.files import FileEntry, FileLayer
 from penstock.store.log_scan import Scanned
+from penstock.store.note import StoreState
 from penstock.store.segments import (
     NAME_DIGITS,
     SegmentList,

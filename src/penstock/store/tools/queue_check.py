@@ -14,10 +14,10 @@ from penstock.model.names import SCHEDULE_TOPIC, Property
 from penstock.model.properties import get_property
 from penstock.protocol.filters.tags import tag_code
 from penstock.store import layout
-from penstock.store.checkpoint import StoreState, load_state
 from penstock.store.consume_queue import FILLER, UNIT, UNIT_BYTES
 from penstock.store.files import FileLayer
 from penstock.store.log_scan import Scanned
+from penstock.store.note import StoreState, load_state
 from penstock.store.segments import SegmentMaps, segment_path, usual_size
 from penstock.store.tools.log_walk import Damage, LogWalk, segment_files
 

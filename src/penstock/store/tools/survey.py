@@ -8,10 +8,13 @@ from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.store import layout
-from penstock.store.checkpoint import Checkpoint, load_checkpoint, load_state
+from penstock.store.checkpoint import Checkpoint, load_checkpoint
 from penstock.store.config import StoreConfig
+from penstock.store.cut_bytes import CUT_DIRECTORY
 from penstock.store.files import FileLayer
 from penstock.store.index_files import find_index_files
+from penstock.store.note import load_state
+from penstock.store.queue_ends import QUEUE_ENDS_NAME
 from penstock.store.segments import OS_FILES
 from penstock.store.store import MessageStore
 from penstock.store.tools.log_walk import segment_files
@@ -25,6 +28,8 @@ _KNOWN: Final = frozenset(
         layout.ABORT,
         layout.LOCK,
         layout.STATE,
+        QUEUE_ENDS_NAME,
+        CUT_DIRECTORY,
         "config",
         "abort.bak",
     )

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import layout
-from penstock.store.checkpoint import Checkpoint, StoreState, load_checkpoint, load_state
+from penstock.store.checkpoint import Checkpoint, load_checkpoint
 from penstock.store.files import FileLayer
 from penstock.store.log_scan import Scanned
+from penstock.store.note import StoreState, load_state
 from penstock.store.segments import OS_FILES
 from penstock.store.tools.index_check import IndexCheck
 from penstock.store.tools.log_walk import Damage, LogWalk
