@@ -6,7 +6,9 @@
     │   ├── IllegalMessage                  a message no broker would take
     │   └── ConfigError                     a setting
     ├── ProtocolError                       bytes from a peer or a disk that mean nothing
-    │   └── HeaderFieldError                a required header field is missing or of the wrong type
+    │   ├── HeaderFieldError                a required header field is missing or of the wrong type
+    │   ├── BodyDamaged                     a message whose body differs from what was stored
+    │   └── RecordDamaged                   a record that cannot be read at all
     ├── RemotingError                       the connection, not what was said over it
     │   ├── ListenFailed   ConnectFailed   ConnectionLost   RequestTimeout
     │   ├── TooManyRequests                 the in-flight limit of a connection
@@ -29,6 +31,7 @@ handler; ``retriable`` says whether the same call may succeed later or on anothe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -93,6 +96,17 @@ class ProtocolError(PenstockError):
 
 class HeaderFieldError(ProtocolError):
     """A header field that the request needs is missing or cannot be read."""
+
+
+class BodyDamaged(ProtocolError):
+    """The body of a message does not have the checksum it was stored with."""
+
+
+class RecordDamaged(ProtocolError):
+    """A record in the middle of others cannot be read: neither its parts nor where it ends."""
+
+    intact: Sequence[object] = ()
+    """The messages that precede it."""
 
 
 class RemotingError(PenstockError):

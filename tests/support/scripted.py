@@ -12,10 +12,10 @@ pulls that are held until something comes, locks that are granted, send-backs th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from penstock.client.session.loop_thread import LoopThread
 from penstock.model import BrokerRoute, MessageQueue, QueueRoute, TopicRoute
@@ -103,10 +103,12 @@ class ScriptedServer:
         self.language = Language.JAVA
         """What it says it is written in; clients take a Python broker for one of ours."""
         self._server = Server(self._serve, _LOOPBACK, 0)
+        self._last_port = 0
 
     @property
     def address(self) -> str:
-        return f"{_LOOPBACK}:{self._server.port}"
+        """Where it listens, or listened last."""
+        return f"{_LOOPBACK}:{self._last_port or self._server.port}"
 
     @property
     def peers(self) -> list[Peer]:
@@ -118,6 +120,17 @@ class ScriptedServer:
 
     async def stop(self) -> None:
         await self._server.stop(0.0)
+
+    async def go_down(self) -> None:
+        """Stop; connections are lost, and new ones refused."""
+        self._last_port = self._server.port
+        await self._server.stop(0.0)
+
+    async def come_back(self, *, same_port: bool = True) -> None:
+        """Start again, with what it had."""
+        self._server = Server(self._serve, _LOOPBACK, self._last_port if same_port else 0)
+        await self._server.start()
+        self._last_port = 0
 
     def asked(self, code: int, **ext: object) -> list[Recorded]:
         """The requests of a code so far, with these ext fields."""
@@ -449,6 +462,10 @@ class ThreadedCluster:
     def broker(self) -> ScriptedBroker:
         """The first broker; its lists may be read from any thread."""
         return self.cluster.brokers[self._brokers[0]]
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on the cluster's loop, and wait for it."""
+        self._host.run(work)
 
     def put(self, topic: str, queue_id: int, *bodies: bytes) -> None:
         """Add messages to a queue of the first broker."""

@@ -14,7 +14,13 @@ import click
 
 from penstock.cli.commands import argument
 from penstock.cli.target import Target
-from penstock.errors import GroupNotFound, PenstockError, RequestRefused, TopicNotFound
+from penstock.errors import (
+    GroupNotFound,
+    NameserverUnavailable,
+    PenstockError,
+    RequestRefused,
+    TopicNotFound,
+)
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -91,6 +97,8 @@ def other_topics(admin: Admin, topic: str) -> list[str] | None:
         with contextlib.suppress(PenstockError):
             return admin.topics()
         return []
+    except NameserverUnavailable:
+        return None  # the command waits for it, or fails with its own error
     return None
 
 

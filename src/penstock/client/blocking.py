@@ -151,8 +151,9 @@ class Producer(_Entered, ProducerFacade):
     ) -> Receipt:
         """Send a message and return when a broker has it.
 
-        ``queue`` is a queue, or a function of the topic's queues and the message; then there is
-        one attempt. All messages with the same sharding key go to the same queue.
+        ``queue`` is a queue, or a function of the topic's queues and the message. All messages
+        with the same sharding key go to the same queue. While no broker can be reached, the send
+        is tried again until its time is up.
         """
         if self._middleware is None:
             return self._send(message, queue, timeout)
@@ -242,7 +243,9 @@ class Producer(_Entered, ProducerFacade):
         message = self._named(message)
         if queue is None or isinstance(queue, MessageQueue):
             return message, queue
-        queues = self._known_queues(message.topic) or host.run(self._core.queues(message.topic))
+        queues = self._known_queues(message.topic) or host.run(
+            self._core.wait_for_queues(message.topic, self._settings.send_timeout)
+        )
         return message, chosen(queue, queues, message)
 
     def _keep_to_one_connection(self) -> None:

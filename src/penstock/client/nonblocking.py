@@ -248,7 +248,9 @@ class Producer(_Entered, ProducerFacade):
         named = self._named(message)
         queues = self._known_queues(named.topic)
         if not queues:
-            queues = await self._host.await_(self._core.queues(named.topic))
+            queues = await self._host.await_(
+                self._core.wait_for_queues(named.topic, self._settings.send_timeout)
+            )
         return chosen(queue, queues, named)
 
     def _put(

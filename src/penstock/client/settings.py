@@ -157,7 +157,10 @@ class ProducerSettings:
 
     group: str
     send_timeout: float = duration(
-        3.0, *_INTERVAL, "sendMsgTimeout", "time for all attempts of a send"
+        3.0,
+        *_INTERVAL,
+        "sendMsgTimeout",
+        "time for all attempts of a send; so long brokers that are down are waited for",
     )
     retries: int = count(
         2, 0, 100, "retryTimesWhenSendFailed", "further attempts, on other brokers if possible"

@@ -123,6 +123,13 @@ class Pool:
             raise LifecycleError(f"cannot connect to {address}, the pool is closed")
         return task.result()
 
+    def retry_in(self, address: str) -> float:
+        """Seconds until a failed address is tried again; 0 if it may be tried now."""
+        failed = self._failures.get(address)
+        if failed is None or address in self._connecting:
+            return 0.0
+        return max(0.0, failed.retry_at - asyncio.get_running_loop().time())
+
     async def request(
         self,
         address: str,
@@ -251,7 +258,10 @@ class Pool:
         failed.hint = hint
         delay = self._backoff.delay(failed.count, self._chance())
         failed.retry_at = asyncio.get_running_loop().time() + delay
-        log.warning(
+        # An outage of hours is a dozen lines: attempts 1, 2, 4, 8 and so on.
+        is_rare = failed.count & (failed.count - 1) == 0
+        log.log(
+            logging.WARNING if is_rare else logging.DEBUG,
             "cannot connect address=%s failures=%d retry_in=%.1f reason=%s",
             address,
             failed.count,

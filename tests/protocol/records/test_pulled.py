@@ -12,13 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import ProtocolError
+from penstock.errors import BodyDamaged, ProtocolError, RecordDamaged
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import pack_host
 from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.protocol.records.codec import decode_records, encode_record
 from penstock.protocol.records.compression import Compression, compress
-from penstock.protocol.records.pulled import message_from_record, messages_from_pull
+from penstock.protocol.records.pulled import (
+    alike_records,
+    message_from_record,
+    messages_from_pull,
+)
 from penstock.protocol.records.sys_flags import SysFlag
 
 BORN = pack_host("127.0.0.1", 54321)
@@ -333,3 +337,71 @@ def test_given_ids_win_over_computed_ones() -> None:
     queue = MessageQueue("t", "b", 0)
     message = StoredMessage("t", b"", {}, queue, 0, msg_id="M", offset_msg_id="O")
     assert (message.msg_id, message.offset_msg_id) == ("M", "O")
+
+
+@pytest.mark.parametrize("count", [1, 20, 100])
+@pytest.mark.parametrize("which", ["first", "last", "middle"])
+@pytest.mark.parametrize("flags", [0, 0x301, UNWRAP])
+def test_one_damaged_body_is_reported_and_the_others_are_read(
+    count: int, which: str, flags: int
+) -> None:
+    """Of few and of many records, alike or not, plain, compressed or a batch."""
+    whole = [record(b"%09d" % number, queue_offset=number) for number in range(count)]
+    victim = {"first": 0, "last": count - 1, "middle": count // 2}[which]
+    content = {
+        0: b"%09d" % victim,
+        0x301: compress(b"x" * 99),
+        UNWRAP: encode_batch([(b"x", b"", 0)]),
+    }
+    original = content[flags]
+    changed = bytes([original[0] ^ 0x20]) + original[1:]
+    stored = record(original, queue_offset=victim, sys_flag=flags)
+    whole[victim] = stored.replace(original, changed)
+    reported: list[tuple[int, ProtocolError]] = []
+    messages = messages_from_pull(
+        b"".join(whole),
+        "broker-a",
+        check_crc=True,
+        keep_unreadable=True,
+        tell_unreadable=lambda queue, offset, error: reported.append((offset, error)),
+    )
+    assert [message.queue_offset for message in messages] == list(range(count))
+    assert messages[victim].body == changed
+    assert messages[victim].sys_flag == flags
+    ((offset, error),) = reported
+    assert offset == victim
+    assert isinstance(error, BodyDamaged)
+    assert alike_records(b"".join(whole), "broker-a", check_crc=True) is None
+    with pytest.raises(BodyDamaged, match=f"broker-a:1 at offset {victim}"):
+        messages_from_pull(b"".join(whole), "broker-a", check_crc=True)
+
+
+@pytest.mark.parametrize("count", [1, 20, 100])
+def test_sound_checksums_change_nothing(count: int) -> None:
+    body = b"".join(record(b"%09d" % number, queue_offset=number) for number in range(count))
+    assert messages_from_pull(body, "b", check_crc=True) == messages_from_pull(body, "b")
+    assert (alike_records(body, "b", check_crc=True) is None) == (count < 64)
+
+
+def test_a_damaged_record_ends_the_pull_with_what_precedes_it() -> None:
+    sound = [record(queue_offset=number) for number in range(20)]
+    broken = record(queue_offset=20)
+    broken = broken[:4] + b"\0\0\0\0" + broken[8:]
+    with pytest.raises(RecordDamaged, match="magic 0x00000000") as caught:
+        messages_from_pull(b"".join([*sound, broken, record(queue_offset=21)]), "broker-a")
+    assert caught.value.intact == messages_from_pull(b"".join(sound), "broker-a")
+
+
+def test_a_batch_that_cannot_be_split_can_be_delivered_as_stored() -> None:
+    body = record(b"no batch", sys_flag=UNWRAP) + record(queue_offset=43)
+    reported: list[int] = []
+    first, second = messages_from_pull(
+        body,
+        "broker-a",
+        keep_unreadable=True,
+        tell_unreadable=lambda queue, offset, error: reported.append(offset),
+    )
+    assert (first.body, first.sys_flag, second.body) == (b"no batch", UNWRAP, b"Hello")
+    assert reported == [42]
+    with pytest.raises(ProtocolError, match="in TopicTest@broker-a:1 at offset 42"):
+        messages_from_pull(body, "broker-a")

@@ -121,7 +121,7 @@ class ConcurrentRunner(HandlerRunner):
         queue = job.process_queue
         messages = job.messages
         size = len(messages)
-        ok = acknowledged(outcome.result, job.context.ack_index, size)
+        ok = acknowledged(outcome.result, job.context.ack_index, size) if size else 0
         state.statistics.returns[outcome.return_type] += 1
         queue.last_consume_at = now
         if queue.is_dropped:
@@ -130,9 +130,13 @@ class ConcurrentRunner(HandlerRunner):
             state.statistics.results_ignored += 1
             log.info("result ignored, the queue was given up queue=%s", queue.queue)
             return
-        state.statistics.consumed(queue.queue.topic, ok, size - ok, job.elapsed)
+        state.statistics.consumed(queue.queue.topic, ok, size - ok + len(job.refused), job.elapsed)
+        for message, refusal in job.refused:
+            state.statistics.failed(queue.queue, message, refusal)
+            giving_up = self._return(queue, [message], job.context, refusal)
+            state.tasks.spawn(giving_up, "send back")
         if ok == size:
-            self._remove(queue, [job.batch])
+            self._remove(queue, batches_of(messages, 1) if job.refused else [job.batch])
             return
         self._remove(queue, batches_of(messages[:ok], 1))
         state.statistics.failed(queue.queue, messages[ok], outcome)

@@ -18,6 +18,7 @@ from penstock.client.consuming.outcomes import (
     PLAIN_SUCCESS,
     ConsumeContext,
     ConsumeResult,
+    DeadLetter,
     Outcome,
     ReturnType,
     judge,
@@ -35,6 +36,8 @@ BURST_SECONDS = 0.05
 """How long one trip to a thread may go on with further batches of an orderly queue."""
 _START_TIME = Property.CONSUME_START_TIME.encode()
 
+_NONE_REFUSED: list[tuple[StoredMessage, Outcome]] = []
+"""Shared by all jobs without one; never changed."""
 _GIVEN_UP = Outcome(ConsumeResult.RECONSUME_LATER, ReturnType.FAILED)
 """What middleware sees when the queue was given up before its handler was called."""
 
@@ -73,14 +76,31 @@ class Listener:
         self.wants_context: bool = _positional_parameters(function) >= 2
         _check_call(owner, function, 2 if self.wants_context else 1)
 
-    def coroutine(self, job: Job) -> Awaitable[object]:
-        """A call of a coroutine handler, to be awaited."""
-        return cast(Awaitable[object], self.function(*self.arguments(job)))
+    def arguments(self, job: Job) -> tuple[object, ...] | None:
+        """What the handler is called with; None: it is not called, as all messages are refused."""
+        messages = job.batch.messages
+        if job.process_queue.damaged:
+            messages = refuse_damaged(job)
+            if not messages:
+                return None
+        given: object = list(messages) if self.takes_batch else messages[0]
+        return (given, job.context) if self.wants_context else (given,)
 
-    def arguments(self, job: Job) -> tuple[object, ...]:
-        """What the handler is called with."""
-        messages: object = list(job.batch.messages) if self.takes_batch else job.batch.messages[0]
-        return (messages, job.context) if self.wants_context else (messages,)
+
+def refuse_damaged(job: Job) -> list[StoredMessage]:
+    """The messages of a call without those whose body is damaged, which are dead letters.
+
+    Not retried: the broker would store the damaged body again, with a checksum that fits it.
+    """
+    damaged = job.process_queue.damaged
+    kept: list[StoredMessage] = []
+    for message in job.batch.messages:
+        error = damaged.get(message.queue_offset)
+        if error is None:
+            kept.append(message)
+        else:
+            job.refuse(message, DeadLetter(f"the body is damaged: {error}"))
+    return kept
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:
@@ -129,6 +149,7 @@ class Job:
 
     ``outcome`` stays None when the call was skipped because the queue was given up before.
     ``follower`` is the next call of an orderly queue, to be made by the same thread at once.
+    ``refused`` are messages the handler was not given; they become dead letters.
     """
 
     __slots__ = (
@@ -140,6 +161,7 @@ class Job:
         "listener",
         "outcome",
         "process_queue",
+        "refused",
         "started",
     )
 
@@ -158,11 +180,25 @@ class Job:
         self.elapsed: float = 0.0
         self.started: bool = False
         self.follower: Job | None = None
+        self.refused: list[tuple[StoredMessage, Outcome]] = _NONE_REFUSED
         self._context: ConsumeContext | None = None
 
     @property
     def messages(self) -> list[StoredMessage]:
-        return self.batch.messages
+        """The messages the outcome is about: all but those that were refused."""
+        messages = self.batch.messages
+        if self.refused:
+            refused = {message.queue_offset for message, _ in self.refused}
+            return [message for message in messages if message.queue_offset not in refused]
+        return messages
+
+    def refuse(self, message: StoredMessage, why: DeadLetter) -> None:
+        """Give a message up instead of calling the handler with it."""
+        if not self.refused:
+            self.refused = []
+        self.refused.append(
+            (message, Outcome(ConsumeResult.RECONSUME_LATER, ReturnType.FAILED, why))
+        )
 
     @property
     def context(self) -> ConsumeContext:
@@ -178,7 +214,7 @@ class Job:
     @property
     def is_plain_success(self) -> bool:
         """Whether all messages are done, by a handler that set nothing."""
-        return self.outcome is PLAIN_SUCCESS and self._context is None
+        return self.outcome is PLAIN_SUCCESS and self._context is None and not self.refused
 
 
 class Caller:
@@ -239,6 +275,8 @@ class Caller:
         follower, outcome, queue = job.follower, job.outcome, job.process_queue
         if follower is None or outcome is None or outcome.result is not ConsumeResult.SUCCESS:
             return None
+        if job.refused:
+            return None  # they are given up before the queue goes on
         now = self._clock.monotonic()
         if now - begin > BURST_SECONDS or not job.auto_commit or queue.is_dropped:
             return None
@@ -254,7 +292,9 @@ class Caller:
         returned: object = None
         begin = self._clock.monotonic()
         try:
-            returned = job.listener.function(*job.listener.arguments(job))
+            arguments = job.listener.arguments(job)
+            if arguments is not None:
+                returned = job.listener.function(*arguments)
         except BaseException as raised:
             # The thread is shared by all calls: SystemExit ends this call and no more.
             error = raised
@@ -269,7 +309,9 @@ class Caller:
         returned: object = None
         begin = self._clock.monotonic()
         try:
-            returned = await job.listener.coroutine(job)
+            arguments = job.listener.arguments(job)
+            if arguments is not None:
+                returned = await cast(Awaitable[object], job.listener.function(*arguments))
         except BaseException as raised:
             if is_being_cancelled(raised):
                 raise
@@ -307,6 +349,11 @@ class Caller:
     def _end(self, job: Job, returned: object, error: BaseException | None, elapsed: float) -> None:
         listener = job.listener
         job.elapsed = elapsed
+        if job.refused:
+            self._report_refused(job)
+            if not job.messages:
+                job.outcome = PLAIN_SUCCESS
+                return
         if (
             returned is None
             and error is None
@@ -327,6 +374,18 @@ class Caller:
         )
         if outcome.return_type is not ReturnType.SUCCESS:
             self._report(job, outcome, returned)
+
+    def _report_refused(self, job: Job) -> None:
+        for message, outcome in job.refused:
+            log.error(
+                "message given up without a call of its handler group=%s queue=%s offset=%d "
+                "msg_id=%s reason=%s",
+                self._group,
+                job.process_queue.queue,
+                message.queue_offset,
+                message.msg_id,
+                outcome.error,
+            )
 
     def _report(self, job: Job, outcome: Outcome, returned: object) -> None:
         first = job.messages[0]

@@ -227,7 +227,7 @@ class OrderlyRunner(HandlerRunner):
         if queue.is_leaving and self._is_ours(queue):
             for job in called:
                 result = None if job.outcome is None else job.outcome.result
-                if result not in _NOT_FAILED:
+                if result not in _NOT_FAILED or job.refused:
                     break
                 if job.context.auto_commit or result is ConsumeResult.COMMIT:
                     handled = job
@@ -249,6 +249,11 @@ class OrderlyRunner(HandlerRunner):
         queue, context = job.process_queue, job.context
         result = outcome.result
         size = len(job.messages)
+        given_up = await self._give_up_refused(job) if job.refused else []
+        if len(given_up) < len(job.refused):
+            queue.consume_again(job.batch.messages)
+            self._again(queue, USE_SETTING)
+            return False
         topic = queue.queue.topic
         statistics = self._state.statistics
         if context.auto_commit and result in (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK):
@@ -268,6 +273,7 @@ class OrderlyRunner(HandlerRunner):
         suspend = self._suspend_seconds(context, outcome)
         if result is ConsumeResult.ROLLBACK:
             statistics.consumed(topic, 0, 0, job.elapsed)
+            queue.finish(given_up)
             queue.roll_back()
             self._again(queue, suspend)
             return False
@@ -277,13 +283,23 @@ class OrderlyRunner(HandlerRunner):
         if len(buried) < size:
             if context.auto_commit:
                 # Given up for good: with the others it would fail, and be buried, once more.
-                queue.finish(buried)
+                queue.finish([*buried, *given_up])
             queue.consume_again(job.messages)
             self._again(queue, suspend)
             return False
         if context.auto_commit:
             self._commit(queue)
         return True
+
+    async def _give_up_refused(self, job: Job) -> list[StoredMessage]:
+        """Make dead letters of the messages the handler was not given; return which are."""
+        queue = job.process_queue
+        self._state.statistics.consumed(queue.queue.topic, 0, len(job.refused), 0.0)
+        given_up: list[StoredMessage] = []
+        for message, refusal in job.refused:
+            self._state.statistics.failed(queue.queue, message, refusal)
+            given_up += await self._bury([message], refusal)
+        return given_up
 
     def _commit(self, queue: ProcessQueue, up_to: int | None = None) -> None:
         offset = queue.commit(up_to)

@@ -24,9 +24,10 @@ range until they are committed or put back.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from penstock.client.consuming.message_batches import MessageBatch, batches_of
+from penstock.errors import BodyDamaged
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Property
 
@@ -53,6 +54,7 @@ class ProcessQueue:
         "accumulated",
         "body_bytes",
         "count",
+        "damaged",
         "is_consuming",
         "is_dropped",
         "is_leaving",
@@ -74,6 +76,9 @@ class ProcessQueue:
         """Dropped by a rebalance that waits for the handler: what it still handles counts."""
         self.is_locked: bool = False
         self.unlock_attempts: int = 0
+        self.damaged: dict[int, BodyDamaged] = {}
+        """Messages whose body is not the one that was stored, by offset; handlers never get them.
+        Nearly always empty."""
         self._on_room: Callable[[], None] | None = None
         self._room_at = 0
         self.clear()
@@ -154,6 +159,16 @@ class ProcessQueue:
             self.body_bytes += single.body_bytes
             cached[offset] = single
         self._order = deque(sorted(cached))
+
+    def note_damaged(self, damaged: Mapping[int, BodyDamaged]) -> None:
+        """Remember which messages of a pull are damaged; forget those that are finished."""
+        first = self._first()
+        self.damaged = {
+            offset: error
+            for offset, error in self.damaged.items()
+            if (first is not None and offset >= first) or offset in self._taken
+        }
+        self.damaged.update(damaged)
 
     def passed(self, next_offset: int, max_offset: int) -> None:
         """A pull went on to ``next_offset``, past what was filtered out."""

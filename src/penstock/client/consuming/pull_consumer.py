@@ -24,6 +24,7 @@ from penstock.client.observing.running_info import polled_info
 from penstock.client.session.client_session import ClientSession
 from penstock.client.settings import ConsumerSettings
 from penstock.errors import (
+    BodyDamaged,
     InvalidArgument,
     LifecycleError,
     PenstockError,
@@ -242,6 +243,11 @@ class PullConsumerCore(ConsumerCore):
             is_paused = queue.queue in self.state.paused_queues
             if not is_paused and found and len(found) + batch.count > self.batch_size:
                 break
+            if queue.damaged and not is_paused and not queue.is_dropped:
+                if found:
+                    break
+                if self._refuse_damaged(queue, batch):
+                    continue
             self._buffer.popleft()
             if is_paused and not queue.is_dropped:
                 kept.append((queue, batch))
@@ -253,6 +259,35 @@ class PullConsumerCore(ConsumerCore):
         self._buffer.extendleft(reversed(kept))
         self.state.is_full = self._buffered > TOTAL_LIMIT
         return found
+
+    def _refuse_damaged(self, queue: ProcessQueue, batch: MessageBatch) -> bool:
+        """Raise for a damaged message that is the next one, once; the next poll goes on behind it.
+
+        True: it is not the first of its batch, and what precedes it is a batch of its own now.
+        """
+        messages = batch.messages
+        position = next(
+            (i for i, one in enumerate(messages) if one.queue_offset in queue.damaged), None
+        )
+        if position is None:
+            return False
+        self._buffer.popleft()
+        parts = messages[:position], messages[position : position + 1], messages[position + 1 :]
+        before, damaged, after = (MessageBatch.of(part) if part else None for part in parts)
+        if after is not None:
+            self._buffer.appendleft((queue, after))
+        assert damaged is not None
+        if before is not None:
+            self._buffer.extendleft([(queue, damaged), (queue, before)])
+            return True
+        self._polled.append((queue, damaged))
+        self._buffered -= 1
+        error = queue.damaged.pop(damaged.first_offset)
+        raise BodyDamaged(
+            f"{error.what}; in {queue.queue} at offset {damaged.first_offset}",
+            expected=error.expected,
+            hint="poll again to go on behind it; penstock store verify on the broker's directory",
+        )
 
     def take_back(self) -> None:
         """The last poll was interrupted: the next one begins with what it had found."""

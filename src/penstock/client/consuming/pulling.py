@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from penstock.client.consuming.consumer_state import ConsumerState
 from penstock.client.consuming.flow_control import Stop
@@ -34,8 +34,10 @@ from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.subscriptions import passes, takes_all
 from penstock.client.requests import refusal
 from penstock.errors import (
+    BodyDamaged,
     PenstockError,
     ProtocolError,
+    RecordDamaged,
     SubscriptionNotFound,
     SubscriptionNotLatest,
 )
@@ -88,7 +90,15 @@ class Consuming(Protocol):
 class PullCursor:
     """Where the next pull of one queue begins."""
 
-    __slots__ = ("broker_id", "flow_stops", "next_offset", "process_queue", "stalls", "was_locked")
+    __slots__ = (
+        "broker_id",
+        "failures",
+        "flow_stops",
+        "next_offset",
+        "process_queue",
+        "stalls",
+        "was_locked",
+    )
 
     def __init__(self, process_queue: ProcessQueue, next_offset: int) -> None:
         self.process_queue = process_queue
@@ -96,6 +106,8 @@ class PullCursor:
         self.broker_id = MASTER_ID
         self.was_locked = False
         self.flow_stops = 0
+        self.failures = 0
+        """How many pulls in a row failed."""
         self.stalls = 0
         """How many answers in a row came at once and brought nothing."""
 
@@ -152,8 +164,16 @@ class Puller:
         if isinstance(error, SubscriptionNotFound | SubscriptionNotLatest):
             # The broker does not know our subscription; do not wait for the next heartbeat.
             self._state.session.heartbeat_soon()
-        log.warning(
-            "pull failed queue=%s offset=%d error=%s", cursor.queue, cursor.next_offset, error
+        cursor.failures += 1
+        # A queue that cannot be pulled for hours is a dozen lines: failures 1, 2, 4, 8 and so on.
+        is_rare = cursor.failures & (cursor.failures - 1) == 0
+        log.log(
+            logging.WARNING if is_rare else logging.DEBUG,
+            "pull failed queue=%s offset=%d failures=%d error=%s",
+            cursor.queue,
+            cursor.next_offset,
+            cursor.failures,
+            error,
         )
         return self._state.profile.pull_retry_delay
 
@@ -305,6 +325,7 @@ class Puller:
             delay = self._nothing_found(cursor, asked, elapsed)
         else:
             delay = await self._found(cursor, wanted, answer, result, elapsed)
+        cursor.failures = 0
         cursor.process_queue.passed(result.next_begin_offset, result.max_offset)
         return delay
 
@@ -330,19 +351,16 @@ class Puller:
         # The cursor moves when the body was read: what cannot be read is asked for again.
         asked = cursor.next_offset
         batches = self._packed(cursor, wanted, body, stamp, result)
+        next_offset = result.next_begin_offset
         if not batches:
-            messages = messages_from_pull(
-                body,
-                cursor.queue.broker_name,
-                keep_unreadable=True,
-                tell_unreadable=_tell_unreadable,
-                added=stamp,
-            )
+            messages, is_cut = _messages(process_queue, body, stamp)
             if delta := result.offset_delta or 0:
                 for message in messages:
                     message.queue_offset += delta
+            if is_cut:
+                next_offset = messages[-1].queue_offset + 1
             batches = await self._filtered(cursor, wanted, messages)
-        cursor.next_offset = result.next_begin_offset
+        cursor.next_offset = next_offset
         if process_queue.is_dropped:
             return 0.0
         count = sum([batch.count for batch in batches])
@@ -374,7 +392,7 @@ class Puller:
             or not self._state.subscriptions.is_as_handled(cursor.queue.topic)
         ):
             return []
-        records = alike_records(body, cursor.queue.broker_name)
+        records = alike_records(body, cursor.queue.broker_name, check_crc=True)
         return [] if records is None else packed_batches(records, stamp, size)
 
     async def _filtered(
@@ -480,9 +498,44 @@ def _warn_if_backwards(cursor: PullCursor, asked: int, first: int) -> None:
         )  # fmt: skip
 
 
-def _tell_unreadable(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
-    """A handler gets the message all the same: to stop here would stop the queue for good."""
-    log.warning(
-        "body cannot be inflated, its handler gets it as it was stored queue=%s offset=%d error=%s",
-        queue, queue_offset, error,
-    )  # fmt: skip
+def _messages(
+    process_queue: ProcessQueue, body: bytes, stamp: bytes
+) -> tuple[list[StoredMessage], bool]:
+    """The messages of a pull answer, and whether they end early, before a damaged record.
+
+    What cannot be inflated or split goes to its handler all the same: to stop here would stop the
+    queue for good. A damaged body does not, see `listeners.refuse_damaged`.
+    """
+    damaged: dict[int, BodyDamaged] = {}
+
+    def tell(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
+        if isinstance(error, BodyDamaged):
+            damaged[queue_offset] = error
+        else:
+            log.warning(
+                "body cannot be opened, its handler gets it as it was stored queue=%s offset=%d "
+                "error=%s",
+                queue,
+                queue_offset,
+                error,
+            )
+
+    is_cut = False
+    try:
+        messages = messages_from_pull(
+            body,
+            process_queue.queue.broker_name,
+            check_crc=True,
+            keep_unreadable=True,
+            tell_unreadable=tell,
+            added=stamp,
+        )
+    except RecordDamaged as error:
+        # The messages before it come now; the next pull begins at it, and fails.
+        messages = cast(list[StoredMessage], error.intact)
+        if not messages:
+            raise
+        is_cut = True
+    if damaged:
+        process_queue.note_damaged(damaged)
+    return messages, is_cut

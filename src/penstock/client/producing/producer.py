@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from penstock.client.producing.outgoing import (
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import FaultLatency, RoundRobin, chosen, select
 from penstock.client.producing.sending import Attempt, Send, SendDone
+from penstock.client.producing.waiting import patiently
 from penstock.client.session.client_session import GREETED, ClientSession
 from penstock.client.session.members import TransactionAnswer
 from penstock.client.settings import ProducerSettings
@@ -251,6 +252,7 @@ class ProducerCore:
         timeout: float | None = None,
         retry_refusals: bool,
         code: int = RequestCode.SEND_MESSAGE_V2,
+        is_patient: bool = True,
     ) -> None:
         """Send a checked message."""
         Send(
@@ -262,6 +264,7 @@ class ProducerCore:
             wish=queue,
             timeout=self.settings.send_timeout if timeout is None else timeout,
             retry_refusals=retry_refusals,
+            is_patient=is_patient,
         ).go()
 
     def go_on(
@@ -296,14 +299,21 @@ class ProducerCore:
         return await future
 
     async def deliver_outgoing(
-        self, message: Message, outgoing: OutgoingMessage, code: int = RequestCode.SEND_MESSAGE_V2
+        self,
+        message: Message,
+        outgoing: OutgoingMessage,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        *,
+        is_patient: bool = True,
     ) -> Receipt:
         """Send a checked message and return its receipt."""
         future, done = _awaited()
         if self.tracer is not None:
             done = self.tracer.watch(message, outgoing, done)
         self.begin()
-        self.send_outgoing(message, outgoing, None, done, retry_refusals=True, code=code)
+        self.send_outgoing(
+            message, outgoing, None, done, retry_refusals=True, code=code, is_patient=is_patient
+        )
         return await future
 
     async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
@@ -393,6 +403,12 @@ class ProducerCore:
         self.turns(topic)  # From now on the topic is in use, and its route is refreshed.
         return queues
 
+    async def wait_for_queues(self, topic: str, seconds: float) -> tuple[MessageQueue, ...]:
+        """The same, waiting so long for a route."""
+        return await patiently(
+            functools.partial(self.queues, topic), seconds, self.clock, self.session.chance.random
+        )
+
     async def resend(
         self,
         topic: str,
@@ -411,16 +427,17 @@ class ProducerCore:
             reconsume_times=reconsume_times,
             max_reconsume_times=max_reconsume_times,
         )
-        return await self.deliver_outgoing(Message(topic, b""), outgoing)
+        # Consumers have a way of their own when this fails, and many messages may wait for it.
+        return await self.deliver_outgoing(Message(topic, b""), outgoing, is_patient=False)
 
     # -------------------------------------------------------------------- for its own sends
 
     def target(
-        self, message: Message, wish: MessageQueue | None, now: float, avoid: str | None = None
+        self, message: Message, wish: MessageQueue | None, now: float, avoid: Collection[str] = ()
     ) -> tuple[MessageQueue, str | None] | None:
         """The queue of an attempt and the address of its master; None while no route is known.
 
-        ``avoid`` is the broker of the attempt before. With `settings.avoid_slow_brokers` slow and
+        ``avoid`` are the brokers that just failed. With `settings.avoid_slow_brokers` slow and
         unreachable brokers are avoided, too.
         """
         routes = self.session.routes

@@ -1,7 +1,7 @@
 """Which queue a message goes to.
 
-By default queues take turns, and a retry avoids the broker that just failed. With fault latency on,
-brokers that answered slowly or not at all are avoided for a while. A sharding key, a selector
+By default queues take turns, and a retry avoids the brokers that just failed. With fault latency
+on, brokers that answered slowly or not at all are avoided for a while. A sharding key, a selector
 function or an explicit queue overrides all of that.
 
 Pure: random numbers and time are parameters.
@@ -10,7 +10,7 @@ Pure: random numbers and time are parameters.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,12 +32,12 @@ class RoundRobin:
     def __init__(self, start: int) -> None:
         self._turn = start % COUNTER_LIMIT
 
-    def next(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
-        """The next queue, if possible not on the broker ``avoid``."""
-        if avoid is not None:
+    def next(self, queues: Sequence[MessageQueue], avoid: Collection[str] = ()) -> MessageQueue:
+        """The next queue, if possible not on one of the brokers ``avoid``."""
+        if avoid:
             for _ in queues:
                 queue = self._step(queues)
-                if queue.broker_name != avoid:
+                if queue.broker_name not in avoid:
                     return queue
         return self._step(queues)
 
@@ -135,22 +135,22 @@ def select(
     turns: RoundRobin,
     queues: Sequence[MessageQueue],
     *,
-    avoid: str | None = None,
+    avoid: Collection[str] = (),
     faults: FaultLatency | None = None,
     now: float = 0.0,
 ) -> MessageQueue:
     """The next queue in turn: available ones first, then reachable ones, then any.
 
-    Without ``faults`` only ``avoid``, the broker of the attempt before, is skipped.
+    Without ``faults`` only ``avoid``, the brokers of the attempts before, are skipped.
     """
     if faults is None:
         return turns.next(queues, avoid)
 
     def is_available(queue: MessageQueue) -> bool:
-        return queue.broker_name != avoid and faults.is_available(queue.broker_name, now)
+        return queue.broker_name not in avoid and faults.is_available(queue.broker_name, now)
 
     def is_reachable(queue: MessageQueue) -> bool:
-        return queue.broker_name != avoid and faults.is_reachable(queue.broker_name)
+        return queue.broker_name not in avoid and faults.is_reachable(queue.broker_name)
 
     return (
         turns.next_where(queues, is_available)

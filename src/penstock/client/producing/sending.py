@@ -6,7 +6,10 @@ connection gets a task.
 
     go ─▶ queue ─▶ connection ─▶ request ─▶ answer ─┬─ stored ─▶ done(receipt)
      ▲                                              ├─ no, and another attempt is left
-     └──────────────────────────────────────────────┘─ no ─▶ done(error)
+     ├──────────── another broker ──────────────────┤
+     └──────────── all failed: a pause ─────────────┘─ no ─▶ done(error)
+
+Which failures are tried again, and how long, is explained in `waiting`.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.client.producing.outgoing import OutgoingMessage
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt
+from penstock.client.producing.waiting import PAUSES, is_unsent, tried
 from penstock.client.requests import refusal
 from penstock.errors import (
     PenstockError,
@@ -53,6 +57,9 @@ RETRIED_CODES = frozenset(
 )
 
 
+_NONE: frozenset[str] = frozenset()
+
+
 def unforeseen(error: Exception, what: str) -> PenstockError:
     """Wrap an unexpected exception, so the waiting caller still gets an error."""
     if isinstance(error, PenstockError):
@@ -79,7 +86,8 @@ class Send:
     """One send of a message or a batch.
 
     ``wish`` is the queue to send to, or None for any. ``make_command`` makes the request for a
-    queue; each attempt needs a new one, because answers are matched by request id.
+    queue; each attempt needs a new one, because answers are matched by request id. Without
+    ``is_patient`` a cluster that is down is not waited for: there are the retries and no pauses.
     """
 
     __slots__ = (
@@ -88,14 +96,19 @@ class Send:
         "_begun",
         "_deadline",
         "_done",
+        "_is_bound",
         "_is_finished",
+        "_is_patient",
         "_make_command",
+        "_may_be_stored",
         "_message",
         "_msg_id",
+        "_pauses",
         "_producer",
         "_queue",
         "_retries",
         "_retry_refusals",
+        "_started",
         "_went_away",
         "_wish",
     )
@@ -111,6 +124,7 @@ class Send:
         wish: MessageQueue | None,
         timeout: float,
         retry_refusals: bool,
+        is_patient: bool = True,
     ) -> None:
         self._producer = producer
         self._message = message
@@ -118,13 +132,18 @@ class Send:
         self._make_command = make_command
         self._done = done
         self._wish = wish
-        self._deadline = producer.clock.monotonic() + timeout
-        self._retry_refusals = retry_refusals
-        # A retry goes to another queue, which a message bound to one queue does not have.
-        is_bound = wish is not None or message.sharding_key is not None
-        self._retries = 0 if is_bound else producer.settings.retries
+        self._started = producer.clock.monotonic()
+        self._deadline = self._started + timeout
+        # A broker that refused the message of one queue would refuse it again.
+        self._is_bound = wish is not None or message.sharding_key is not None
+        self._retry_refusals = retry_refusals and not self._is_bound
+        self._is_patient = is_patient
+        self._retries = producer.settings.retries
         self._attempts = 0
-        self._avoid: str | None = None
+        self._pauses = 0
+        self._may_be_stored = False
+        self._avoid: frozenset[str] = _NONE
+        """The brokers that failed since the last pause."""
         self._queue: MessageQueue | None = None
         self._went_away = False
         self._begun = 0.0
@@ -133,6 +152,8 @@ class Send:
 
     def go(self) -> None:
         """Make the next attempt."""
+        if self._is_finished:
+            return
         producer = self._producer
         now = producer.clock.monotonic()
         try:
@@ -164,7 +185,7 @@ class Send:
     def go_on(self, queue: MessageQueue, begun: float, answer: Command | RemotingError) -> None:
         """Continue after a first attempt that was made elsewhere, with its answer."""
         self._queue = queue
-        self._begun = begun
+        self._begun = self._started = begun
         self._attempts = 1
         self._answered(answer)
 
@@ -179,7 +200,8 @@ class Send:
             self._fail(self._out_of_time(f"no route for topic {self._message.topic!r} yet"))
             return
         except PenstockError as error:
-            self._fail(error)
+            if not (is_unsent(error) and self._pause()):
+                self._give_up(error)
             return
         self.go()
 
@@ -188,7 +210,8 @@ class Send:
             async with asyncio.timeout(self._left):
                 peer = await self._producer.session.connect(address)
         except TimeoutError:
-            self._failed(RequestTimeout(f"no connection to {address} in time"))
+            # The time is up, so there is no other attempt.
+            self._failed(RequestTimeout(f"no connection to {address} in time"), never_left=True)
             return
         except PenstockError as error:
             self._failed(error)
@@ -201,7 +224,7 @@ class Send:
         try:
             peer.start_request(self._make_command(queue), self._left, self._answered)
         except PenstockError as error:
-            self._failed(error)
+            self._failed(error, never_left=True)
         except Exception as error:
             self._fail(unforeseen(error, f"message {self._msg_id}"))
 
@@ -223,14 +246,15 @@ class Send:
             if producer.faults is not None:
                 now = producer.clock.monotonic()
                 producer.faults.sent(queue.broker_name, now - self._begun, now)
-            if stored.status is SendStatus.OK or not (
-                producer.settings.retry_unless_stored and self._retries > 0
+            if (
+                stored.status is SendStatus.OK
+                or self._is_bound
+                or not producer.settings.retry_unless_stored
+                or not self._retry(queue)
             ):
                 if self._attempts > 1:
                     stored = stored._replace(attempts=self._attempts)
                 self._finish(stored)
-                return
-            self._again(queue)
             return
         if answer.code == ResponseCode.GO_AWAY and not self._went_away:
             self._leave(queue)
@@ -250,15 +274,14 @@ class Send:
         producer = self._producer
         if producer.faults is not None:
             producer.faults.failed(queue.broker_name, producer.clock.monotonic(), is_reachable=True)
-        if answer.code in RETRIED_CODES and self._retry_refusals and self._may_retry():
-            self._again(queue)
+        if answer.code in RETRIED_CODES and self._retry_refusals and self._retry(queue):
             return
         address = producer.session.routes.master(queue.broker_name) or queue.broker_name
         error = refusal(answer, RequestCode.SEND_MESSAGE_V2, address, f"a message to {queue}")
         self._fail(error)
 
-    def _failed(self, error: PenstockError) -> None:
-        """No answer, so the message may or may not be stored."""
+    def _failed(self, error: PenstockError, *, never_left: bool = False) -> None:
+        """There is no answer."""
         producer = self._producer
         queue = self._queue
         assert queue is not None
@@ -266,33 +289,77 @@ class Send:
             producer.faults.failed(
                 queue.broker_name, producer.clock.monotonic(), is_reachable=False
             )
-        if self._may_retry():
-            self._again(queue)
+        unsent = never_left or is_unsent(error)
+        if not unsent:
+            self._may_be_stored = True
+        if self._again(queue) if unsent and self._is_patient else self._retry(queue):
             return
-        tried = f"after {self._attempts} attempts" if self._attempts > 1 else "in one attempt"
-        text = f"message {self._msg_id} to {queue} not confirmed {tried}: {error.what}"
-        self._fail(type(error)(text, expected=error.expected, hint=error.hint))
+        self._give_up(error)
 
     @property
     def _left(self) -> float:
         """Seconds left for all further attempts."""
         return self._deadline - self._producer.clock.monotonic()
 
-    def _may_retry(self) -> bool:
-        return (
-            not self._is_finished
-            and self._retries > 0
-            and self._producer.clock.monotonic() < self._deadline
+    def _retry(self, queue: MessageQueue) -> bool:
+        """Make another attempt, if one is left; ``queue`` is that of the last one."""
+        if self._retries <= 0 or not self._again(queue):
+            return False
+        self._retries -= 1
+        return True
+
+    def _again(self, queue: MessageQueue) -> bool:
+        """Make another attempt, if there is time: at once if another broker may do, else later."""
+        if self._is_finished or self._left <= 0:
+            return False
+        self._avoid |= {queue.broker_name}
+        if not self._is_patient or self._has_another_broker():
+            # Not called from here: with many brokers the calls would nest deeply.
+            self._producer.clock.call_later(0, self.go)
+            return True
+        return self._pause()
+
+    def _has_another_broker(self) -> bool:
+        routes = self._producer.session.routes
+        return not self._is_bound and any(
+            other.broker_name not in self._avoid
+            for other in routes.publish_queues(self._message.topic)
         )
 
-    def _again(self, queue: MessageQueue) -> None:
-        self._retries -= 1
-        self._avoid = queue.broker_name
-        self.go()
+    def _pause(self) -> bool:
+        """Try again after a while, with a fresh route; False if the time does not suffice."""
+        if not self._is_patient:
+            return False
+        producer, session = self._producer, self._producer.session
+        self._pauses += 1
+        pause = PAUSES.delay(self._pauses, session.chance.random())
+        if self._queue is not None:
+            address = session.routes.master(self._queue.broker_name)
+            if address is not None:
+                # Earlier attempts, also of others, may have a longer pause.
+                pause = max(pause, session.pool.retry_in(address))
+        if self._is_finished or pause >= self._left:
+            return False
+        self._avoid = _NONE
+        # Not awaited: the old route may do when the name server does not answer.
+        session.refresh_route_soon(self._message.topic)
+        producer.clock.call_later(pause, self.go)
+        return True
+
+    def _give_up(self, error: PenstockError) -> None:
+        where = self._queue or f"topic {self._message.topic!r}"
+        seconds = self._producer.clock.monotonic() - self._started
+        often = tried(self._attempts or self._pauses, seconds)
+        text = (
+            f"message {self._msg_id} to {where} not confirmed {often}: {error.what}"
+            if self._may_be_stored
+            else f"message {self._msg_id} to {where} not sent {often}: {error.what}"
+        )
+        self._fail(type(error)(text, expected=error.expected, hint=error.hint))
 
     def _out_of_time(self, why: str) -> RequestTimeout:
         return RequestTimeout(
-            f"message {self._msg_id} not sent in time: {why}",
+            f"message {self._msg_id} not sent within {self._deadline - self._started:.1f} s: {why}",
             hint="raise send_timeout, or check why the cluster is slow",
         )
 

@@ -39,7 +39,7 @@ from penstock.protocol import bodies
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.commands import Language
 from penstock.remoting.peer import Peer
-from penstock.remoting.pool import Pool
+from penstock.remoting.pool import Backoff, Pool
 from penstock.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ UNROUTED_SECONDS = 1.5
 GREETED = "greeted"
 SHORTEST_WAIT = 0.001
 EXTRA_HEARTBEAT = "extra heartbeat"
+RECONNECTS = Backoff(first=0.1, cap=0.5)
+"""Short pauses: sends wait for a broker that restarts, but only as long as their timeout."""
 
 
 class ClientSession:
@@ -77,6 +79,7 @@ class ClientSession:
             self._requests.serve,
             tls=settings.access.tls,
             connect_timeout=settings.connect_timeout,
+            backoff=RECONNECTS,
             chance=self.chance.random,
         )
         self.calls: Calls = Calls(self.connect, settings.access.credentials, settings.api_timeout)
@@ -337,6 +340,11 @@ class ClientSession:
                 topic,
                 self.nameservers.current,
             )
+
+    def refresh_route_soon(self, topic: str) -> None:
+        """Refresh the route of a topic in the background, unless that is being done."""
+        if topic not in self._refreshes:
+            self.tasks.spawn(self._refresh_quietly(topic), f"refresh {topic}")
 
     async def refresh_route(self, topic: str) -> bool:
         """Refresh the route of a topic; return whether a route is known now.

@@ -2,7 +2,8 @@
 
 A request without an answer, or with one that another attempt may change, is sent again: to another
 queue if any will do, else to the same one. Whether the first attempt was stored is unknown, so a
-message may be stored twice, with the same row property (`encode.Origin`).
+message may be stored twice, with the same row property (`encode.Origin`). Attempts that reach no
+broker are not counted for a while (`client.producing.waiting`): a restart does not end a task.
 
 Requests to a given queue keep their order: each one is sent when the one before is confirmed.
 """
@@ -21,6 +22,7 @@ from penstock.client.cluster_access import ClusterAccess
 from penstock.client.producing.receipts import receipt
 from penstock.client.producing.selection import RoundRobin
 from penstock.client.producing.sending import RETRIED_CODES
+from penstock.client.producing.waiting import PAUSES, is_unsent, tried
 from penstock.client.requests import refusal
 from penstock.errors import (
     ConnectionLost,
@@ -69,6 +71,9 @@ class Post:
     flag: int = 0
     sent_to: MessageQueue | None = field(default=None, init=False)
     attempts: int = field(default=0, init=False)
+    failures: int = field(default=0, init=False)
+    """Attempts that used up a retry."""
+    failing_since: float | None = field(default=None, init=False)
 
     @property
     def what(self) -> str:
@@ -205,7 +210,7 @@ class Outbox:
             address: str | None = None
             post.attempts += 1
             try:
-                avoid = post.sent_to.broker_name if post.sent_to else None
+                avoid = (post.sent_to.broker_name,) if post.sent_to else ()
                 queue = post.queue or self._turn(post.topic, avoid)
                 post.sent_to = queue
                 address = self.routes.address(queue)
@@ -248,12 +253,24 @@ class Outbox:
         may_pass = isinstance(error, RemotingError) or error.code in RETRIED_CODES
         if isinstance(error, TopicNotFound) and not self.routes.has_seen(post.topic):
             may_pass = False  # Waiting does not create a topic.
-        if not may_pass or post.attempts > self._retries:
-            tried = f"after {post.attempts} attempts" if post.attempts > 1 else "in one attempt"
-            text = f"{post.what} not confirmed {tried}: {error.what}"
+        now = time.monotonic()
+        if post.failing_since is None:
+            post.failing_since = now
+        # As for a producer, a cluster that restarts is waited for: no broker has the message.
+        is_waiting = is_unsent(error) and now - post.failing_since < self._seconds
+        if not is_waiting:
+            post.failures += 1
+        if not may_pass or post.failures > self._retries:
+            text = (
+                f"{post.what} not confirmed {tried(post.attempts, now - post.failing_since)}: "
+                f"{error.what}"
+            )
             raise type(error)(text, expected=error.expected, hint=error.hint)
         log.warning("sending again attempt=%d what=%s error=%s", post.attempts, post.what, error)
-        time.sleep(min(FIRST_PAUSE * 2 ** (post.attempts - 1), MAX_PAUSE))
+        if is_waiting:
+            time.sleep(PAUSES.delay(post.attempts, random.random()))
+        else:
+            time.sleep(min(FIRST_PAUSE * 2 ** (post.failures - 1), MAX_PAUSE))
         self.routes.forget(post.topic)
 
     def _lose(self, address: str, error: PenstockError) -> None:
@@ -267,7 +284,7 @@ class Outbox:
 
     # ------------------------------------------------------------------------------ its parts
 
-    def _turn(self, topic: str, avoid: str | None) -> MessageQueue:
+    def _turn(self, topic: str, avoid: tuple[str, ...]) -> MessageQueue:
         turns = self._turns.get(topic)
         if turns is None:
             turns = self._turns[topic] = RoundRobin(self._first_turn)

@@ -49,13 +49,15 @@ class WriteOptions:
         milliseconds(1, 600_000),
         default=10.0,
         default_text="`10000`",
-        meaning="timeout of one attempt to send, up to 600000",
+        meaning="timeout of one attempt to send, and how long a cluster that is down is waited for;"
+        " up to 600000",
     )
     retries: int = option(
         "retries",
         integer(0, 100),
         default=5,
-        meaning="further attempts before the task fails, up to 100",
+        meaning="further attempts before the task fails, up to 100; attempts that reach no broker"
+        " count only after `sendTimeoutMs`",
     )
 
 
