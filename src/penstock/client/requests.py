@@ -18,7 +18,7 @@ from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name, response_name
 from penstock.protocol.commands import Command
-from penstock.protocol.extensions import LOCK_OWNERS, REASON_FIELDS
+from penstock.protocol.extensions import LOCK_LEASE, LOCK_OWNERS, REASON_FIELDS, TOPIC_EPOCH
 from penstock.protocol.headers.codec import decode_header, encode_header
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _T_co = TypeVar("_T_co", covariant=True)
 OFFSET_TIMEOUT = 5.0
 LOCK_TIMEOUT = 1.0
 SEND_BACK_TIMEOUT = 5.0
+_MAX_EPOCH_DIGITS = 19
+_MAX_LEASE_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,22 @@ def committed(
     def read(answer: Command) -> int | None:
         return None if answer.code == ResponseCode.QUERY_NOT_FOUND else _read_offset(answer)
 
+    return _committed(group, queue, or_zero, read)
+
+
+def committed_of_epoch(group: str, queue: MessageQueue) -> Request[tuple[int | None, int]]:
+    """The same, with the epoch of the topic (see `TOPIC_EPOCH`)."""
+
+    def read(answer: Command) -> tuple[int | None, int]:
+        is_none = answer.code == ResponseCode.QUERY_NOT_FOUND
+        return None if is_none else _read_offset(answer), epoch_of(answer)
+
+    return _committed(group, queue, None, read)
+
+
+def _committed(
+    group: str, queue: MessageQueue, or_zero: bool | None, read: Callable[[Command], _T]
+) -> Request[_T]:
     return Request(
         code=RequestCode.QUERY_CONSUMER_OFFSET,
         about=f"group {group!r} in {queue}",
@@ -199,12 +217,24 @@ def committed(
     )
 
 
-def commit(group: str, queue: MessageQueue, offset: int) -> Request[None]:
-    """Move a group in a queue; see `offset_table` before several are sent at once."""
+def epoch_of(answer: Command) -> int:
+    """The epoch of the topic an answer is about; 0 if it was never deleted (see `TOPIC_EPOCH`)."""
+    text = (answer.ext or {}).get(TOPIC_EPOCH, "0")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_EPOCH_DIGITS):
+        raise ProtocolError(f"{TOPIC_EPOCH} is {text[:100]!r}", expected="a log position")
+    return int(text)
+
+
+def commit(group: str, queue: MessageQueue, offset: int, epoch: int | None = None) -> Request[None]:
+    """Move a group in a queue; see `offset_table` before several are sent at once.
+
+    ``epoch`` is that of the topic the offset belongs to, if it is known.
+    """
     return Request(
         code=RequestCode.UPDATE_CONSUMER_OFFSET,
         about=f"group {group!r} in {queue}",
         header=headers.offsets.UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset),
+        extra=None if epoch is None else {TOPIC_EPOCH: str(epoch)},
         seconds=OFFSET_TIMEOUT,
         read=_nothing,
     )
@@ -253,16 +283,32 @@ class LockAnswer(NamedTuple):
     held: frozenset[MessageQueue]
     owners: dict[str, str]
     """Client ids by the text of a queue; empty where the broker does not name them."""
+    lease: float | None = None
+    """Seconds; None: the broker does not bind locks to the connection (see `LOCK_LEASE`)."""
 
 
-def lock(group: str, client_id: str, queues: Iterable[MessageQueue]) -> Request[LockAnswer]:
-    """Lock queues for this client, or renew their locks."""
+def lock(
+    group: str, client_id: str, queues: Iterable[MessageQueue], lease: float
+) -> Request[LockAnswer]:
+    """Lock queues for this client, or renew their locks; ``lease`` binds them (`LOCK_LEASE`)."""
 
     def read(answer: Command) -> LockAnswer:
         held = decode_body(bodies.clients.LockBatchReply, body_bytes(answer)).locked
-        return LockAnswer(frozenset(held), _lock_owners((answer.ext or {}).get(LOCK_OWNERS)))
+        ext = answer.ext or {}
+        return LockAnswer(
+            frozenset(held), _lock_owners(ext.get(LOCK_OWNERS)), _lease(ext.get(LOCK_LEASE))
+        )
 
-    return _locks(RequestCode.LOCK_BATCH_MQ, group, client_id, queues, read)
+    extra = {LOCK_LEASE: str(round(lease * 1000))}
+    return _locks(RequestCode.LOCK_BATCH_MQ, group, client_id, queues, read, extra)
+
+
+def _lease(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) <= _MAX_LEASE_DIGITS):
+        raise ProtocolError(f"{LOCK_LEASE} is {text[:100]!r}", expected="milliseconds")
+    return int(text) / 1000
 
 
 def unlock(group: str, client_id: str, queues: Iterable[MessageQueue]) -> Request[None]:
@@ -276,12 +322,14 @@ def _locks(
     client_id: str,
     queues: Iterable[MessageQueue],
     read: Callable[[Command], _T],
+    extra: dict[str, str] | None = None,
 ) -> Request[_T]:
     body = bodies.clients.LockBatch(group, client_id, tuple(queues), only_this_broker=False)
     return Request(
         code=code,
         about=f"locks of group {group!r}",
         body=encode_body(body),
+        extra=extra,
         seconds=LOCK_TIMEOUT,
         read=read,
     )

@@ -18,6 +18,7 @@ from penstock.remoting.limits import Limits
 from penstock.remoting.peer import Handler, Peer, PeerHook
 from penstock.remoting.tls import CLOSE_NOTIFY_SECONDS, Tls
 from penstock.remoting.write_batch import WriteBatch
+from penstock.runtime.repeated_logs import level_of_repeat
 
 log = logging.getLogger(__name__)
 
@@ -258,10 +259,8 @@ class Pool:
         failed.hint = hint
         delay = self._backoff.delay(failed.count, self._chance())
         failed.retry_at = asyncio.get_running_loop().time() + delay
-        # An outage of hours is a dozen lines: attempts 1, 2, 4, 8 and so on.
-        is_rare = failed.count & (failed.count - 1) == 0
         log.log(
-            logging.WARNING if is_rare else logging.DEBUG,
+            level_of_repeat(failed.count),
             "cannot connect address=%s failures=%d retry_in=%.1f reason=%s",
             address,
             failed.count,

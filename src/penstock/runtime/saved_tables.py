@@ -91,9 +91,9 @@ class SavedTables(Service):
         """Save a table soon."""
         table = self._tables.get(name)
         if table is not None:
-            table.is_dirty = True
-            if not table.period:
+            if not table.period or not table.is_dirty:
                 self._changed.set()
+            table.is_dirty = True
 
     def when_saved(
         self,
@@ -166,14 +166,18 @@ class SavedTables(Service):
         """Until a table must be saved at once, or the next periodic save is due."""
         now = self._clock.monotonic()
         periods = [table.next_save - now for table in self._tables.values() if table.is_dirty]
-        wait = min(periods, default=1.0)
-        if wait <= 0:
+        wait = min(periods, default=None)
+        if wait is not None and wait <= 0:
             return
-        timer = self._clock.call_later(max(wait, _TICK_SECONDS), self._changed.set)
+        # With nothing to save there is no timer: the first change ends the wait.
+        timer = None
+        if wait is not None:
+            timer = self._clock.call_later(max(wait, _TICK_SECONDS), self._changed.set)
         try:
             await self._changed.wait()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
         self._changed.clear()
 
     def _due(self) -> list[tuple[str, _Table]]:

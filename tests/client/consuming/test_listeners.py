@@ -21,6 +21,7 @@ from penstock.client.consuming.outcomes import (
     ReturnType,
 )
 from penstock.client.consuming.process_queue import ProcessQueue
+from penstock.client.middleware import Middleware
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
 
@@ -293,3 +294,28 @@ def test_failures_are_logged_once_with_what_an_operator_needs(
     assert "attempt=5" in record.getMessage()
     assert "how=FAILED" in record.getMessage()
     assert record.exc_info is None
+
+
+@pytest.mark.parametrize("with_middleware", [False, True])
+async def test_a_call_that_waited_until_its_lock_expired_is_not_made(with_middleware: bool) -> None:
+    """The process was frozen, or no thread was free: another member may have the queue by now."""
+    clock = FakeClock()
+    seen: list[StoredMessage] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message)
+
+    middleware = (Middleware(),) if with_middleware else ()
+    for handler in (seen.append, handle):
+        late = job(handler)
+        late.process_queue.lock_life = 5.0
+        late.process_queue.last_lock_at = clock.monotonic() - 5.1
+        calls = Caller(
+            "billing", clock, timeout=900, orderly=True, needs_lock=True, middleware=middleware
+        )
+        if handler is handle:
+            await calls.call_async(late)
+        else:
+            calls.call(late)
+        assert late.outcome is None
+    assert seen == []

@@ -119,7 +119,9 @@ async def test_a_pull_that_goes_backwards_is_reported(
 
 @pytest.mark.parametrize("count", [3, 200])
 @on_bench(topics={"T": 1})
-async def test_an_answer_that_cannot_be_read_is_asked_for_again(bench: Bench, count: int) -> None:
+async def test_what_cannot_be_read_of_an_answer_is_asked_for_again(
+    bench: Bench, count: int
+) -> None:
     bench.broker.put("T", 0, *[b"x"] * count)
     answer = bench.broker.pull_answer
 
@@ -133,8 +135,8 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again(bench: Bench, co
     seen: list[int] = []
     await bench.consumer(lambda message: seen.append(message.queue_offset), start_from=FIRST)
     await asyncio.sleep(10)
-    assert offsets(bench.broker.asked(PULL, topic="T", queueId=0))[:2] == [0, 0]
-    assert sorted(seen) == list(range(count))
+    assert offsets(bench.broker.asked(PULL, topic="T", queueId=0))[:2] == [0, min(count, 32) - 1]
+    assert seen == list(range(count))
 
 
 @on_bench(topics={"T": 1})
@@ -655,3 +657,39 @@ def test_an_unusual_answer_to_a_pull_is_an_error_with_its_code() -> None:
     error = refusal(Command(ResponseCode.NO_PERMISSION, remark="sealed"), PULL, "b:1", "T@b:0")
     assert isinstance(error, RequestRefused)
     assert "b:1 refused PULL_MESSAGE for T@b:0 with NO_PERMISSION (16): sealed" in str(error)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("lie", ["stays", "goes back"])
+@on_bench(topics={"T": 1})
+async def test_a_broker_that_finds_the_same_messages_for_ever_is_asked_less_and_less(
+    bench: Bench, caplog: pytest.LogCaptureFixture, lie: str, count: int
+) -> None:
+    """Each message is handled once, and pulls come once a second in the end."""
+    bench.broker.put("T", 0, *[b"x"] * count)
+    bench.broker.max_pull = count
+    everything = bench.broker.queue("T", 0).records
+
+    def lead_nowhere(peer: Peer, request: Command) -> Command:
+        asked = decode_header(PullMessage, request.ext).queue_offset
+        then = asked if lie == "stays" else 0
+        return pull_result(ResponseCode.SUCCESS, then, 0, count, b"".join(everything))
+
+    bench.broker.script[PULL] = lead_nowhere
+    seen: list[int] = []
+    consumer = await bench.consumer(
+        lambda messages: seen.extend(message.queue_offset for message in messages),
+        start_from=FIRST,
+        batch_size=16,
+    )
+    await asyncio.sleep(60)
+    assert seen == list(range(count))
+    assert len(bench.broker.asked(PULL, topic="T")) < 80
+    assert 5 <= caplog.text.count("made no progress") <= 9
+    await consumer.persist_offsets()
+    await asyncio.sleep(1)
+    assert bench.broker.offsets[GROUP, "T", 0] == count
+    del bench.broker.script[PULL]
+    bench.broker.put("T", 0, b"at last")
+    await asyncio.sleep(5)
+    assert seen == list(range(count + 1))

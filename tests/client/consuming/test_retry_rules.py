@@ -105,3 +105,48 @@ def test_no_error_keeps_a_message_from_its_way(
     reason = reason_of(message(), failed(error), "here")
     assert reason[Failure.TYPE] == kind
     assert reason.get(Failure.MESSAGE) == text
+
+
+def raised(by: BaseException, cause: BaseException | None, *, during: bool = False) -> Outcome:
+    """The outcome of a handler that raised, from a cause or while it handled one."""
+    try:
+        if cause is None:
+            raise by
+        if not during:
+            raise by from cause
+        try:
+            raise cause
+        except type(cause):
+            raise by  # noqa: B904  that is the case
+    except BaseException as error:
+        return Outcome(ConsumeResult.RECONSUME_LATER, ReturnType.FAILED, error)
+
+
+@pytest.mark.parametrize("during", [False, True])
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (RetryLater("1s"), "ConnectionError", "no answer"),
+        (DeadLetter(), "ConnectionError", "no answer"),
+        (RetryLater("1s", "the bank"), "RetryLater", "the bank (ConnectionError: no answer)"),
+        (DeadLetter("the bank"), "DeadLetter", "the bank (ConnectionError: no answer)"),
+        (ValueError("bad"), "ValueError", "bad"),
+    ],
+)
+def test_the_cause_of_a_handlers_choice_is_kept(
+    error: BaseException, kind: str, text: str, during: bool
+) -> None:
+    outcome = raised(error, ConnectionError("no answer"), during=during)
+    reason = reason_of(message(), outcome, "host")
+    assert (reason[Failure.TYPE], reason[Failure.MESSAGE]) == (kind, text)
+
+
+def test_a_suppressed_cause_is_not_mentioned() -> None:
+    try:
+        try:
+            raise ConnectionError("no answer")
+        except ConnectionError:
+            raise RetryLater("1s", "busy") from None
+    except RetryLater as error:
+        outcome = Outcome(ConsumeResult.RECONSUME_LATER, ReturnType.FAILED, error)
+    assert reason_of(message(), outcome, "host")[Failure.MESSAGE] == "busy"

@@ -9,6 +9,7 @@ import pytest
 from tests.support.loop_clients import Bench, on_bench
 from tests.support.scripted import ScriptedServer
 
+from penstock import Message, Producer, PushConsumer, embedded
 from penstock.client.settings import StartFrom
 from penstock.errors import InvalidArgument, LifecycleError, SubscriptionIllegal
 from penstock.model import MessageQueue, StoredMessage
@@ -285,17 +286,47 @@ async def test_a_queue_whose_offset_is_unknown_is_not_pulled_until_it_is(bench: 
 
 
 @on_bench()
-async def test_a_missing_topic_is_asked_for_every_second_and_then_consumed(bench: Bench) -> None:
+async def test_a_missing_topic_is_asked_for_often_at_first_then_every_second(
+    bench: Bench,
+) -> None:
     seen: list[bytes] = []
     await bench.consumer({"NEW": lambda message: seen.append(message.body)})
+    nameserver = bench.cluster.nameserver
     await asyncio.sleep(10)
-    asked = bench.cluster.nameserver.asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="NEW")
+    asked = nameserver.asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="NEW")
+    assert 90 <= len(asked) <= 115
+    await asyncio.sleep(10)
+    nameserver.forget()
+    await asyncio.sleep(10)
+    asked = nameserver.asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="NEW")
     assert 8 <= len(asked) <= 13
     bench.cluster.add_topic("NEW", 1)
     await asyncio.sleep(3)
     bench.broker.put("NEW", 0, b"here")
     await asyncio.sleep(1)
     assert seen == [b"here"]
+    nameserver.forget()
+    await asyncio.sleep(20)
+    assert not nameserver.asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="NEW")
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.3, 5.0])
+def test_the_first_message_of_a_new_topic_arrives_within_a_second(wait: float) -> None:
+    with embedded(clock="virtual") as mq:
+        seen: list[float] = []
+        consumer = PushConsumer("billing", namesrv=mq.namesrv)
+
+        @consumer.on("orders")
+        def bill(message: StoredMessage) -> None:
+            seen.append(mq.clock.monotonic())
+
+        with consumer, Producer("shop", namesrv=mq.namesrv) as producer:
+            mq.clock.advance(wait)
+            producer.send(Message("orders", b"flowers"))
+            sent = mq.clock.monotonic()
+            mq.clock.advance("5s")
+        (arrived,) = seen
+        assert arrived - sent <= 0.7
 
 
 @on_bench()

@@ -21,6 +21,7 @@ from penstock.client.consuming.outcomes import (
     DeadLetter,
     Outcome,
     ReturnType,
+    cause_of,
     judge,
 )
 from penstock.client.consuming.process_queue import ProcessQueue
@@ -285,12 +286,12 @@ class Caller:
         return follower
 
     def _call_handler(self, job: Job) -> None:
-        if job.process_queue.is_dropped:
+        begin = self._clock.monotonic()
+        if not self._may_begin(job, begin):
             return
         self._begin(job)
         error: BaseException | None = None
         returned: object = None
-        begin = self._clock.monotonic()
         try:
             arguments = job.listener.arguments(job)
             if arguments is not None:
@@ -302,12 +303,12 @@ class Caller:
 
     async def _call_handler_async(self, job: Job) -> None:
         """Only the end of the consumer cancels a handler."""
-        if job.process_queue.is_dropped:
+        begin = self._clock.monotonic()
+        if not self._may_begin(job, begin):
             return
         self._begin(job)
         error: BaseException | None = None
         returned: object = None
-        begin = self._clock.monotonic()
         try:
             arguments = job.listener.arguments(job)
             if arguments is not None:
@@ -318,13 +319,18 @@ class Caller:
             error = raised
         self._end(job, returned, error, self._clock.monotonic() - begin)
 
+    def _may_begin(self, job: Job, now: float) -> bool:
+        """Whether the queue is still ours: the call may have waited for a thread."""
+        queue = job.process_queue
+        return not queue.is_dropped and not (self._needs_lock and queue.is_lock_expired(now))
+
     def _call_inside_middleware(self, job: Job) -> None:
         def handle() -> Outcome:
             self._call_handler(job)
             return job.outcome or _GIVEN_UP
 
         queue = job.process_queue
-        if not queue.is_dropped:
+        if self._may_begin(job, self._clock.monotonic()):
             job.outcome = self._middleware.run(queue.queue, job.messages, handle)
 
     async def _call_inside_middleware_async(self, job: Job) -> None:
@@ -333,7 +339,7 @@ class Caller:
             return job.outcome or _GIVEN_UP
 
         queue = job.process_queue
-        if not queue.is_dropped:
+        if self._may_begin(job, self._clock.monotonic()):
             job.outcome = await self._middleware.run_async(queue.queue, job.messages, handle)
 
     def _begin(self, job: Job) -> None:
@@ -396,6 +402,8 @@ class Caller:
         elif error is not None and how is not ReturnType.EXCEPTION:
             # Raised on purpose by the handler: its text says more than a traceback.
             detail = f" reason={f'{type(error).__name__}: {error}'!r:.100}"
+            if (cause := cause_of(error)) is not None:
+                detail += f" cause={f'{type(cause).__name__}: {cause}'!r:.200}"
         log.warning(
             "handler failed group=%s queue=%s offset=%d messages=%d msg_id=%s attempt=%d how=%s%s",
             self._group,

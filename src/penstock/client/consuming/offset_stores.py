@@ -45,6 +45,10 @@ class ReadFrom(Enum):
 class OffsetStore(Protocol):
     """Where a consumer group stands in its queues."""
 
+    @property
+    def epochs(self) -> dict[MessageQueue, int]:
+        """The epochs of the topics that offsets belong to (`TOPIC_EPOCH`), where they are known."""
+
     async def load(self) -> None:
         """Read what an earlier run left, if that is kept here."""
 
@@ -132,6 +136,7 @@ class BrokerOffsetStore:
         self._session = session
         self._group = group
         self._table = OffsetTable()
+        self.epochs: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
         self._beginning: dict[tuple[str, str], asyncio.Event] = {}
         self.update = self._table.update
@@ -151,12 +156,13 @@ class BrokerOffsetStore:
                 return offset
         try:
             replica = await self._session.find_broker(queue)
-            committed = await self._session.calls.call(
-                replica.address, requests.committed(self._group, queue)
+            committed, epoch = await self._session.calls.call(
+                replica.address, requests.committed_of_epoch(self._group, queue)
             )
         except PenstockError as error:
             log.warning("offset not read group=%s queue=%s error=%s", self._group, queue, error)
             return READ_FAILED
+        self.epochs[queue] = epoch
         if committed is None:
             return NONE_STORED
         self._table.update(queue, committed, increase_only=False)
@@ -167,6 +173,8 @@ class BrokerOffsetStore:
             return
         offsets = self._table.snapshot()
         self._table.keep_only(held)
+        for queue in self.epochs.keys() - set(held):
+            del self.epochs[queue]
         await asyncio.gather(
             *(
                 self._write_quietly(queue, offset, wait=wait)
@@ -182,7 +190,8 @@ class BrokerOffsetStore:
 
     async def commit_to_broker(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
         replica = await self._session.find_broker(queue)
-        calls, request = self._session.calls, requests.commit(self._group, queue, offset)
+        calls = self._session.calls
+        request = requests.commit(self._group, queue, offset, self.epochs.get(queue))
         commit = functools.partial(calls.call, replica.address, request)
         table = requests.offset_table(queue)
         if oneway:
@@ -232,6 +241,7 @@ class FileOffsetStore:
         self._file = StateFile(self.path)
         self._merge = merge
         self._table = OffsetTable()
+        self.epochs: dict[MessageQueue, int] = {}
         self._is_writable = True
         self._unwritten: dict[MessageQueue, int] = {}
         """What the file should hold and does not. It outlives `remove`: a queue that is taken anew

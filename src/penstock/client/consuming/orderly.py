@@ -1,8 +1,10 @@
 """Consuming in order: one handler call a queue at a time, and a failure stops the queue.
 
 Three locks make it so. The broker's lock on a queue (a minute, renewed every 20 s) keeps other
-members away. A task for each queue keeps calls of this consumer apart, also when the queue is given
-up and taken again in between. And a queue is not given up while its handler runs.
+members away. Brokers of Penstock bind it to the connection (`extensions.LOCK_LEASE`): it ends ten
+seconds after its last renewal if the connection is lost, and is renewed every 2.5 s. A task for
+each queue keeps calls of this consumer apart, also when the queue is given up and taken again in
+between. And a queue is not given up while its handler runs.
 
 A task takes batches from the low end and hands several at once to a thread, because a trip to
 another thread costs more than a call: the thread goes on as long as every batch succeeds, the queue
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from penstock.client import requests
@@ -30,23 +33,41 @@ from penstock.client.consuming.outcomes import (
     RetryLater,
     ReturnType,
 )
-from penstock.client.consuming.process_queue import ProcessQueue
+from penstock.client.consuming.process_queue import LOCK_LIFE_SECONDS, ProcessQueue
 from penstock.client.consuming.send_back import FailedMessages
 from penstock.client.settings import SUSPEND_RANGE
 from penstock.errors import PenstockError
 from penstock.model import MessageQueue, StoredMessage
 from penstock.protocol.delays import delay_ms
+from penstock.runtime.repeated_logs import level_of_repeat
 
 log = logging.getLogger(__name__)
 
 FIRST_LOCK = 1.0
 LOCK_INTERVAL = 20.0
+LEASE = 10.0
+"""Seconds; how long a lock outlives its last renewal if the connection is lost. A dead member is
+replaced after it; no handler call begins later than half of it after a renewal."""
+LEASE_RENEWALS = 4
+"""Renewals in one lease, so that a late or lost one does not end it."""
 CONTINUOUS_SECONDS = 60.0
 NEXT_ROUND = 0.01
 NOT_LOCKED_AT_START = 0.1
 LOCK_REFUSED = 3.0
 BURST_BATCHES = 32
+TIMER_SECONDS = 0.1
 _NOT_FAILED = (ConsumeResult.SUCCESS, ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
+
+
+class _Renewal:
+    """When the locks at one broker are due."""
+
+    __slots__ = ("failures", "interval", "last_at")
+
+    def __init__(self) -> None:
+        self.last_at = -math.inf
+        self.interval = LOCK_INTERVAL
+        self.failures = 0
 
 
 class OrderlyRunner(HandlerRunner):
@@ -61,6 +82,7 @@ class OrderlyRunner(HandlerRunner):
         executor: Callable[[Listener], Executor],
     ) -> None:
         super().__init__(state, failed, listener=listener, executor=executor)
+        self._renewals: dict[str, _Renewal] = {}
         self._local_locks: dict[MessageQueue, asyncio.Lock] = {}
         self._calls: dict[Job, asyncio.Future[None]] = {}
 
@@ -331,16 +353,26 @@ class OrderlyRunner(HandlerRunner):
     async def _lock_by_the_clock(self) -> None:
         await self._state.clock.sleep(FIRST_LOCK)
         while True:
-            await self.lock_all()
-            await self._state.clock.sleep(LOCK_INTERVAL)
+            await self._renew_due()
+            await self._state.clock.sleep(LEASE / LEASE_RENEWALS)
 
-    async def lock_all(self) -> None:
-        """Renew the locks of all held queues, one request for each broker."""
+    async def _renew_due(self) -> None:
+        """Renew the locks of all held queues that are due, one request for each broker."""
         by_broker: dict[str, list[ProcessQueue]] = {}
         for queue in self._state.queues.values():
             if not queue.is_dropped:
                 by_broker.setdefault(queue.queue.broker_name, []).append(queue)
-        await asyncio.gather(*(self._lock(queues) for queues in by_broker.values()))
+        for name in self._renewals.keys() - by_broker.keys():
+            del self._renewals[name]
+        now = self._state.clock.monotonic()
+        due: list[list[ProcessQueue]] = []
+        for name, queues in by_broker.items():
+            renewal = self._renewals.setdefault(name, _Renewal())
+            # The timer of the loop may be a little early.
+            if now - renewal.last_at >= renewal.interval - TIMER_SECONDS:
+                renewal.last_at = now
+                due.append(queues)
+        await asyncio.gather(*map(self._lock, due))
 
     async def lock(self, queue: ProcessQueue) -> bool:
         """Ask for one lock."""
@@ -349,30 +381,44 @@ class OrderlyRunner(HandlerRunner):
 
     async def _lock(self, queues: Sequence[ProcessQueue]) -> None:
         state = self._state
+        renewal = self._renewals.setdefault(queues[0].queue.broker_name, _Renewal())
         try:
             replica = await state.session.find_broker(queues[0].queue, only_this=True)
+            sent_at = state.clock.monotonic()
             locks = await state.session.calls.call(
                 replica.address,
                 requests.lock(
                     state.group,
                     state.session.client_id,
                     sorted(queue.queue for queue in queues),
+                    LEASE,
                 ),
             )
         except PenstockError as error:
             # Nothing changes; if it goes on, the locks expire by themselves.
-            log.warning(
-                "locks not renewed group=%s broker=%s error=%s",
+            renewal.failures += 1
+            log.log(
+                level_of_repeat(renewal.failures),
+                "locks not renewed group=%s broker=%s failures=%d error=%s",
                 state.group,
                 queues[0].queue.broker_name,
+                renewal.failures,
                 error,
             )
             return
-        now = state.clock.monotonic()
+        renewal.failures = 0
+        if locks.lease is None:
+            # RocketMQ's times, from the answer on.
+            life, since = LOCK_LIFE_SECONDS, state.clock.monotonic()
+            renewal.interval = LOCK_INTERVAL
+        else:
+            life, since = locks.lease / 2, sent_at
+            renewal.interval = locks.lease / LEASE_RENEWALS
         for queue in queues:
             granted = queue.queue in locks.held
             if granted:
-                queue.last_lock_at = now
+                queue.last_lock_at = since
+                queue.lock_life = life
                 state.refused_locks.pop(queue.queue, None)
             else:
                 state.refused_locks[queue.queue] = locks.owners.get(str(queue.queue), "")

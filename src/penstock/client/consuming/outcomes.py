@@ -67,7 +67,8 @@ class RetryLater(PenstockError):
     """Raised by a handler: try these messages again after ``delay``.
 
     ``delay`` is one of RocketMQ's 18 levels, as a number or as its text; without one the broker
-    waits longer after every failure.
+    waits longer after every failure. The reason that is kept with the message is ``reason``, and
+    the error it was raised from.
     """
 
     def __init__(self, delay: int | str | None = None, reason: str = "") -> None:
@@ -83,6 +84,11 @@ class DeadLetter(PenstockError):
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
         super().__init__(reason or "given up by the handler")
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """The error from which, or during the handling of which, this one was raised."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 class ConsumeContext:

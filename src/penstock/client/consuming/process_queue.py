@@ -33,6 +33,7 @@ from penstock.model.names import Property
 
 NOTHING_REMOVED = -1
 LOCK_LIFE_SECONDS = 30.0
+"""RocketMQ's; half of the time after which a broker gives a lock to another member."""
 PULL_IDLE_SECONDS = 120.0
 EXPIRED_A_ROUND = 16
 
@@ -62,6 +63,7 @@ class ProcessQueue:
         "last_consume_at",
         "last_lock_at",
         "last_pull_at",
+        "lock_life",
         "queue",
         "unlock_attempts",
     )
@@ -71,6 +73,8 @@ class ProcessQueue:
         self.last_pull_at: float = now
         self.last_consume_at: float = now
         self.last_lock_at: float = now
+        self.lock_life: float = LOCK_LIFE_SECONDS
+        """How long after ``last_lock_at`` the lock is relied on."""
         self.is_dropped: bool = False
         self.is_leaving: bool = False
         """Dropped by a rebalance that waits for the handler: what it still handles counts."""
@@ -323,7 +327,7 @@ class ProcessQueue:
 
     def is_lock_expired(self, now: float) -> bool:
         """Whether the broker may have given the lock to another member."""
-        return now - self.last_lock_at > LOCK_LIFE_SECONDS
+        return now - self.last_lock_at > self.lock_life
 
     def is_pull_expired(self, now: float) -> bool:
         """Whether the last pull is so long ago that the pull loop must have been lost."""

@@ -10,7 +10,7 @@ request under way. What a step of the loop decides is how long to wait before th
     failed               the exception delay; 20 ms if the broker limits the rate
     found                the pull interval
     nothing found        at once (the broker has held the request, or moved the offset)
-    no progress at once  20 ms, twice as long each time, up to the exception delay
+    no progress          20 ms, twice as long each time, up to the exception delay
     offset illegal       the queue is repaired and given up; the next rebalance takes it anew
 """
 
@@ -32,7 +32,7 @@ from penstock.client.consuming.message_batches import (
 from penstock.client.consuming.offset_stores import ReadFrom
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.subscriptions import passes, takes_all
-from penstock.client.requests import refusal
+from penstock.client.requests import epoch_of, refusal
 from penstock.errors import (
     BodyDamaged,
     PenstockError,
@@ -47,10 +47,11 @@ from penstock.model.route import MASTER_ID
 from penstock.model.subscription import TAG
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
-from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
+from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT, TOPIC_EPOCH
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.pull import PullFlag, PullMessage, PullMessageResult
 from penstock.protocol.records.pulled import alike_records, messages_from_pull
+from penstock.runtime.repeated_logs import level_of_repeat
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class PullCursor:
 
     __slots__ = (
         "broker_id",
+        "epoch",
         "failures",
         "flow_stops",
         "next_offset",
@@ -104,6 +106,8 @@ class PullCursor:
         self.process_queue = process_queue
         self.next_offset = next_offset
         self.broker_id = MASTER_ID
+        self.epoch: int | None = None
+        """That of the topic the offset belongs to; None: not known yet."""
         self.was_locked = False
         self.flow_stops = 0
         self.failures = 0
@@ -141,6 +145,7 @@ class Puller:
 
     def begin(self, cursor: PullCursor, delay: float) -> None:
         """Pull a queue from now on, until it is given up."""
+        cursor.epoch = self._state.offsets.epochs.get(cursor.queue)
         self._state.tasks.spawn(self._loop(cursor, delay), f"pull {cursor.queue}")
 
     async def _loop(self, cursor: PullCursor, delay: float) -> None:
@@ -165,10 +170,8 @@ class Puller:
             # The broker does not know our subscription; do not wait for the next heartbeat.
             self._state.session.heartbeat_soon()
         cursor.failures += 1
-        # A queue that cannot be pulled for hours is a dozen lines: failures 1, 2, 4, 8 and so on.
-        is_rare = cursor.failures & (cursor.failures - 1) == 0
         log.log(
-            logging.WARNING if is_rare else logging.DEBUG,
+            level_of_repeat(cursor.failures),
             "pull failed queue=%s offset=%d failures=%d error=%s",
             cursor.queue,
             cursor.next_offset,
@@ -285,10 +288,17 @@ class Puller:
                 settings.pull_batch_bytes,
             ),
             PULL_TIMEOUT,
-            self._more(cursor.process_queue),
+            self._extra(cursor),
         )
 
-    def _more(self, process_queue: ProcessQueue) -> dict[str, str] | None:
+    def _extra(self, cursor: PullCursor) -> dict[str, str]:
+        """What only our own broker reads."""
+        extra = self._more(cursor.process_queue)
+        if cursor.epoch is not None:
+            extra[TOPIC_EPOCH] = str(cursor.epoch)
+        return extra
+
+    def _more(self, process_queue: ProcessQueue) -> dict[str, str]:
         """What our own broker may bring at once: as much as the limits leave room for.
 
         The request itself names what RocketMQ's client asks for, and other brokers see no more
@@ -297,12 +307,12 @@ class Puller:
         state = self._state
         size = state.settings.pull_batch_size
         if size < USUAL_PULL:
-            return None
+            return {}
         room = state.limits.count - process_queue.count
         if not state.settings.orderly:
             room = min(room, state.limits.span - process_queue.reach)
         if room <= USUAL_PULL:
-            return None
+            return {}
         return {
             PULL_BYTES: self._pull_bytes,
             PULL_COUNT: str(min(room, LARGEST_PULL if size == USUAL_PULL else size)),
@@ -318,8 +328,10 @@ class Puller:
         result = decode_header(PullMessageResult, answer.ext)
         cursor.broker_id = result.suggest_which_broker_id
         if code == ResponseCode.PULL_OFFSET_MOVED:
-            self._offset_is_illegal(cursor, result)
+            self._offset_is_illegal(cursor, result, epoch_of(answer))
             return 0.0
+        if cursor.epoch is None:
+            cursor.epoch = epoch_of(answer)
         if code != ResponseCode.SUCCESS:
             asked, cursor.next_offset = cursor.next_offset, result.next_begin_offset
             delay = self._nothing_found(cursor, asked, elapsed)
@@ -360,6 +372,12 @@ class Puller:
             if is_cut:
                 next_offset = messages[-1].queue_offset + 1
             batches = await self._filtered(cursor, wanted, messages)
+        delay = state.settings.pull_interval
+        is_stalled = bool(batches) and next_offset <= asked
+        if is_stalled:
+            batches = self._only_new(cursor, batches)
+            next_offset = max([asked, *(batch.last_offset + 1 for batch in batches)])
+            delay = self._stalled(cursor)
         cursor.next_offset = next_offset
         if process_queue.is_dropped:
             return 0.0
@@ -367,12 +385,37 @@ class Puller:
         state.statistics.pulled(cursor.queue.topic, count, elapsed)
         if not batches:
             # As after an answer without a match: a restart must not look at all of it again.
-            return self._nothing_found(cursor, asked, elapsed)
-        cursor.stalls = 0
+            return delay if is_stalled else self._nothing_found(cursor, asked, elapsed)
+        if not is_stalled:
+            cursor.stalls = 0
         _warn_if_backwards(cursor, asked, batches[0].first_offset)
         announced = process_queue.put(batches, result.max_offset)
         self._consuming.submit(process_queue, batches, announced=announced)
-        return state.settings.pull_interval
+        return delay
+
+    def _only_new(self, cursor: PullCursor, batches: Sequence[MessageBatch]) -> list[MessageBatch]:
+        """What a broker that leads nowhere brings for the first time.
+
+        Everything else would be handled again and again, as fast as the broker answers.
+        """
+        log.log(
+            level_of_repeat(cursor.stalls + 1),
+            "a pull found messages and made no progress queue=%s offset=%d times=%d",
+            cursor.queue,
+            cursor.next_offset,
+            cursor.stalls + 1,
+        )
+        messages = [message for batch in batches for message in batch.messages]
+        return batches_of(
+            [message for message in messages if message.queue_offset >= cursor.next_offset],
+            self._consuming.batch_size,
+        )
+
+    def _stalled(self, cursor: PullCursor) -> float:
+        """How long to wait before the next pull of a broker that leads nowhere."""
+        wait = SLOW_DOWN_DELAY * (1 << min(cursor.stalls, _MOST_DOUBLINGS))
+        cursor.stalls += 1
+        return min(wait, self._state.profile.pull_retry_delay)
 
     def _packed(
         self,
@@ -448,9 +491,14 @@ class Puller:
         if self._may_correct(cursor.process_queue):
             self._state.offsets.update(cursor.queue, cursor.next_offset, increase_only=True)
 
-    def _offset_is_illegal(self, cursor: PullCursor, result: PullMessageResult) -> None:
+    def _offset_is_illegal(self, cursor: PullCursor, result: PullMessageResult, epoch: int) -> None:
+        text = "pull offset is illegal, starting over"
+        if cursor.epoch is not None and epoch > cursor.epoch:
+            text = "topic was deleted and made anew, beginning at its first message"
+        cursor.epoch = self._state.offsets.epochs[cursor.queue] = epoch
         log.warning(
-            "pull offset is illegal, starting over queue=%s offset=%d next=%d min=%d max=%d",
+            "%s queue=%s offset=%d next=%d min=%d max=%d",
+            text,
             cursor.queue,
             cursor.next_offset,
             result.next_begin_offset,

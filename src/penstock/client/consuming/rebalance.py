@@ -27,6 +27,7 @@ from penstock.client.consuming.pulling import PullCursor
 from penstock.errors import PenstockError, ServiceNotAvailable
 from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX
+from penstock.runtime.repeated_logs import level_of_repeat
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Rebalancer:
         self._locks = locks
         self._on_change = on_change
         self._unlisted: set[str] = set()
+        self._repeats: dict[MessageQueue | str, int] = {}
+        """What failed how often in a row, by queue or topic: not every repetition is logged."""
         self._repairing: set[MessageQueue] = set()
         self._busy = asyncio.Lock()
 
@@ -77,11 +80,24 @@ class Rebalancer:
                     is_balanced = False
                     # A stopping member is refused the list of members, and does not need it.
                     if not topic.startswith(RETRY_PREFIX) and not state.is_stopping:
-                        log.warning(
-                            "rebalance failed group=%s topic=%s error=%s", state.group, topic, error
-                        )
+                        self._log_repeat(topic, "rebalance failed", f"error={error}")
+                else:
+                    self._repeats.pop(topic, None)
             await self._give_up_unsubscribed()
             return is_balanced
+
+    def _log_repeat(self, what: MessageQueue | str, phrase: str, detail: str) -> None:
+        count = self._repeats[what] = self._repeats.get(what, 0) + 1
+        log.log(
+            level_of_repeat(count),
+            "%s group=%s %s=%s times=%d %s",
+            phrase,
+            self._state.group,
+            "topic" if isinstance(what, str) else "queue",
+            what,
+            count,
+            detail,
+        )
 
     async def come_to_rest(self, seconds: float) -> None:
         """Wait for a run that is under way, but not for long."""
@@ -177,6 +193,7 @@ class Rebalancer:
         missing = sorted(queue for queue in assigned if queue not in state.queues)
         for queue in [q for q in state.refused_locks if q.topic == topic and q not in assigned]:
             del state.refused_locks[queue]
+            self._repeats.pop(queue, None)
         taken = await asyncio.gather(*map(self._take, missing))
         return any(gone) or any(taken)
 
@@ -215,7 +232,8 @@ class Rebalancer:
         if locks.is_calling(held):
             since_lock = state.clock.monotonic() - held.last_lock_at
             if since_lock <= state.profile.unlock_force_after:
-                log.warning(
+                log.log(
+                    level_of_repeat(held.unlock_attempts + 1),
                     "queue kept until its handler ends group=%s queue=%s attempts=%d",
                     state.group,
                     held.queue,
@@ -256,7 +274,7 @@ class Rebalancer:
         held = ProcessQueue(queue, now)
         locks = self._locks if state.settings.is_clustering else None
         if locks is not None and not await locks.lock(held):
-            log.warning("lock refused group=%s queue=%s", state.group, queue)
+            self._log_repeat(queue, "lock refused", f"owner={state.refused_locks.get(queue, '')}")
             state.session.rebalance_later(LOCK_FAILED_DELAY)
             return False
         state.offsets.remove(queue)
@@ -265,9 +283,7 @@ class Rebalancer:
         except PenstockError as error:
             # This one is tried again soon; the others must not wait for its broker.
             if not queue.topic.startswith(RETRY_PREFIX):
-                log.warning(
-                    "queue not taken yet group=%s queue=%s error=%s", state.group, queue, error
-                )
+                self._log_repeat(queue, "queue not taken yet", f"error={error}")
             offset = NONE_STORED
         if state.is_stopping and held.is_locked:
             # Unless it is released here, this lock blocks the next owner for a minute.
@@ -277,6 +293,7 @@ class Rebalancer:
         # Releases before 5.0 wait for the periodic lock task.
         held.is_locked = held.is_locked and state.profile.locked_when_created
         state.queues[queue] = held
+        self._repeats.pop(queue, None)
         held.last_pull_at = state.clock.monotonic()
         self._pull(PullCursor(held, offset), state.profile.first_pull_delay)
         log.info("queue taken group=%s queue=%s offset=%d", state.group, queue, offset)

@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.client.consuming.outcomes import DEAD_LETTER_LEVEL, DeadLetter, Outcome, RetryLater
+from penstock.client.consuming.outcomes import (
+    DEAD_LETTER_LEVEL,
+    DeadLetter,
+    Outcome,
+    RetryLater,
+    cause_of,
+)
 from penstock.model import StoredMessage
 from penstock.model.names import Failure, Property
 from penstock.protocol.headers.send import SendBack
@@ -99,8 +105,7 @@ def reason_of(message: StoredMessage, outcome: Outcome | None, host: str) -> dic
         kind = "ConsumeTimeout" if outcome is None else outcome.return_type.value
         text = ""
     else:
-        kind = type(error).__qualname__
-        text = _words(error.reason if isinstance(error, DeadLetter | RetryLater) else error)
+        kind, text = _kind_and_words(error)
     reason = {
         Failure.TYPE: kind,
         Failure.MESSAGE: _clean(text),
@@ -108,6 +113,18 @@ def reason_of(message: StoredMessage, outcome: Outcome | None, host: str) -> dic
         Failure.ATTEMPT: str(message.reconsume_times + 1),
     }
     return {key: value for key, value in reason.items() if value}
+
+
+def _kind_and_words(error: BaseException) -> tuple[str, str]:
+    """The class and the text of an error; for a choice of the handler, those of its cause, too."""
+    if not isinstance(error, DeadLetter | RetryLater):
+        return type(error).__qualname__, _words(error)
+    kind, text, cause = type(error).__qualname__, _words(error.reason), cause_of(error)
+    if cause is None:
+        return kind, text
+    if not text:
+        return type(cause).__qualname__, _words(cause)
+    return kind, f"{text} ({type(cause).__qualname__}: {_words(cause)})"
 
 
 def _words(said: object) -> str:

@@ -1,6 +1,7 @@
 """The session of one client id: connections, routes, heartbeats and periodic work.
 
-    start ─┬─ routes      every 30 s for all topics in use, every second for topics without one
+    start ─┬─ routes      every 30 s for all topics in use; for topics without one every 100 ms in
+           │              the first ten seconds, then every second
            ├─ heartbeats  every 30 s to all brokers, and as the first request of a connection
            ├─ offsets     after 10 s, then every 5 s: each consumer commits its offsets
            └─ rebalance   every 20 s, or on request; at least one second apart
@@ -49,6 +50,9 @@ FIRST_ROUTES = 0.01
 FIRST_HEARTBEAT = 1.0
 FIRST_PERSIST = 10.0
 MISSING_ROUTE_INTERVAL = 1.0
+NEW_TOPIC_INTERVAL = 0.1
+"""At first: a topic that is subscribed before its first message is usually made soon."""
+NEW_TOPIC_SECONDS = 10.0
 UNROUTED_SECONDS = 1.5
 GREETED = "greeted"
 SHORTEST_WAIT = 0.001
@@ -93,7 +97,10 @@ class ClientSession:
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._refreshes: dict[str, asyncio.Future[None]] = {}
         self._unrouted: dict[str, float] = {}
+        self._route_is_missing = asyncio.Event()
+        self._missing_since: dict[str, float] = {}
         self._rebalance_due = asyncio.Event()
+        self._may_rebalance_now = False
         self._state = "new"
 
     @property
@@ -121,9 +128,7 @@ class ClientSession:
         settings = self.settings
         for name, work in {
             "routes": self._every(FIRST_ROUTES, settings.route_interval, self.refresh_all_routes),
-            "missing routes": self._every(
-                MISSING_ROUTE_INTERVAL, MISSING_ROUTE_INTERVAL, self._refresh_missing_routes
-            ),
+            "missing routes": self._find_missing_routes(),
             "heartbeats": self._every(
                 FIRST_HEARTBEAT, settings.heartbeat_interval, self._clean_and_greet
             ),
@@ -317,9 +322,19 @@ class ClientSession:
         """Refresh the routes of all topics in use."""
         await asyncio.gather(*map(self._refresh_quietly, sorted(self.topics_in_use)))
 
-    async def _refresh_missing_routes(self) -> None:
-        missing = [topic for topic in self.topics_in_use if topic not in self.routes]
-        await asyncio.gather(*map(self._refresh_quietly, sorted(missing)))
+    async def _find_missing_routes(self) -> None:
+        """Ask again for routes that were not found, until there are none left."""
+        while True:
+            # Set by the first request that finds no route: an idle session has no timer here.
+            await self._route_is_missing.wait()
+            self._route_is_missing.clear()
+            while missing := sorted(t for t in self.topics_in_use if t not in self.routes):
+                now = self.clock.monotonic()
+                self._missing_since = {t: self._missing_since.get(t, now) for t in missing}
+                is_new = now - max(self._missing_since.values()) < NEW_TOPIC_SECONDS
+                await self.clock.sleep(NEW_TOPIC_INTERVAL if is_new else MISSING_ROUTE_INTERVAL)
+                await asyncio.gather(*map(self._refresh_quietly, missing))
+            self._missing_since.clear()
 
     async def _refresh_quietly(self, topic: str) -> None:
         try:
@@ -375,6 +390,8 @@ class ClientSession:
             done.set_exception(error)
         finally:
             del self._refreshes[topic]
+            if topic not in self.routes:
+                self._route_is_missing.set()
             if not done.done():
                 done.set_exception(self._stopped())
 
@@ -385,6 +402,8 @@ class ClientSession:
         log.info("route changed topic=%s brokers=%d", topic, len(route.brokers))
         self._unrouted.pop(topic, None)
         if self.routes.subscribe_queues(topic) != readable_before:
+            # A topic that has just been made has nothing to share yet: do not wait for the pause.
+            self._may_rebalance_now |= not readable_before
             self.wake_rebalance()
 
     async def publish_queues(self, topic: str, max_queues: int) -> tuple[MessageQueue, ...]:
@@ -442,7 +461,8 @@ class ClientSession:
             timer.cancel()
             self._rebalance_due.clear()
             since = self.clock.monotonic() - last_run
-            if since < pause:
+            is_urgent, self._may_rebalance_now = self._may_rebalance_now, False
+            if since < pause and not is_urgent:
                 # A rounding error could make the rest of the pause zero.
                 wait = max(pause - since, SHORTEST_WAIT)
                 continue
