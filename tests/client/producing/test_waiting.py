@@ -87,7 +87,7 @@ async def test_the_answer_lost_in_a_restart_is_asked_for_again(bench: Bench) -> 
     await producer.deliver(PLAIN)
     for code in (SEND, BATCH):
         bench.broker.script[code] = lambda peer, request: Promise()
-    sends = [bench.loop.create_task(one(producer)) for one in SENDS.values()]  # type: ignore[arg-type]
+    sends = [bench.loop.create_task(one(producer)) for one in SENDS.values()]
     await asyncio.sleep(0.1)
     await bench.broker.go_down()
     bench.broker.script.clear()
