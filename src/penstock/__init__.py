@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock import aio
     from penstock.admin.blocking import Admin
     from penstock.client.blocking import Producer, PullConsumer, PushConsumer
+    from penstock.client.blocking_simple_consumer import SimpleConsumer
     from penstock.client.consuming.assignment import (
         AssignmentStrategy,
         Average,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         NameserverUnavailable,
         NoPermission,
         PenstockError,
+        ReceiptExpired,
         RemotingError,
         RequestRefused,
         RequestTimeout,
@@ -62,6 +64,7 @@ _NAMES = {
         "PullConsumer",
         "PushConsumer",
     ),
+    "penstock.client.blocking_simple_consumer": ("SimpleConsumer",),
     "penstock.client.consuming.assignment": (
         "AssignmentStrategy",
         "Average",
@@ -97,6 +100,7 @@ _NAMES = {
         "NameserverUnavailable",
         "NoPermission",
         "PenstockError",
+        "ReceiptExpired",
         "RemotingError",
         "RequestRefused",
         "RequestTimeout",
@@ -142,12 +146,14 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Receipt",
+    "ReceiptExpired",
     "RemotingError",
     "RequestRefused",
     "RequestTimeout",
     "RetryLater",
     "SendCall",
     "SendStatus",
+    "SimpleConsumer",
     "StoredMessage",
     "Tls",
     "TopicNotFound",

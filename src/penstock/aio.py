@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         NoPermission,
         PenstockError,
         Receipt,
+        ReceiptExpired,
         RemotingError,
         RequestRefused,
         RequestTimeout,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     )
     from penstock.admin.admin import Admin
     from penstock.client.nonblocking import Producer, PullConsumer, PushConsumer
+    from penstock.client.nonblocking_simple_consumer import SimpleConsumer
     from penstock.testing.embedded import embedded_async as embedded
 
 _HOMES = {
@@ -51,6 +53,7 @@ _HOMES = {
     "Producer": ("penstock.client.nonblocking", "Producer"),
     "PullConsumer": ("penstock.client.nonblocking", "PullConsumer"),
     "PushConsumer": ("penstock.client.nonblocking", "PushConsumer"),
+    "SimpleConsumer": ("penstock.client.nonblocking_simple_consumer", "SimpleConsumer"),
     "embedded": ("penstock.testing.embedded", "embedded_async"),
 }
 """The names that are other objects here than in `penstock`."""
@@ -85,12 +88,14 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Receipt",
+    "ReceiptExpired",
     "RemotingError",
     "RequestRefused",
     "RequestTimeout",
     "RetryLater",
     "SendCall",
     "SendStatus",
+    "SimpleConsumer",
     "StoredMessage",
     "Tls",
     "TopicNotFound",

@@ -21,6 +21,7 @@
     ├── RequestRefused                      the peer answered with an error code
     │   └── leaves for the codes that callers tell apart (TopicNotFound, NoPermission, ...)
     ├── LifecycleError                      used before start, after stop, or twice
+    ├── ReceiptExpired                      a popped message whose invisible time is up
     └── MissingPackage (also ImportError)   an optional dependency that is not installed
 
 An error's first argument says what happened, with values. ``expected`` and ``hint`` are optional
@@ -179,6 +180,10 @@ class FlushFailed(StoreError):
 
 class LifecycleError(PenstockError):
     """A part was used before it was started, after it was stopped, or started twice."""
+
+
+class ReceiptExpired(PenstockError):
+    """The invisible time of a popped message is up: it comes again, to any member of its group."""
 
 
 class MissingPackage(PenstockError, ImportError):

@@ -25,6 +25,10 @@ from penstock.broker.handlers.clients import forget_peer, notify_members
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.lock_endings import LockEndings
 from penstock.broker.name_server_registrar import NameServerRegistrar
+from penstock.broker.pop.orders import ORDERS_FILE
+from penstock.broker.pop.parts import build_parts
+from penstock.broker.pop.request_modes import REQUEST_MODES_FILE
+from penstock.broker.pop.reviving import Reviver
 from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.settings import Settings
 from penstock.broker.state import BrokerState
@@ -39,7 +43,7 @@ from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
 from penstock.broker.transactions.check_rounds import CheckRounds
 from penstock.broker.transactions.counters import COUNTERS_FILE
 from penstock.broker.transactions.transactions import Transactions
-from penstock.errors import LifecycleError, RemotingError
+from penstock.errors import LifecycleError, RemotingError, StoreError
 from penstock.model.hosts import pack_host
 from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.commands import Command
@@ -176,16 +180,20 @@ class Broker(Service):
                 sign=_unsigned if self._auth is None else self._auth.sign,
             )
             self._registration = registration
+            reviver = Reviver(state)
+            await self._restore_pops(state, reviver)
             parts: list[Service] = [
                 storage,
                 state.tables,
                 state.held,
+                state.pop.held,
+                state.pop.notified,
                 state.rate_sampler,
                 state.lock_endings,
                 Housekeeping(state),
             ]
             if not self._config.is_slave:
-                parts.append(state.delay_service)
+                parts += [state.delay_service, reviver]
                 parts.append(
                     CheckRounds(
                         state.transactions,
@@ -198,13 +206,15 @@ class Broker(Service):
                     )
                 )
             # Registered before the services, so on shutdown it runs after them.
-            stack.push_async_callback(state.tables.save_all)
+            stack.push_async_callback(self._save_at_end, state, reviver)
             for part in parts:
                 await stack.enter_async_context(part)
             # Registered after the services, so on shutdown clients are served no longer.
             stack.push_async_callback(self._stop_server, server)
             store.on_arrival(state.held.arrived, state.held.queues)
             store.on_arrival(state.delay_service.arrived, state.delay_service.queues)
+            for pops in (state.pop.held, state.pop.notified):
+                store.on_arrival(pops.arrived, pops.queues)
             add_all(self._dispatcher, state)
             if self._guard is not None:
                 self._guard.serve_codes(self._dispatcher.codes)
@@ -254,8 +264,13 @@ class Broker(Service):
             auto_create=config.auto_create_topic_enable,
         )
         settings = Settings(config, self._store_config, now_ms=clock.time_ms)
-        offsets = Offsets(now_ms=clock.time_ms, changed=lambda: tables.changed(OFFSETS_FILE))
+        offsets = Offsets(
+            now_ms=clock.time_ms,
+            changed=lambda: tables.changed(OFFSETS_FILE),
+            flushed_position=lambda: storage.store.flushed_position,
+        )
         store_host = pack_host(ip, server.port)
+        pop = build_parts(settings, clock, storage, offsets, store_host, changed=tables.changed)
         return BrokerState(
             settings=settings,
             clock=clock,
@@ -268,6 +283,7 @@ class Broker(Service):
                 changed=lambda group: tables.changed(GROUPS_FILE),
             ),
             offsets=offsets,
+            pop=pop,
             tables=tables,
             clients=Clients(config.client_expiry_seconds),
             locks=QueueLocks(),
@@ -308,6 +324,32 @@ class Broker(Service):
             random_below=self._random.randrange,
         )
 
+    async def _restore_pops(self, state: BrokerState, reviver: Reviver) -> None:
+        """Open what was popped and not finished; the store may come from another broker."""
+        opened = await run_to_end(None, reviver.restore)
+        if opened:
+            log.info("popped messages are unfinished count=%d", opened)
+        if state.offsets.journal_position is None:
+            # Before the first pop: from now on the file says what it takes into account.
+            state.offsets.touch()
+            await state.tables.save_all()
+        state.pop.wake_reviver = reviver.wake
+        if (self._root / "kvStore" / "CURRENT").exists():
+            log.warning(
+                "the store has pop records in RocksDB, which are not read: run mqadmin "
+                "exportPopRecord at the Apache broker first store=%s",
+                self._root,
+            )
+
+    async def _save_at_end(self, state: BrokerState, reviver: Reviver) -> None:
+        """Save all tables; the log first, because saved offsets rely on it."""
+        try:
+            reviver.settle(is_last=True)
+            await run_to_end(None, state.storage.store.flush)
+        except StoreError as error:
+            log.error("the newest offsets are not saved error=%s", error)
+        await state.tables.save_all()
+
     def _when_topics_known(self, done: Callable[[], object], topics: Collection[str]) -> None:
         if self._registration is None:
             done()
@@ -339,6 +381,10 @@ class Broker(Service):
             dump=state.transactions.counters.dump,
             period=config.transaction_metrics_interval_ms / 1000,
         )
+        await tables.add(
+            ORDERS_FILE, load=state.pop.orders.load, dump=state.pop.orders.dump, period=10.0
+        )
+        await tables.add(REQUEST_MODES_FILE, load=state.pop.modes.load, dump=state.pop.modes.dump)
         # New tables are written at once, so that Apache RocketMQ finds them, too.
         tables.changed(TOPICS_FILE)
         tables.changed(GROUPS_FILE)
@@ -432,6 +478,7 @@ class Broker(Service):
     async def _stop_server(self, server: Server) -> None:
         if self._state is not None:
             self._state.held.release()
+            self._state.pop.release()
         await asyncio.shield(server.stop(_DRAIN_SECONDS, handler=go_away(self._dispatcher.serve)))
 
 

@@ -151,6 +151,48 @@ class BrokerConfig:
         doc="time without a heartbeat after which a client is dropped",
     )
 
+    pop_polling_size: int = setting(
+        1024,
+        least=0,
+        most=_MAX_INT,
+        changeable=True,
+        doc="pops held for one topic, group and queue",
+    )
+    max_pop_polling_size: int = setting(
+        100_000, least=0, most=_MAX_INT, changeable=True, doc="pops held in all"
+    )
+    pop_from_retry_probability: int = setting(
+        20,
+        least=0,
+        most=100,
+        changeable=True,
+        doc="of 100 pops, how many look for retries before new messages",
+    )
+    pop_inflight_message_threshold: int = setting(
+        10_000,
+        least=1,
+        most=_MAX_INT,
+        changeable=True,
+        doc="popped and unfinished messages of a group in a queue above which it gets no more",
+    )
+    enable_retry_topic_v2: bool = setting(
+        False,
+        changeable=True,
+        doc="name new pop retry topics %RETRY%group+topic; both names are read",
+    )
+    default_message_request_mode: str = setting(
+        "PULL",
+        choices=("PULL", "POP"),
+        changeable=True,
+        doc="mode of groups that let the broker assign queues",
+    )
+    default_pop_share_queue_num: int = setting(
+        -1,
+        least=-1,
+        most=_MAX_INT,
+        changeable=True,
+        doc="members that share a popped queue with its owner; below 1: all",
+    )
     dead_letter_permission: int = setting(
         READ | WRITE,
         key="deadLetterTopicPerm",

@@ -12,6 +12,7 @@ from penstock.broker.delivery.filters import Filters
 from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.hooks import SendBackHook
 from penstock.broker.lock_endings import LockEndings
+from penstock.broker.pop.parts import PopParts
 from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.settings import Settings
 from penstock.broker.stats import BrokerStats
@@ -45,6 +46,7 @@ class BrokerState:
     locks: QueueLocks
     lock_endings: LockEndings
     held: HeldPulls
+    pop: PopParts
     filters: Filters
     stats: BrokerStats
     rate_sampler: RateSampler

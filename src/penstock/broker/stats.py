@@ -76,6 +76,16 @@ class BrokerStats:
         """By topic and group: messages that consumers sent back."""
         self.dead_letters: dict[str, Counter] = {}
         """By group: dead letters."""
+        self.pops: dict[tuple[str, str], Counter] = {}
+        """By topic and group: check-points of pop consumption."""
+        self.acks: dict[tuple[str, str], Counter] = {}
+        """By topic and group: messages that were popped and acknowledged."""
+        self.expired_receipts: dict[str, int] = {}
+        """By group: popped messages that were not acknowledged in time."""
+        self.late_acks: dict[str, int] = {}
+        """By group: acknowledgements that came after the invisible time."""
+        self._pop_total = Counter()
+        self._ack_total = Counter()
         self._put_total = Counter()
         self._get_total = Counter()
         self._gone_puts = Counter()
@@ -134,6 +144,24 @@ class BrokerStats:
         """Count a dead letter."""
         _count(self.dead_letters.setdefault(group, Counter()))
 
+    def check_points(self, group: str, topic: str, count: int) -> None:
+        """Count the check-points of a pop."""
+        _count(self.pops.setdefault((topic, group), Counter()), count)
+
+    def acknowledged(self, group: str, topic: str, count: int) -> None:
+        """Count popped messages that were acknowledged."""
+        _count(self.acks.setdefault((topic, group), Counter()), count)
+
+    def receipts_expired(self, group: str, count: int) -> None:
+        """Count popped messages whose invisible time is up."""
+        self.expired_receipts[group] = self.expired_receipts.get(group, 0) + count
+
+    def late_ack(self, group: str) -> int:
+        """Count an acknowledgement without effect; how many the group had before."""
+        before = self.late_acks.get(group, 0)
+        self.late_acks[group] = before + 1
+        return before
+
     # Reading
 
     def puts_of(self, topic: str) -> Counter:
@@ -165,6 +193,14 @@ class BrokerStats:
             yield "SNDBCK_PUT", f"{topic}@{group}", counter
         for group, counter in self.dead_letters.items():
             yield "DLQ_PUT", group, counter
+        for name, counters, total in (
+            ("CK", self.pops, self._pop_total),
+            ("ACK", self.acks, self._ack_total),
+        ):
+            for (topic, group), counter in counters.items():
+                yield f"GROUP_{name}", f"{topic}@{group}", counter
+            if counters:
+                yield f"BROKER_{name}", cluster, total.become_sum_of(counters.values())
         yield "BROKER_PUT", cluster, self.put_total
         yield "BROKER_GET", cluster, self.get_total
 
@@ -185,21 +221,25 @@ class BrokerStats:
         if flow is not None:
             self._gone_puts.add(flow.summed())
         self._forget_gets([key for key in self._gets if key[0] == topic])
-        for key in [key for key in self.sent_backs if key[0] == topic]:
-            del self.sent_backs[key]
+        for counters in (self.sent_backs, self.pops, self.acks):
+            for key in [key for key in counters if key[0] == topic]:
+                del counters[key]
 
     def forget_group(self, group: str) -> None:
         """Remove the counters of a deleted group; the totals keep its numbers."""
         self.dead_letters.pop(group, None)
         self._forget_gets([key for key in self._gets if key[1] == group])
-        for key in [key for key in self.sent_backs if key[1] == group]:
-            del self.sent_backs[key]
+        self.expired_receipts.pop(group, None)
+        self.late_acks.pop(group, None)
+        for counters in (self.sent_backs, self.pops, self.acks):
+            for key in [key for key in counters if key[1] == group]:
+                del counters[key]
 
     def _forget_gets(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             self._gone_gets.add(self._gets.pop(key).summed())
 
 
-def _count(counter: Counter) -> None:
-    counter.count += 1
+def _count(counter: Counter, count: int = 1) -> None:
+    counter.count += count
     counter.calls += 1

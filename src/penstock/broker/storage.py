@@ -97,6 +97,7 @@ class Storage(Service):
         self._is_write_scheduled = False
         self._is_publish_scheduled = False
         self._loss: Exception | None = None
+        self._on_loss: list[Callable[[int], object]] = []
         self._written = asyncio.Event()
         self._unwritten: list[tuple[Answered, Command]] = []
         self._waiting: deque[_Waiting] = deque()
@@ -154,6 +155,12 @@ class Storage(Service):
         unwritten, self._unwritten = self._unwritten, []
         for promise, _ in unwritten:
             promise.fail(failure)
+        for listener in self._on_loss:
+            listener(written)
+
+    def on_loss(self, listener: Callable[[int], object]) -> None:
+        """Call ``listener`` with the end of the log when what was staged behind it is lost."""
+        self._on_loss.append(listener)
 
     def _forget_loss(self, error: Exception) -> None:
         if self._loss is error:

@@ -85,6 +85,10 @@ class PullConsumerOptions(AccessOptions, total=False):
     pull_interval: Duration
 
 
+class SimpleConsumerOptions(AccessOptions, total=False):
+    """Further keywords of simple consumers: how they reach the cluster."""
+
+
 _OPTIONS: Mapping[str, Option] = {
     **options_of(SessionSettings),
     **options_of(ProducerSettings),

@@ -60,7 +60,7 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class _Entered(ABC):
+class Entered(ABC):
     """`start` and `stop` around a block."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class _Entered(ABC):
         self.stop()
 
 
-class Producer(_Entered, ProducerFacade):
+class Producer(Entered, ProducerFacade):
     """Sends messages.
 
     ``group`` (producerGroup); ``namesrv`` (namesrvAddr); ``send_timeout`` (sendMsgTimeout) covers
@@ -337,7 +337,7 @@ class Producer(_Entered, ProducerFacade):
         return list(self._host.run(self._core.queues(wrap(self._namespace, topic))))
 
 
-class PushConsumer(_Entered, PushConsumerFacade[Handled]):
+class PushConsumer(Entered, PushConsumerFacade[Handled]):
     """Calls handlers with the messages of its topics.
 
     ``group`` (consumerGroup); ``namesrv`` (namesrvAddr); ``model`` (messageModel) is clustering or
@@ -475,7 +475,7 @@ class PushConsumer(_Entered, PushConsumerFacade[Handled]):
         return self._host.run(_soon(consumer_stats, self._core))
 
 
-class PullConsumer(_Entered, PullConsumerFacade):
+class PullConsumer(Entered, PullConsumerFacade):
     """Hands out messages when asked.
 
     ``group``, ``namesrv``, ``start_from``, ``allocation`` and ``instance`` are as those of

@@ -73,7 +73,7 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class _Entered(ABC):
+class Entered(ABC):
     """`start` and `stop` around a block."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class _Entered(ABC):
         await self.stop()
 
 
-class Producer(_Entered, ProducerFacade):
+class Producer(Entered, ProducerFacade):
     """Sends messages; the keywords are those of `penstock.Producer`.
 
     ``check_transaction`` and the methods of ``middleware`` may be coroutine functions, which then
@@ -332,7 +332,7 @@ class Producer(_Entered, ProducerFacade):
         return list(await self._host.await_(self._core.queues(wrap(self._namespace, topic))))
 
 
-class PushConsumer(_Entered, PushConsumerFacade[Handled]):
+class PushConsumer(Entered, PushConsumerFacade[Handled]):
     """Calls handlers with the messages of its topics; keywords as in `penstock.PushConsumer`."""
 
     if TYPE_CHECKING:
@@ -440,7 +440,7 @@ class PushConsumer(_Entered, PushConsumerFacade[Handled]):
         return await self._host.await_(_soon(consumer_stats, self._core))
 
 
-class PullConsumer(_Entered, PullConsumerFacade):
+class PullConsumer(Entered, PullConsumerFacade):
     """Hands out messages when asked; the keywords are those of `penstock.PullConsumer`."""
 
     async def start(self) -> None:

@@ -6,6 +6,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+REVIVE_GROUP: Final = SYSTEM_GROUP_PREFIX + "REVIVE_GROUP"
 
 SPARK_GROUP: Final = "penstock_spark"
 """The group of Spark jobs without one of their own. They pull and send as it and commit nothing."""
@@ -46,6 +47,19 @@ def stream_group(group: str) -> str:
     groups.
     """
     return f"{SPARK_GROUP}_stream_{group}"
+def pop_retry_topic(group: str, topic: str) -> str:
+    """Where a group's unfinished messages of a topic come again, in the usual spelling."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def pop_retry_topic_v2(group: str, topic: str) -> str:
+    """The same in the spelling that is unique: names contain no plus sign."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def revive_topic(cluster: str) -> str:
+    """Where a broker keeps the check-points of pop consumption."""
+    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
 
 
 def reply_topic(cluster: str) -> str:
@@ -91,6 +105,8 @@ class Property:
     TIMER_DELAY_SECONDS: Final = "TIMER_DELAY_SEC"
     TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
     POP_RECEIPT: Final = "POP_CK"
+    FIRST_POP_TIME: Final = "1ST_POP_TIME"
+    ORIGIN_GROUP: Final = "ORIGIN_GROUP"
     SHARDING_KEY: Final = "__SHARDINGKEY"
     INSTANCE_ID: Final = "INSTANCE_ID"
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from penstock.broker.delivery.delay_times import DelayTimes
+from penstock.broker.delivery.record_views import record_views
 from penstock.broker.delivery.schedule_records import due
 from penstock.broker.storage import Storage
 from penstock.broker.tables.topics import Topics
@@ -206,7 +207,7 @@ class DelayService(Service):
     ) -> tuple[int, float | None]:
         """Append due messages; return the offset after them and the wait for the next one."""
         times, delay_ms = self._times[level], self._levels.delay_ms(level)
-        for view in _records(result.slices):
+        for view in record_views(result.slices):
             try:
                 record = decode_record(view)
             except ProtocolError as error:
@@ -251,13 +252,3 @@ class DelayService(Service):
             self._logged_deleted.add(topic)
             log.warning("delayed messages of a deleted topic skipped topic=%s", topic)
         return True
-
-
-def _records(slices: list[memoryview]) -> Iterator[memoryview]:
-    """One view for each record of a read."""
-    for run in slices:
-        position = 0
-        while position < len(run):
-            size = int.from_bytes(run[position : position + 4], "big")
-            yield run[position : position + size]
-            position += size

@@ -122,6 +122,8 @@ def forget_peer(broker: BrokerState, peer: Peer) -> None:
     """Remove a closed connection from its groups, its held pulls and the locks bound to it."""
     broker.held.drop_peer(peer)
     broker.lock_endings.notify_at(broker.locks.connection_closed(peer))
+    broker.pop.held.drop_peer(peer)
+    broker.pop.notified.drop_peer(peer)
     for group in broker.clients.drop_peer(peer):
         notify_members(broker, group)
 

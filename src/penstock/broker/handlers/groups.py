@@ -87,6 +87,8 @@ def _checked(broker: BrokerState, config: SubscriptionGroupConfig) -> Subscripti
 @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
 def delete_group(broker: BrokerState, ask: DeleteGroup) -> Promise:
     """Delete a group, and its offsets if the request says so."""
+    broker.pop.finish_all(group=ask.group_name)
+    broker.pop.modes.remove(group=ask.group_name)
     broker.groups.remove(ask.group_name)
     broker.locks.drop_group(ask.group_name)
     broker.stats.forget_group(ask.group_name)

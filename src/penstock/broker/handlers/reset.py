@@ -79,6 +79,7 @@ def _reset_here(
     for queue_id in offsets:
         # Answer held pulls at once, not at the end of their 15 seconds.
         broker.held.wake((ask.topic, queue_id), ask.group)
+    broker.pop.held.wake_group(ask.topic, ask.group)
     return {_queue(broker, ask.topic, queue_id): offset for queue_id, offset in offsets.items()}
 
 

@@ -11,7 +11,7 @@ from penstock.broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attribut
 from penstock.broker.tables.topics import TOPICS_FILE, check_queue_count
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 from penstock.protocol.bodies.common import GroupList, TopicList
 from penstock.protocol.bodies.stats import TopicOffset, TopicStats
 from penstock.protocol.bodies.topics import (
@@ -129,9 +129,10 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
         # Tools ask every broker of a cluster. Do not record a deletion of an unknown topic.
         return answer_when_saved(broker, TOPICS_FILE)
     queues = max(config.read_queue_nums, config.write_queue_nums)
-    broker.topics.remove(topic)
-    broker.offsets.remove_topic(topic)
-    broker.stats.forget_topic(topic)
+    for name in _pop_retry_topics(broker, topic):
+        _forget(broker, name)
+        broker.storage.delete_topic(name, lambda: None, lambda error: None)
+    _forget(broker, topic)
     promise = Promise()
     broker.storage.delete_topic(
         topic, lambda: answer_when_saved(broker, TOPICS_FILE, promise), promise.fail
@@ -139,7 +140,28 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
     broker.topic_epochs.refresh()
     for queue_id in range(queues):
         broker.held.wake((topic, queue_id))
+    broker.pop.held.wake_group(topic)
+    broker.pop.notified.wake_group(topic)
     return promise
+
+
+def _forget(broker: BrokerState, topic: str) -> None:
+    """Remove a topic from all tables."""
+    broker.pop.finish_all(topic=topic)
+    broker.pop.modes.remove(topic=topic)
+    broker.topics.remove(topic)
+    broker.offsets.remove_topic(topic)
+    broker.stats.forget_topic(topic)
+
+
+def _pop_retry_topics(broker: BrokerState, topic: str) -> list[str]:
+    """The topics in which groups get unfinished messages of a topic again."""
+    names = [
+        name
+        for group in broker.offsets.groups_of_topic(topic)
+        for name in (pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic))
+    ]
+    return [name for name in names if name in broker.topics]
 
 
 @handles(RequestCode.GET_ALL_TOPIC_CONFIG)

@@ -36,20 +36,6 @@ UNSUPPORTED: Final = (
         "use one of the 18 delay levels",
     ),
     Limit(
-        "pop consumption",
-        (
-            RequestCode.POP_MESSAGE,
-            RequestCode.ACK_MESSAGE,
-            RequestCode.BATCH_ACK_MESSAGE,
-            RequestCode.PEEK_MESSAGE,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            RequestCode.NOTIFICATION,
-            RequestCode.POLLING_INFO,
-            RequestCode.POP_ROLLBACK,
-        ),
-        "consume by push or pull (clientRebalance=true, the default of Java's client)",
-    ),
-    Limit(
         "assignment of queues by the broker",
         (RequestCode.QUERY_ASSIGNMENT,),
         "let clients assign queues among themselves, which they do when this is refused",

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.common import DataVersion
@@ -23,13 +25,32 @@ _SEPARATOR = "@"
 QueueOffsets = dict[int, int]
 
 
+class _Unflushed(NamedTuple):
+    """A commit that relies on a record which is not on the disk yet."""
+
+    log_end: int
+    key: str
+    queue_id: int
+    before: int | None
+
+
 class Offsets:
     """Committed, pulled and pending offsets of all groups."""
 
     def __init__(
-        self, *, now_ms: Callable[[], int], changed: Callable[[], None] = lambda: None
+        self,
+        *,
+        now_ms: Callable[[], int],
+        changed: Callable[[], None] = lambda: None,
+        flushed_position: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``flushed_position`` is how much of the log is on the disk."""
         self._now_ms = now_ms
+        self._flushed_position = flushed_position
+        self._unflushed: deque[_Unflushed] = deque()
+        self.journal_position: int | None = 0
+        """The log position up to which a loaded file takes pop consumption into account; None:
+        another broker wrote the file, and what it says is all that counts."""
         self._changed = changed
         self._committed: dict[str, QueueOffsets] = {}
         self._pulled: dict[str, QueueOffsets] = {}
@@ -68,6 +89,41 @@ class Offsets:
         if offset != before:
             queues[queue_id] = offset
             self._note_commit()
+
+    def commit_after_flush(
+        self, group: str, topic: str, queue_id: int, offset: int, log_end: int
+    ) -> None:
+        """Commit now, but save it only when the log is on the disk up to ``log_end``.
+
+        Else a power failure could leave an offset that passes messages, without the record
+        that says what became of them.
+        """
+        before = self._committed.get(_key(topic, group), {}).get(queue_id)
+        self.commit(group, topic, queue_id, offset, "pop")
+        self._drop_flushed()
+        self._unflushed.append(_Unflushed(log_end, _key(topic, group), queue_id, before))
+
+    def take_back(self, group: str, topic: str, queue_id: int, before: int) -> None:
+        """Undo commits whose records could not be written."""
+        queues = self._committed.get(_key(topic, group))
+        if queues is not None and queue_id in queues:
+            queues[queue_id] = min(before, queues[queue_id])
+            self._note_commit()
+
+    def _drop_flushed(self) -> None:
+        flushed, waiting = self._flushed_position(), self._unflushed
+        while waiting and waiting[0].log_end <= flushed:
+            waiting.popleft()
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether a save would leave the newest commits out."""
+        self._drop_flushed()
+        return bool(self._unflushed)
+
+    def touch(self) -> None:
+        """Save the table again."""
+        self._changed()
 
     def of_group(self, group: str) -> dict[str, QueueOffsets]:
         """The committed offsets of a group by topic and queue."""
@@ -119,6 +175,9 @@ class Offsets:
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Move a group; its next pull of the queue gets the new offset."""
         key = _key(topic, group)
+        self._unflushed = deque(
+            one for one in self._unflushed if (one.key, one.queue_id) != (key, queue_id)
+        )
         self._resets.setdefault(key, {})[queue_id] = offset
         self._committed.setdefault(key, {})[queue_id] = offset
         self._note_commit()
@@ -187,13 +246,22 @@ class Offsets:
 
     def dump(self) -> bytes:
         """The content of ``consumerOffset.json``."""
-        return encode_state(self.table())
+        table = self.table()
+        self._drop_flushed()
+        for _, key, queue_id, before in reversed(self._unflushed):
+            queues = table.offset_table.get(key, {})
+            if before is None:
+                queues.pop(queue_id, None)
+            else:
+                queues[queue_id] = before
+        return encode_state(dataclasses.replace(table, penstock_pop=self._flushed_position()))
 
     def load(self, data: bytes) -> None:
         """Load the content of a file that ``dump`` or Apache RocketMQ wrote."""
         table = decode_body(ConsumerOffsetTable, data)
         self._committed = {key: dict(queues) for key, queues in table.offset_table.items()}
         self._version = table.data_version or self._version
+        self.journal_position = table.penstock_pop
 
     def _note_commit(self) -> None:
         self._changed()

@@ -30,6 +30,7 @@ from penstock.model.names import (
     TRANSACTION_GIVEN_UP_TOPIC,
     WRITE,
     reply_topic,
+    revive_topic,
 )
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.topics import MAX_QUEUES, TopicConfig, TopicConfigTable, read_topics
@@ -89,7 +90,7 @@ def system_topics(
         topic_config(HALF_TOPIC, 1, 1),
         topic_config(OP_HALF_TOPIC, 1, 1),
         topic_config(TIMER_TOPIC, 1, 1),
-        topic_config(f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", 8, 8),
+        topic_config(revive_topic(cluster), 8, 8),
     ]
     if auto_create:
         topics.append(template_topic(template_queues))

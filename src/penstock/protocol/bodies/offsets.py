@@ -22,6 +22,8 @@ class ConsumerOffsetTable:
     data_version: DataVersion | None = None
     group_topic_map: dict[str, tuple[str, ...]] | None = None
     pull_offset_table: dict[str, dict[int, int]] | None = None
+    penstock_pop: int | None = None
+    """The log position up to which pop consumption is taken into account; a key of our own."""
 
 
 @dataclass(frozen=True, slots=True)

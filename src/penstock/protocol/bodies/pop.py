@@ -111,3 +111,29 @@ class BatchAck:
 
     broker_name: str | None = None
     acks: tuple[BatchAckEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInfo:
+    """The last batch of an orderly pop in one queue.
+
+    ``offsets`` has the first offset, then distances to it; bit i of ``done`` stands for the i-th.
+    """
+
+    pop_time: int
+    invisible_time: int = field(metadata=wire("i"))
+    offsets: tuple[int, ...] = field(metadata=wire("o"))
+    visible_at: dict[int, int] | None = field(default=None, metadata=wire("ot"))
+    counts: dict[int, int] | None = field(default=None, metadata=wire("oc"))
+    noted: int = field(default=0, metadata=wire("l"))
+    done: int = field(default=0, metadata=wire("cm"))
+    attempt_id: str | None = field(default=None, metadata=wire("a"))
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInfoTable:
+    """The last batches by ``topic@group`` and queue: ``config/consumerOrderInfo.json``."""
+
+    table: dict[str, dict[int, OrderInfo]] = field(default_factory=dict)
+    order_info_count: int | None = None
+    ordered_consumption_level: str = "QUEUE"

@@ -14,8 +14,8 @@ class PopMessage(Header):
     max_msg_nums: Int32
     invisible_time: Int64
     poll_time: Int64
-    born_time: Int64
-    init_mode: Int32
+    born_time: Int64 = 0
+    init_mode: Int32 = 0
     exp_type: str | None = None
     exp: str | None = None
     order: bool = False
@@ -80,7 +80,7 @@ class Notification(Header):
     topic: str
     queue_id: Int32
     poll_time: Int64
-    born_time: Int64
+    born_time: Int64 = 0
     order: bool = False
     attempt_id: str | None = None
     exp_type: str | None = None

@@ -50,8 +50,10 @@ class ReceiptHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ReceiptHandle:
-        items = text.split(" ")
-        if len(items) == _HANDLE_ITEMS:
+        items = text.split(" ", _HANDLE_ITEMS + 2)
+        if len(items) >= _HANDLE_ITEMS:
+            # Proxies add the log position of the record, or two more items; nothing needs them.
+            del items[_HANDLE_ITEMS:]
             broker_name = items.pop(5)
             try:
                 start, popped, invisible, revive, flag, queue_id, offset = map(read_int64, items)
@@ -61,7 +63,7 @@ class ReceiptHandle(NamedTuple):
                 return cls(start, popped, invisible, revive, flag, broker_name, queue_id, offset)
         raise ProtocolError(
             f"receipt handle {text[:100]!r}",
-            expected="eight items with blanks between, all but the broker's name numbers",
+            expected="eight items or more with blanks between, all but the broker's name numbers",
         )
 
     def __str__(self) -> str:

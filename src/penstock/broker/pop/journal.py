@@ -1,0 +1,228 @@
+"""The journal of pop consumption: the revive topic, written with all else of a loop turn.
+
+Memory is the truth while the broker runs; the journal restores it at the next start, here or at an
+Apache broker. A change is made in memory when its record is staged. If the write of the turn fails,
+the change is taken back, and no answer leaves that mentions it.
+
+The committed number of the revive group in a queue of the topic is the last record that is done:
+all before the lowest open check-point. So that it moves on, a check-point that stays open for long
+is written anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from penstock.broker.delivery.record_views import record_views
+from penstock.broker.pop.check_points import REVIVE_QUEUES, CheckPoint, CheckPoints
+from penstock.broker.pop.revive_records import (
+    ACK,
+    BATCH_ACK,
+    CHECK_POINT,
+    ack_body,
+    check_point_body,
+    properties_of,
+)
+from penstock.broker.storage import Storage
+from penstock.broker.tables.offsets import Offsets
+from penstock.errors import ProtocolError
+from penstock.model.names import REVIVE_GROUP
+from penstock.protocol.records.codec import Record, decode_record
+from penstock.runtime.clock import Clock
+from penstock.store import Draft, ReadStatus
+
+log = logging.getLogger(__name__)
+
+SHORT_REVIVE_QUEUES: Final = REVIVE_QUEUES - 1
+LONG_REVIVE_QUEUE: Final = REVIVE_QUEUES - 1
+LONG_MS: Final = 60_000
+"""A longer invisible time goes to a queue of its own: at an Apache broker an open check-point
+delays those behind it."""
+OLDEST_MS: Final = 10 * 60_000
+MOST_BEHIND: Final = 100_000
+"""When a check-point is written anew: by age, or by the records behind it."""
+_PER_READ: Final = 32
+
+
+class Journal:
+    """Appends check-points and acknowledgements, and keeps memory in step."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        offsets: Offsets,
+        points: CheckPoints,
+        clock: Clock,
+        *,
+        topic: str,
+        broker_name: str,
+        store_host: bytes,
+    ) -> None:
+        self._storage = storage
+        self._offsets = offsets
+        self._points = points
+        self._clock = clock
+        self.topic = topic
+        self.broker_name = broker_name
+        self._store_host = store_host
+        self._next = [0] * REVIVE_QUEUES
+        """The offset after the last record that is known here."""
+        self._own: set[tuple[int, int]] = set()
+        """Records from here behind records that were not read yet."""
+        self._undo: deque[tuple[int, Callable[[], object]]] = deque()
+        self.end = 0
+        """The log position after the newest record."""
+        self._turn = 0
+        storage.on_loss(self._take_back)
+
+    def next_revive_queue(self, invisible_ms: int) -> int:
+        """The queue for the check-points of one pop."""
+        if invisible_ms > LONG_MS:
+            return LONG_REVIVE_QUEUE
+        self._turn = (self._turn + 1) % SHORT_REVIVE_QUEUES
+        return self._turn
+
+    # Writing
+
+    def open(self, point: CheckPoint, undo: Callable[[], object] | None = None) -> int:
+        """Open a check-point; the log position its record ends at."""
+        end = self._append_check_point(point, point.offsets)
+        self._points.add(point)
+
+        def close() -> None:
+            for offset in point.open_offsets:
+                self._points.finish(point.queue, point.pop_time, offset)
+            if undo is not None:
+                undo()
+
+        self._undo.append((end, close))
+        return end
+
+    def finish(self, point: CheckPoint, offsets: Sequence[int]) -> int:
+        """End receipts of a check-point; the log position their record ends at."""
+        end = self._append(
+            point.revive_queue_id,
+            ACK if len(offsets) == 1 else BATCH_ACK,
+            ack_body(point, offsets, self.broker_name),
+        )[1]
+        for offset in offsets:
+            self._points.finish(point.queue, point.pop_time, offset)
+        self._undo.append((end, lambda: self._points.restore(point, offsets)))
+        return end
+
+    def write_anew(self, point: CheckPoint) -> None:
+        """Append the rest of a check-point once more, so that records before it are done."""
+        before = point.revive_offset
+        end = self._append_check_point(point, point.open_offsets)
+        self._undo.append((end, lambda: self._points.placed_before(point, before)))
+
+    def _append_check_point(self, point: CheckPoint, offsets: Sequence[int]) -> int:
+        body = check_point_body(point, offsets, self.broker_name)
+        revive_offset, end = self._append(point.revive_queue_id, CHECK_POINT, body)
+        self._points.placed(point, revive_offset, self._clock.time_ms())
+        return end
+
+    def _append(self, queue_id: int, tag: bytes, body: bytes) -> tuple[int, int]:
+        """Append a record; its queue offset and the log position after it."""
+        now = self._clock.time_ms()
+        appended = self._storage.append(
+            Draft(
+                self.topic,
+                queue_id,
+                body,
+                properties_of(tag, now),
+                born_timestamp=now,
+                born_host=self._store_host,
+                store_host=self._store_host,
+            )
+        )
+        end = self.end = appended.log_position + appended.size
+        if appended.queue_offset == self._next[queue_id]:
+            self._next[queue_id] += 1
+        else:
+            # Another part of the broker has appended here; `unread` reads that, but not this.
+            self._own.add((queue_id, appended.queue_offset))
+        undo = self._undo
+        if undo:
+            written = self._storage.store.max_position
+            while undo and undo[0][0] <= written:
+                undo.popleft()
+        return appended.queue_offset, end
+
+    def _take_back(self, written: int) -> None:
+        """The write of a turn failed: what it would have stored did not happen."""
+        undo = self._undo
+        taken_back = 0
+        while undo and undo[-1][0] > written:
+            undo.pop()[1]()
+            taken_back += 1
+        if taken_back:
+            self._next = [
+                min(known, self._storage.max_offset(self.topic, queue_id))
+                for queue_id, known in enumerate(self._next)
+            ]
+            log.warning("pops and acknowledgements taken back count=%d", taken_back)
+
+    # Progress
+
+    def keep_up(self, *, may_append: bool = True) -> None:
+        """Move the committed numbers of the revive group on."""
+        now = self._clock.time_ms()
+        for queue_id in range(REVIVE_QUEUES):
+            first = self._points.first_open(queue_id)
+            while may_append and first is not None and self._is_behind(first, queue_id, now):
+                self.write_anew(first)
+                first = self._points.first_open(queue_id)
+            done = (self._next[queue_id] if first is None else first.revive_offset) - 1
+            if done >= 0 and done != self.committed(queue_id):
+                self._offsets.commit_after_flush(REVIVE_GROUP, self.topic, queue_id, done, self.end)
+
+    def _is_behind(self, point: CheckPoint, queue_id: int, now_ms: int) -> bool:
+        behind = self._next[queue_id] - point.revive_offset
+        return behind > MOST_BEHIND or (
+            behind > 1 and now_ms - point.written_ms > OLDEST_MS and point.due > now_ms
+        )
+
+    def committed(self, queue_id: int) -> int | None:
+        """The last record that is done."""
+        return self._offsets.committed(REVIVE_GROUP, self.topic, queue_id)
+
+    # Reading
+
+    def unread(self) -> Iterator[tuple[int, Record]]:
+        """Records that were not written here: at the start, or by a timer later."""
+        for queue_id in range(REVIVE_QUEUES):
+            if self._storage.max_offset(self.topic, queue_id) > self._next[queue_id]:
+                yield from self._read_queue(queue_id)
+
+    def begin(self) -> None:
+        """Read each queue from the first record that is not done."""
+        for queue_id in range(REVIVE_QUEUES):
+            done = self.committed(queue_id)
+            end = self._storage.max_offset(self.topic, queue_id)
+            first = self._storage.min_offset(self.topic, queue_id)
+            self._next[queue_id] = max(first, min(end, 0 if done is None else done + 1))
+
+    def _read_queue(self, queue_id: int) -> Iterator[tuple[int, Record]]:
+        storage, topic = self._storage, self.topic
+        while True:
+            result = storage.read(topic, queue_id, self._next[queue_id], max_count=_PER_READ)
+            if result.status is not ReadStatus.FOUND:
+                if result.next_offset <= self._next[queue_id]:
+                    return
+                self._next[queue_id] = result.next_offset
+                continue
+            self._next[queue_id] = result.next_offset
+            for view in record_views(result.slices):
+                try:
+                    record = decode_record(view)
+                except ProtocolError as error:
+                    log.error("revive record skipped queue=%d error=%s", queue_id, error)
+                    continue
+                if (queue_id, record.queue_offset) in self._own:
+                    self._own.discard((queue_id, record.queue_offset))
+                    continue
+                yield queue_id, record

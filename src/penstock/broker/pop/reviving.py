@@ -1,0 +1,328 @@
+"""Brings unfinished messages back when their invisible time is up, and restores a restart's state.
+
+A message that is due is stored in the group's pop retry topic, or as a dead letter when its retries
+are used up; its receipt ends in the same turn. Exactly the record of the receipt is read: if it is
+gone, the receipt is dropped, and no other message takes its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.pop.check_points import CheckPoint
+from penstock.broker.pop.retry_records import RETRY_QUEUE, next_delivery
+from penstock.broker.pop.revive_records import ReadAck, ReadCheckPoint, read_revive_record
+from penstock.broker.state import BrokerState
+from penstock.broker.tables.topics import READ_WRITE
+from penstock.errors import IllegalMessage, ProtocolError, RequestRefused, StoreError
+from penstock.model.names import TIMER_TOPIC
+from penstock.protocol.records.codec import Record, decode_record
+from penstock.runtime.service import Service
+
+log = logging.getLogger(__name__)
+
+_PER_STEP: Final = 256
+"""Messages that come back in one turn; more would delay other requests."""
+_TIMED_ACK_MS: Final = 2_000
+"""After a check-point from Apache's timer its acknowledgements may still be on their way."""
+_MAX_QUEUE_ID: Final = 1 << 31
+
+
+class Reviver(Service):
+    """Stores what is due again."""
+
+    TICK = 1.0
+    """Between two looks at the journal; and the wait after a failed write."""
+    LONGEST = 5.0
+    """The longest sleep while receipts are open: the wall clock may be set forward."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        self._woken = asyncio.Event()
+        self._wake_at_ms: float = -math.inf
+        self._is_failing = False
+        self._settled_end = 0
+
+    # At the start
+
+    def restore(self) -> int:
+        """Read the journal; the number of receipts that are open."""
+        broker = self._broker
+        journal = broker.pop.journal
+        journal.begin()
+        self._apply(list(journal.unread()), is_start=True)
+        return broker.pop.points.count
+
+    def _apply(self, records: list[tuple[int, Record]], *, is_start: bool) -> None:
+        """Open what records say is open; acknowledgements may come before their check-point."""
+        broker = self._broker
+        broker_name = broker.pop.journal.broker_name
+        read = [(queue_id, record, read_revive_record(record, broker_name))
+                for queue_id, record in records]  # fmt: skip
+        done: set[tuple[str, str, int, int, int]] = set()
+        for _, _, said in read:
+            if isinstance(said, ReadAck):
+                done.update(
+                    (said.group, said.topic, said.queue_id, said.pop_time, offset)
+                    for offset in said.offsets
+                )
+        for revive_queue_id, record, said in read:
+            if isinstance(said, ReadCheckPoint):
+                self._open(revive_queue_id, record, said, done, is_start=is_start)
+            elif said is None:
+                log.warning(
+                    "revive record not understood queue=%d offset=%d",
+                    revive_queue_id,
+                    record.queue_offset,
+                )
+        if not is_start:
+            for group, topic, queue_id, pop_time, offset in done:
+                queue = broker.pop.points.find_queue(group, topic, queue_id)
+                if queue is not None:
+                    broker.pop.points.finish(queue, pop_time, offset)
+
+    def _open(
+        self,
+        revive_queue_id: int,
+        record: Record,
+        said: ReadCheckPoint,
+        done: set[tuple[str, str, int, int, int]],
+        *,
+        is_start: bool,
+    ) -> None:
+        broker = self._broker
+        group, topic, queue_id = said.group, said.topic, said.queue_id
+        if (
+            topic not in broker.topics
+            or group not in broker.groups
+            or not 0 <= queue_id < _MAX_QUEUE_ID
+            or broker.storage.store.was_deleted_since(topic, record.log_position)
+        ):
+            return
+        if is_start:
+            self._move_frontier(record, said)
+        queue = broker.pop.points.queue(group, topic, queue_id)
+        if any((said.pop_time, offset) in queue.receipts for offset in said.offsets):
+            # Written anew: the later record counts, with what is left of the check-point.
+            older = queue.receipts[next(
+                (said.pop_time, offset)
+                for offset in said.offsets
+                if (said.pop_time, offset) in queue.receipts
+            )]  # fmt: skip
+            broker.pop.points.placed(older, record.queue_offset, broker.clock.time_ms())
+            return
+        left = [
+            offset
+            for offset in dict.fromkeys(said.offsets)
+            if (group, topic, queue_id, said.pop_time, offset) not in done
+        ]
+        if not left:
+            return
+        point = CheckPoint(
+            queue,
+            said.start_offset,
+            tuple(dict.fromkeys(said.offsets)),
+            said.pop_time,
+            said.invisible_ms,
+            revive_queue_id,
+            is_suspended=said.is_suspended,
+        )
+        if said.is_timed:
+            point.due = max(point.due, broker.clock.time_ms()) + _TIMED_ACK_MS
+        broker.pop.points.add(point, left)
+        broker.pop.points.placed(point, record.queue_offset, broker.clock.time_ms())
+
+    def _move_frontier(self, record: Record, said: ReadCheckPoint) -> None:
+        """What was handed out after the offsets were saved is not handed out a second time."""
+        offsets = self._broker.offsets
+        known = offsets.journal_position
+        if known is None or record.log_position + record.size <= known or not said.offsets:
+            return
+        following = max(said.offsets) + 1
+        committed = offsets.committed(said.group, said.topic, said.queue_id)
+        if following > self._broker.storage.max_offset(said.topic, said.queue_id):
+            return
+        if committed is None or committed < following:
+            offsets.commit(said.group, said.topic, said.queue_id, following, "journal")
+
+    # While it runs
+
+    def wake(self, due: int) -> None:
+        """A check-point is due at this time."""
+        if due < self._wake_at_ms:
+            self._woken.set()
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        broker = self._broker
+        for topic, group, queue_id, _ in broker.pop.orders.blocked():
+            broker.pop.wake_orderly_at(topic, group, queue_id)
+        ready()
+        looked = -math.inf
+        while True:
+            now = broker.clock.monotonic()
+            is_busy = self._revive_step()
+            if now - looked >= self.TICK:
+                looked = now
+                self._look()
+            if is_busy:
+                await broker.clock.sleep(0)
+            else:
+                await self._sleep(looked)
+
+    async def _sleep(self, looked: float) -> None:
+        """Sleep until something is due, or until the journal has to be looked at."""
+        broker = self._broker
+        self._woken.clear()
+        waits = []
+        due = broker.pop.points.next_due
+        if due is not None:
+            waits.append((due - broker.clock.time_ms()) / 1000)
+        if self._is_failing:
+            waits = [self.TICK]
+        if due is not None or not self._is_settled():
+            waits.append(max(0.0, looked + self.TICK - broker.clock.monotonic()))
+        elif broker.storage.max_offset(TIMER_TOPIC, 0):
+            # The timer may bring check-points of an Apache broker.
+            waits.append(self.LONGEST)
+        wait = max(0.001, min(waits)) if waits else None
+        self._wake_at_ms = math.inf if wait is None else broker.clock.time_ms() + wait * 1000
+        timer = None if wait is None else broker.clock.call_later(wait, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            self._wake_at_ms = -math.inf
+            if timer is not None:
+                timer.cancel()
+
+    def _is_settled(self) -> bool:
+        """Whether the committed numbers are those of the last record, and saved so."""
+        return (
+            self._settled_end == self._broker.pop.journal.end
+            and not self._broker.offsets.has_unflushed
+        )
+
+    def _look(self) -> None:
+        """Read what others appended to the journal, and move its committed numbers on."""
+        journal, offsets = self._broker.pop.journal, self._broker.offsets
+        found = list(journal.unread())
+        if found:
+            self._apply(found, is_start=False)
+        try:
+            self.settle()
+        except StoreError as error:
+            self._log_failure(error)
+        if offsets.has_unflushed:
+            # Saved again: a save before the next flush leaves the newest offsets out.
+            offsets.touch()
+
+    def settle(self, *, is_last: bool = False) -> None:
+        """Commit how far the journal is done; the last time nothing is appended any more."""
+        journal = self._broker.pop.journal
+        journal.keep_up(may_append=not is_last)
+        self._settled_end = journal.end
+
+    # What is due
+
+    def _revive_step(self) -> bool:
+        """Bring back what is due, a part of it at a time; whether more is due."""
+        broker = self._broker
+        now = broker.clock.time_ms()
+        count = 0
+        while count < _PER_STEP:
+            point = broker.pop.points.take_due(now)
+            if point is None:
+                return False
+            count += point.left
+            try:
+                self._revive(point)
+            except StoreError as error:
+                broker.pop.points.put_back(point, point.due)
+                self._log_failure(error)
+                return False
+            self._is_failing = False
+        return True
+
+    def _log_failure(self, error: StoreError) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log.error("unfinished messages do not come back yet error=%s", error)
+
+    def _revive(self, point: CheckPoint) -> None:
+        """Store the unfinished messages of a check-point for their next delivery."""
+        broker, queue = self._broker, point.queue
+        offsets = point.open_offsets
+        group = broker.groups.get(queue.group)
+        if group is not None and queue.topic in broker.topics:
+            for offset in offsets:
+                record = self._record(queue.topic, queue.queue_id, offset)
+                if record is None:
+                    log.warning(
+                        "unfinished message is gone, its receipt is dropped "
+                        "group=%s topic=%s queue=%d offset=%d",
+                        queue.group,
+                        queue.topic,
+                        queue.queue_id,
+                        offset,
+                    )
+                    continue
+                self._store(point, record, group.retry_max_times)
+        broker.pop.journal.finish(point, offsets)
+        broker.stats.receipts_expired(queue.group, len(offsets))
+
+    def _record(self, topic: str, queue_id: int, offset: int) -> Record | None:
+        """Exactly this record of a queue."""
+        storage = self._broker.storage
+        entry = storage.store.entry(topic, queue_id, offset)
+        view = None if entry is None else storage.record_at(entry.log_position)
+        if view is None:
+            return None
+        try:
+            record = decode_record(view)
+        except ProtocolError as error:
+            log.error("unfinished message cannot be read topic=%s error=%s", topic, error)
+            return None
+        is_it = (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, offset)
+        return record if is_it else None
+
+    def _store(self, point: CheckPoint, record: Record, max_times: int) -> None:
+        broker, group = self._broker, point.queue.group
+        try:
+            draft, is_dead = next_delivery(
+                record,
+                group,
+                point.pop_time,
+                broker.store_host,
+                max_times=max_times,
+                is_suspended=point.is_suspended,
+                is_v2=broker.config.enable_retry_topic_v2,
+            )
+            self._ensure_topic(group, draft.topic, is_dead=is_dead)
+            appended = broker.storage.append(draft)
+        except (IllegalMessage, RequestRefused) as error:
+            # Tried again it would fail again.
+            log.error(
+                "unfinished message cannot be stored again, dropped group=%s topic=%s error=%s",
+                group,
+                record.topic,
+                error,
+            )
+            return
+        if is_dead:
+            broker.stats.dead_letter(group)
+        else:
+            broker.stats.put(draft.topic, RETRY_QUEUE, appended.size)
+
+    def _ensure_topic(self, group: str, topic: str, *, is_dead: bool) -> None:
+        broker = self._broker
+        if topic in broker.topics:
+            return
+        if is_dead:
+            broker.topics.ensure(topic, 1, broker.config.dead_letter_permission)
+            return
+        broker.topics.ensure(topic, 1, READ_WRITE)
+        if broker.offsets.committed(group, topic, RETRY_QUEUE) is None:
+            broker.offsets.commit(group, topic, RETRY_QUEUE, 0, "pop")

@@ -1,0 +1,301 @@
+"""Pop requests of a client: take messages from a broker, acknowledge them, change their time.
+
+A popped message carries its receipt handle as a property; the handle names the broker, the queue
+and the offset, so it is all that is needed to acknowledge, in another process, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from penstock.client.requests import Request, body_bytes, refusal
+from penstock.client.session.client_session import ClientSession
+from penstock.client.session.namespaces import unwrap
+from penstock.errors import InvalidArgument, ProtocolError, RequestCodeNotSupported
+from penstock.model import MessageQueue, StoredMessage, Subscription
+from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2
+from penstock.protocol.bodies.codec import encode_body
+from penstock.protocol.bodies.pop import BatchAck, BatchAckEntry, bits_of
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.codec import decode_header, encode_header
+from penstock.protocol.headers.pop import (
+    AckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResult,
+    PopMessage,
+    PopMessageResult,
+)
+from penstock.protocol.headers.receipts import (
+    NORMAL_TOPIC,
+    ORDERLY_REVIVE_QUEUE,
+    RETRY_TOPIC_V1,
+    RETRY_TOPIC_V2,
+    FlaggedQueue,
+    ReceiptHandle,
+    parse_message_offsets,
+    parse_order_counts,
+    parse_start_offsets,
+)
+from penstock.protocol.records.pulled import messages_from_pull
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS: Final = 10.0
+"""How long the answer to a pop may take beyond its poll time."""
+ACK_SECONDS: Final = 3.0
+ANY_QUEUE: Final = -1
+_NOTHING: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_FULL,
+    ResponseCode.POLLING_TIMEOUT,
+)
+
+
+class Source(NamedTuple):
+    """Where to pop: a topic at a broker, one of its queues or all of them."""
+
+    topic: str
+    broker_name: str
+    queue_id: int = ANY_QUEUE
+
+
+class Popped(NamedTuple):
+    """The answer to a pop."""
+
+    messages: list[StoredMessage]
+    is_busy: bool
+    """Whether the broker has no room for another waiting pop."""
+    arrived: float
+    """When it came, on the monotonic clock."""
+
+
+class PopRequests:
+    """The pop requests of one group."""
+
+    def __init__(self, session: ClientSession, group: str, namespace: str | None) -> None:
+        self._session = session
+        self._group = group
+        self._namespace = namespace
+
+    # Taking
+
+    async def pop(
+        self,
+        source: Source,
+        wanted: Subscription,
+        *,
+        count: int,
+        invisible: float,
+        wait: float,
+        starts_first: bool,
+        is_orderly: bool = False,
+        attempt_id: str | None = None,
+    ) -> Popped:
+        """Take messages; none when ``wait`` seconds pass without any."""
+        topic, broker_name, queue_id = source
+        header = PopMessage(
+            self._group,
+            topic,
+            queue_id,
+            count,
+            round(invisible * 1000),
+            round(wait * 1000),
+            # The broker counts from the arrival; its clock and ours may differ.
+            0,
+            0 if starts_first else 1,
+            wanted.expression_type,
+            wanted.expression,
+            is_orderly,
+            attempt_id,
+        )
+        session = self._session
+        replica = await session.find_broker(
+            MessageQueue(topic, broker_name, max(0, queue_id)), only_this=True
+        )
+        ext = {**encode_header(header), "bname": broker_name}
+        command = session.calls.signed(Command(RequestCode.POP_MESSAGE, ext=ext))
+        answer = await session.calls.exchange(replica.address, command, wait + ANSWER_SECONDS)
+        arrived = session.clock.monotonic()
+        if answer.code in _NOTHING:
+            return Popped([], answer.code == ResponseCode.POLLING_FULL, arrived)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refusal(answer, replica.address, f"topic {topic!r}")
+        return Popped(self._messages(answer, topic, broker_name), False, arrived)
+
+    def _refusal(self, answer: Command, address: str, about: str) -> Exception:
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return RequestCodeNotSupported(
+                f"the broker at {address} does not support pop consumption (asked for {about})",
+                expected="Penstock, or RocketMQ 5.0 or newer; 4.9 has no POP_MESSAGE",
+                hint="use a PushConsumer or a PullConsumer",
+            )
+        return refusal(answer, RequestCode.POP_MESSAGE, address, about)
+
+    def _messages(self, answer: Command, topic: str, broker_name: str) -> list[StoredMessage]:
+        header = decode_header(PopMessageResult, answer.ext)
+        starts = parse_start_offsets(header.start_offset_info)
+        offsets = parse_message_offsets(header.msg_offset_info)
+        counts = parse_order_counts(header.order_count_info)
+        flags = {
+            pop_retry_topic(self._group, topic): RETRY_TOPIC_V1,
+            pop_retry_topic_v2(self._group, topic): RETRY_TOPIC_V2,
+        }
+        messages = messages_from_pull(body_bytes(answer), broker_name, keep_unreadable=True)
+        for message in messages:
+            if message.peek(Property.POP_RECEIPT) is None:
+                queue = FlaggedQueue(flags.get(message.topic, NORMAL_TOPIC), message.queue.queue_id)
+                offset = message.queue_offset
+                if queue not in starts or offset not in offsets.get(queue, ()):
+                    raise ProtocolError(
+                        f"a popped message of {message.queue} at offset {offset} without a receipt",
+                        expected=f"its offset in {header.msg_offset_info!r}",
+                    )
+                handle = ReceiptHandle(
+                    starts[queue],
+                    header.pop_time,
+                    header.invisible_time,
+                    header.revive_qid,
+                    queue.flag,
+                    broker_name,
+                    queue.queue_id,
+                    offset,
+                )
+                if header.revive_qid == ORDERLY_REVIVE_QUEUE:
+                    times = counts.get((queue, offset), counts.get((queue, None), 0))
+                    message.reconsume_times = max(message.reconsume_times, times)
+                set_handle(message, handle)
+            if message.peek(Property.FIRST_POP_TIME) is None:
+                message.append_properties(
+                    f"{Property.FIRST_POP_TIME}\x01{header.pop_time}\x02".encode()
+                )
+            message.topic = unwrap(self._namespace, topic)
+        return messages
+
+    # Acknowledging
+
+    def _real_topic(self, topic: str, handle: ReceiptHandle) -> str:
+        """The topic that has the record."""
+        if handle.flag == RETRY_TOPIC_V1:
+            return pop_retry_topic(self._group, topic)
+        if handle.flag == RETRY_TOPIC_V2:
+            return pop_retry_topic_v2(self._group, topic)
+        return topic
+
+    async def _address(self, topic: str, broker_name: str) -> str:
+        queue = MessageQueue(topic, broker_name, 0)
+        return (await self._session.find_broker(queue, only_this=True)).address
+
+    async def acknowledge(self, topic: str, handle: ReceiptHandle) -> None:
+        """End one message; ``topic`` is the subscribed one."""
+        address = await self._address(topic, handle.broker_name)
+        header = AckMessage(
+            self._group,
+            self._real_topic(topic, handle),
+            handle.queue_id,
+            str(handle),
+            handle.queue_offset,
+        )
+        await self._session.calls.call(
+            address, self._request(RequestCode.ACK_MESSAGE, header, topic, handle.broker_name)
+        )
+
+    async def acknowledge_all(
+        self, broker_name: str, handles: Iterable[tuple[str, ReceiptHandle]]
+    ) -> None:
+        """End messages of one broker in one request; brokers before 5.1.3 get one for each."""
+        handles = list(handles)
+        entries = batch_entries(self._group, handles)
+        address = await self._address(handles[0][0], broker_name)
+        request = Request(
+            code=RequestCode.BATCH_ACK_MESSAGE,
+            about=f"{len(handles)} messages of group {self._group!r}",
+            body=encode_body(BatchAck(broker_name, tuple(entries))),
+            read=lambda answer: None,
+            seconds=ACK_SECONDS,
+        )
+        try:
+            await self._session.calls.call(address, request)
+        except RequestCodeNotSupported:
+            for topic, handle in handles:
+                await self.acknowledge(topic, handle)
+
+    async def change(
+        self, topic: str, handle: ReceiptHandle, invisible: float, *, is_suspended: bool = False
+    ) -> ReceiptHandle:
+        """Let a message become visible after ``invisible`` seconds; its new handle."""
+        address = await self._address(topic, handle.broker_name)
+        header = ChangeInvisibleTime(
+            self._group,
+            self._real_topic(topic, handle),
+            handle.queue_id,
+            str(handle),
+            handle.queue_offset,
+            round(invisible * 1000),
+            True if is_suspended else None,
+        )
+        request = Request(
+            code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            about=f"topic {topic!r}",
+            header=header,
+            extra={"bname": handle.broker_name},
+            read=lambda answer: decode_header(ChangeInvisibleTimeResult, answer.ext),
+            seconds=ACK_SECONDS,
+        )
+        changed = await self._session.calls.call(address, request)
+        is_orderly = handle.revive_queue_id == ORDERLY_REVIVE_QUEUE
+        return handle._replace(
+            start_offset=handle.start_offset if is_orderly else handle.queue_offset,
+            pop_time=changed.pop_time,
+            invisible_time=changed.invisible_time,
+            revive_queue_id=changed.revive_qid,
+        )
+
+    def _request(self, code: int, header: AckMessage, topic: str, broker: str) -> Request[None]:
+        return Request(
+            code=code,
+            about=f"topic {topic!r}",
+            header=header,
+            extra={"bname": broker},
+            read=lambda answer: None,
+            seconds=ACK_SECONDS,
+        )
+
+
+def batch_entries(group: str, handles: Sequence[tuple[str, ReceiptHandle]]) -> list[BatchAckEntry]:
+    """The body of a batch acknowledgement: one entry for each pop and queue."""
+    by_pop: dict[tuple[str, ReceiptHandle], list[int]] = {}
+    for topic, handle in handles:
+        by_pop.setdefault((topic, handle._replace(queue_offset=0)), []).append(handle.queue_offset)
+    return [
+        BatchAckEntry(
+            group,
+            topic,
+            str(handle.flag),
+            handle.start_offset,
+            handle.queue_id,
+            handle.revive_queue_id,
+            handle.pop_time,
+            handle.invisible_time,
+            bits_of(handle.start_offset, offsets),
+        )
+        for (topic, handle), offsets in by_pop.items()
+    ]
+
+
+def handle_of(message: StoredMessage) -> ReceiptHandle:
+    """The receipt handle of a popped message."""
+    text = message.peek(Property.POP_RECEIPT) if isinstance(message, StoredMessage) else None
+    if text is None:
+        raise InvalidArgument(
+            f"{message!r:.200} has no receipt handle",
+            expected="a message that receive() returned",
+        )
+    return ReceiptHandle.parse(text)
+
+
+def set_handle(message: StoredMessage, handle: ReceiptHandle) -> None:
+    """Give a message its receipt handle, or a new one."""
+    message.append_properties(f"{Property.POP_RECEIPT}\x01{handle}\x02".encode())

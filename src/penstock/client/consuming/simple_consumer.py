@@ -1,0 +1,337 @@
+"""A consumer that receives messages and acknowledges them one by one: no queues, no handlers.
+
+Any number of consumers share a topic, however few queues it has. A message that was received is
+invisible to the others until its time is up; acknowledged in time it never comes again, else it
+comes again, to any member of the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.client.consuming.consumer_core import ConsumerCore
+from penstock.client.consuming.offset_stores import BrokerOffsetStore
+from penstock.client.consuming.pop_receipts import (
+    Popped,
+    PopRequests,
+    Source,
+    handle_of,
+    set_handle,
+)
+from penstock.client.consuming.subscriptions import passes
+from penstock.client.observing.running_info import polled_info
+from penstock.client.session.client_session import ClientSession
+from penstock.client.session.namespaces import wrap
+from penstock.client.settings import ConsumerSettings
+from penstock.errors import (
+    LifecycleError,
+    PenstockError,
+    ReceiptExpired,
+    RemotingError,
+    RequestCodeNotSupported,
+)
+from penstock.model import MessageQueue, StoredMessage
+from penstock.protocol.bodies.common import ConsumeType
+from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
+from penstock.protocol.headers.receipts import ReceiptHandle
+
+log = logging.getLogger(__name__)
+
+SHORT_WAIT: Final = 1.0
+"""How long one broker is asked to wait while others may have messages."""
+PAUSE: Final = 1.0
+"""Between two tries at a broker that is busy or cannot be reached."""
+GIVE_BACK_SECONDS: Final = 1.0
+"""When messages come again that were received but not used."""
+MAX_RECEIVED: Final = 32
+ACK_RETRY: Final = 0.2
+
+
+class _Open(NamedTuple):
+    """A message that was received and is not finished."""
+
+    topic: str
+    handle: ReceiptHandle
+    deadline: float
+    """On the monotonic clock."""
+
+
+class SimpleConsumerCore(ConsumerCore):
+    """A consumer group of one session that receives and acknowledges."""
+
+    consume_type = ConsumeType.CONSUME_ACTIVELY
+
+    def __init__(
+        self, session: ClientSession, settings: ConsumerSettings, *, invisible: float
+    ) -> None:
+        super().__init__(
+            session, settings, BrokerOffsetStore(session, settings.group), with_retry=False
+        )
+        self.requests = PopRequests(session, settings.group, settings.namespace)
+        self._invisible = invisible
+        self._open: dict[str, _Open] = {}
+        """By receipt handle."""
+        self._turn = 0
+        self._phase = "new"
+
+    # Lifecycle
+
+    async def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Receive messages of a topic, too; the same topic again replaces the filter."""
+        self.state.subscriptions.want(topic, tags=tags, sql=sql)
+        if self._phase == "running":
+            await self.session.refresh_route(topic)
+            await self.session.heartbeat_all()
+
+    async def start(self) -> None:
+        """Join the group."""
+        if self._phase != "new":
+            raise LifecycleError(f"simple consumer {self.group!r} was started twice")
+        self.session.add_consumer(self)
+        self._phase = "running"
+        self.started_ms = self.session.clock.time_ms()
+        try:
+            self.session.start()
+            await self.state.statistics.start()
+            self.state.is_running = True
+            await self.session.refresh_all_routes()
+            await self.session.heartbeat_all()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Leave the group; what was not acknowledged comes again in a second, not at its time."""
+        if self._phase != "running":
+            return
+        self._phase = "stopped"
+        self.state.is_stopping = True
+        await self._give_back(list(self._open.values()))
+        await self.state.tasks.close()
+        self.state.is_running = False
+        await self.session.remove_consumer(self.group)
+        await self.state.statistics.stop()
+
+    async def _give_back(self, unfinished: Sequence[_Open]) -> None:
+        now = self.session.clock.monotonic()
+
+        async def give_back(one: _Open) -> None:
+            self._open.pop(str(one.handle), None)
+            if one.deadline - now <= GIVE_BACK_SECONDS:
+                return
+            try:
+                await self.requests.change(
+                    one.topic, one.handle, GIVE_BACK_SECONDS, is_suspended=True
+                )
+            except PenstockError as error:
+                # It comes again at its time.
+                log.info("message not given back topic=%s error=%s", one.topic, error)
+
+        await asyncio.gather(*map(give_back, unfinished))
+
+    # Receiving
+
+    async def receive(
+        self, count: int, invisible: float | None, wait: float
+    ) -> list[StoredMessage]:
+        """The next messages; none when ``wait`` seconds pass without any."""
+        if self._phase != "running":
+            raise LifecycleError(
+                f"simple consumer {self.group!r} is not running",
+                hint="start() it, or use it in a with block",
+            )
+        if not self.state.subscriptions.topics:
+            raise LifecycleError(
+                f"simple consumer {self.group!r} has no subscription", hint='subscribe("topic")'
+            )
+        clock = self.session.clock
+        until = clock.monotonic() + wait
+        length = self._invisible if invisible is None else invisible
+        failed: PenstockError | None = None
+        is_first_round = True
+        while True:
+            sources = await self._sources()
+            for source in sources:
+                left = max(0.0, until - clock.monotonic())
+                poll = 0.0 if is_first_round and len(sources) > 1 else left
+                try:
+                    found = await self._pop(source, count, length, _slice(poll, len(sources)))
+                except RequestCodeNotSupported:
+                    raise
+                except PenstockError as error:
+                    log.warning("pop failed source=%s error=%s", source, error)
+                    failed = error
+                    await clock.sleep(min(PAUSE, left))
+                    continue
+                if found.messages:
+                    return found.messages
+                failed = None
+                if found.is_busy:
+                    await clock.sleep(min(PAUSE, left))
+            is_first_round = False
+            if clock.monotonic() >= until or self._phase != "running":
+                break
+            if not sources:
+                await clock.sleep(min(PAUSE, until - clock.monotonic()))
+        if failed is not None and not isinstance(failed, RemotingError):
+            raise failed
+        return []
+
+    async def _sources(self) -> list[Source]:
+        """Every broker of every subscribed topic, beginning with another one each time."""
+        routes = self.session.routes
+        sources: list[Source] = []
+        for topic in self.state.subscriptions.topics:
+            if topic not in routes:
+                await self.session.refresh_route(topic)
+            names = dict.fromkeys(queue.broker_name for queue in routes.subscribe_queues(topic))
+            sources += [Source(topic, name) for name in names]
+        if not sources:
+            return []
+        self._turn = (self._turn + 1) % len(sources)
+        return sources[self._turn :] + sources[: self._turn]
+
+    async def _pop(self, source: Source, count: int, invisible: float, wait: float) -> Popped:
+        """One pop; messages that come after the caller has gone are given back."""
+        wanted = self.state.subscriptions[source.topic]
+        if wanted is None:
+            return Popped([], False, self.session.clock.monotonic())
+        popping = asyncio.ensure_future(
+            self.requests.pop(
+                source,
+                wanted,
+                count=count,
+                invisible=invisible,
+                wait=wait,
+                starts_first=self.settings.start_from.where == "first",
+            )
+        )
+        try:
+            popped = await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            popping.add_done_callback(self._return_late)
+            raise
+        kept = passes(wanted, popped.messages)
+        unwanted = [one for one in popped.messages if all(one is not other for other in kept)]
+        self._note(popped, invisible)
+        for message in unwanted:
+            # Another tag with the same hash: the group does not want it.
+            await self.acknowledge([message])
+        self.state.statistics.consumed(source.topic, len(kept), 0, 0.0)
+        return popped._replace(messages=kept)
+
+    def _note(self, popped: Popped, invisible: float) -> None:
+        deadline = popped.arrived + invisible
+        for message in popped.messages:
+            handle = handle_of(message)
+            topic = wrap(self.settings.namespace, message.topic)
+            self._open[str(handle)] = _Open(topic, handle, deadline)
+        now = self.session.clock.monotonic()
+        while self._open:
+            # The oldest ones first; a longer time behind them is looked at later.
+            key, first = next(iter(self._open.items()))
+            if first.deadline > now:
+                break
+            del self._open[key]
+
+    def _return_late(self, popping: asyncio.Future[Popped]) -> None:
+        if popping.cancelled() or popping.exception() is not None:
+            return
+        popped = popping.result()
+        self._note(popped, self._invisible)
+        late = [self._open[str(handle_of(message))] for message in popped.messages]
+        self.state.tasks.spawn(self._give_back(late), "give back")
+
+    # Finishing
+
+    def _receipt(self, message: StoredMessage) -> _Open:
+        """The receipt of a message; `ReceiptExpired` when its time is up."""
+        handle = handle_of(message)
+        topic = wrap(self.settings.namespace, message.topic)
+        found = self._open.get(str(handle))
+        clock = self.session.clock
+        if found is None:
+            # Received elsewhere, or finished; only the broker's clock tells its time.
+            left = (handle.pop_time + handle.invisible_time - clock.time_ms()) / 1000
+            found = _Open(topic, handle, clock.monotonic() + left)
+        if found.deadline <= clock.monotonic():
+            self._open.pop(str(handle), None)
+            raise ReceiptExpired(
+                f"the invisible time of message {message.msg_id} of topic {message.topic!r} is up; "
+                "it comes again",
+                hint="receive with a longer invisible time, or extend() it while you work",
+            )
+        return found
+
+    async def acknowledge(self, messages: Iterable[StoredMessage]) -> None:
+        """End messages: they do not come again."""
+        by_broker: dict[str, list[_Open]] = {}
+        for message in messages:
+            receipt = self._receipt(message)
+            by_broker.setdefault(receipt.handle.broker_name, []).append(receipt)
+        for broker_name, receipts in by_broker.items():
+            await self._acknowledge(broker_name, receipts)
+
+    async def _acknowledge(self, broker_name: str, receipts: Sequence[_Open]) -> None:
+        """Acknowledge at one broker; a lost connection is no reason to do the work again."""
+        clock = self.session.clock
+        deadline = min(receipt.deadline for receipt in receipts)
+        while True:
+            try:
+                if len(receipts) == 1:
+                    await self.requests.acknowledge(receipts[0].topic, receipts[0].handle)
+                else:
+                    await self.requests.acknowledge_all(
+                        broker_name, [(one.topic, one.handle) for one in receipts]
+                    )
+                break
+            except RemotingError:
+                if clock.monotonic() + ACK_RETRY >= deadline:
+                    raise
+                await clock.sleep(ACK_RETRY)
+        for receipt in receipts:
+            self._open.pop(str(receipt.handle), None)
+
+    async def extend(
+        self, message: StoredMessage, invisible: float, *, is_suspended: bool = False
+    ) -> None:
+        """Let a message become visible after ``invisible`` seconds from now."""
+        receipt = self._receipt(message)
+        changed = await self.requests.change(
+            receipt.topic, receipt.handle, invisible, is_suspended=is_suspended
+        )
+        self._open.pop(str(receipt.handle), None)
+        set_handle(message, changed)
+        if invisible > 0:
+            deadline = self.session.clock.monotonic() + invisible
+            self._open[str(changed)] = _Open(receipt.topic, changed, deadline)
+
+    # As its session sees it
+
+    async def rebalance(self) -> bool:
+        return True
+
+    async def persist_offsets(self) -> None:
+        """The brokers keep the offsets of pop consumers."""
+
+    def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        return polled_info(self.state, self.started_ms, set(), with_stacks=with_stacks)
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """The brokers start over; what was received before can still be acknowledged."""
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        raise RequestCodeNotSupported(
+            f"simple consumer {self.group!r} has no queues", hint="reset the group's offsets"
+        )
+
+    async def consume_directly(self, message: StoredMessage) -> ConsumeDirectlyResult:
+        raise RequestCodeNotSupported(f"group {self.group!r} receives; it has no handler to call")
+
+
+def _slice(poll: float, sources: int) -> float:
+    """How long one of several sources is asked to wait."""
+    return poll if sources == 1 else min(poll, SHORT_WAIT)
