@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.support.paths import ROOT
-from tests.support.wire import Wire, json_body
+from tests.support.wire import Wire
 
 from penstock.broker import Broker
 from penstock.broker.handlers.unsupported import UNSUPPORTED, limits_table
 from penstock.model.names import TIMER_TOPIC
 from penstock.model.properties import encode_properties
-from penstock.protocol.bodies.common import RequestMode
-from penstock.protocol.bodies.pop import RequestModes, SetRequestMode
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode
 from penstock.protocol.records.batches import BatchItem, encode_batch
 
@@ -96,37 +94,6 @@ async def test_an_unknown_code_is_logged_once(wire: Wire, caplog: pytest.LogCapt
 
 async def test_an_unknown_oneway_request_is_dropped_in_silence(wire: Wire) -> None:
     wire.oneway(9999)
-    wire.oneway(RequestCode.POP_MESSAGE)
+    wire.oneway(RequestCode.POP_LITE_MESSAGE)
     assert (await wire.request(RequestCode.GET_ALL_DELAY_OFFSET)).code == 0
     assert wire.requests == []
-
-
-# Modes
-
-
-async def test_a_group_may_be_set_to_pull_but_not_to_pop(wire: Wire) -> None:
-    await wire.send("T")
-    await wire.heartbeat("me@1", consumer="cg", topics=["T"])
-    code = RequestCode.SET_MESSAGE_REQUEST_MODE
-    await wire.ok(code, body=SetRequestMode("T", "cg", RequestMode.PULL))
-    answer = await wire.request(code, body=SetRequestMode("T", "cg", RequestMode.POP, 8))
-    assert answer.code == 3
-    assert answer.remark is not None
-    assert "pop" in answer.remark
-
-
-@pytest.mark.parametrize(
-    ("topic", "group", "code"), [("%RETRY%cg", "cg", 16), ("none", "cg", 17), ("T", "none", 26)]
-)
-async def test_modes_of_what_does_not_exist_are_refused(
-    wire: Wire, topic: str, group: str, code: int
-) -> None:
-    await wire.send("T")
-    await wire.heartbeat("me@1", consumer="cg", topics=["T"])
-    ask = SetRequestMode(topic, group, RequestMode.PULL)
-    assert (await wire.request(RequestCode.SET_MESSAGE_REQUEST_MODE, body=ask)).code == code
-
-
-async def test_every_group_pulls(wire: Wire) -> None:
-    answer = await wire.ok(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    assert json_body(RequestModes, answer).message_request_mode_map == {}
