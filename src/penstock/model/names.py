@@ -47,6 +47,8 @@ def stream_group(group: str) -> str:
     groups.
     """
     return f"{SPARK_GROUP}_stream_{group}"
+
+
 def pop_retry_topic(group: str, topic: str) -> str:
     """Where a group's unfinished messages of a topic come again, in the usual spelling."""
     return f"{RETRY_PREFIX}{group}_{topic}"
