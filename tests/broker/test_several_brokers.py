@@ -16,6 +16,9 @@ from tests.support.wire import Wire
 from penstock.errors import StoreLocked
 from penstock.model import MessageQueue
 from penstock.model.names import READ
+from penstock.protocol.bodies.registration import RegisterBrokerBody
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.nameserver import RegisterBroker
 from penstock.runtime.child_process import ChildProcess
 from penstock.store import MessageStore
 from penstock.testing.eventually import eventually
@@ -124,6 +127,13 @@ async def test_two_broker_processes_share_a_topic(tmp_path: Path) -> None:
             assert all(q.permission & READ for q in found.queues)
             masters = {place.master for place in found.brokers}
             assert masters == {f"127.0.0.1:{port}" for port in broker_ports}
+            # Another broker of this name would redirect its clients.
+            refusal = await names.request(
+                RequestCode.REGISTER_BROKER,
+                RegisterBroker("broker-a", "10.0.0.5:1", "DefaultCluster", "10.0.0.5:2", 0),
+                RegisterBrokerBody(),
+            )
+            assert refusal.code == ResponseCode.NO_PERMISSION
         assert await asyncio.to_thread(up.terminate) == 0
     assert all((tmp_path / name / "commitlog").exists() for name in ("broker-a", "broker-b"))
 

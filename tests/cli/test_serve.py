@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 from tests.cli.running import succeed
+from tests.support.wire import Wire
 
-from penstock.cli.server_plan import ServerPlan, load_settings
+from penstock.cli.server_plan import ServerPlan, everything, load_settings
+from penstock.protocol.bodies.registration import RegisterBrokerBody
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.nameserver import RegisterBroker
 from penstock.runtime.child_process import ChildProcess
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -320,3 +324,19 @@ def test_help_shows_an_example() -> None:
             [*PENSTOCK, command, "--help"], capture_output=True, text=True, timeout=60, check=True
         )
         assert "Example" in done.stdout
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_other_brokers_may_register_only_if_the_option_says_so(
+    tmp_path: Path, others: bool
+) -> None:
+    plan = ServerPlan(data=tmp_path, broker_port=0, other_brokers=others)
+    async with everything(plan) as running:
+        assert running.namesrv is not None
+        async with await Wire.connect(int(running.namesrv.rpartition(":")[2])) as wire:
+            answer = await wire.request(
+                RequestCode.REGISTER_BROKER,
+                RegisterBroker("broker-z", "10.0.0.5:1", "DefaultCluster", "10.0.0.5:2", 0),
+                RegisterBrokerBody(),
+            )
+    assert (answer.code == ResponseCode.SUCCESS) == others

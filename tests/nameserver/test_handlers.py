@@ -22,12 +22,18 @@ from penstock.protocol.bodies.registration import (
     RegisterBrokerBody,
     body_crc32,
 )
-from penstock.protocol.bodies.routes import BrokerMemberGroup, ClusterInfo, TopicRouteData
+from penstock.protocol.bodies.routes import (
+    BrokerMemberGroup,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+)
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
-from penstock.protocol.codes import REQUEST_NAMES, RequestCode
+from penstock.protocol.codes import REQUEST_NAMES, RequestCode, ResponseCode
 from penstock.protocol.commands import Command, Language
+from penstock.protocol.extensions import REGISTRATION_KEY
 from penstock.protocol.headers import nameserver as asks
-from penstock.protocol.headers.codec import HeaderField, header_fields
+from penstock.protocol.headers.codec import HeaderField, encode_header, header_fields
 
 StartServer = Callable[..., Awaitable[NameServer]]
 
@@ -261,6 +267,65 @@ async def test_brokers_get_the_list_of_ordered_topics(wire: Wire) -> None:
     put = asks.PutKvConfig("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
     await wire.ok(RequestCode.PUT_KV_CONFIG, put)
     assert json_body(KvTable, await register(wire)).table == {"T": "broker-a:4"}
+
+
+async def test_with_a_key_only_brokers_that_have_it_may_register(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await start_server(registration_key="k3y")
+    registration = encode_header(BROKER)
+    leaving = encode_header(
+        asks.UnregisterBroker("broker-a", BROKER.broker_addr, BROKER.cluster_name, 0)
+    )
+    announced = encode_header(asks.RegisterTopic("V"))
+    queues = TopicRouteData((QueueData("broker-a", 1, 1, 6, 0),))
+    async with await Wire.connect(server.port) as wire:
+        for wrong in (None, "", "k3y2", "é"):
+            header = registration if wrong is None else {**registration, REGISTRATION_KEY: wrong}
+            answer = await wire.request(RequestCode.REGISTER_BROKER, header, table("T", "U"))
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert "--other-brokers" in (answer.remark or "")
+        assert (await wire.request(ROUTE, asks.GetRouteInfo("T"))).code != 0
+        # A peer that goes on must not fill the log.
+        logged = [r.getMessage() for r in caplog.records if "broker refused" in r.getMessage()]
+        assert [line.rpartition("=")[2] for line in logged] == ["1", "2", "4"]
+        key = {REGISTRATION_KEY: "k3y"}
+        await wire.ok(RequestCode.REGISTER_BROKER, registration | key, table("T", "U"))
+        await wire.ok(RequestCode.REGISTER_TOPIC_IN_NAMESRV, announced | key, queues)
+        await route(wire, "V")
+        for code, header in (
+            (RequestCode.REGISTER_TOPIC_IN_NAMESRV, encode_header(asks.RegisterTopic("W"))),
+            (RequestCode.UNREGISTER_BROKER, leaving),
+        ):
+            answer = await wire.request(code, header, queues)
+            assert answer.code == ResponseCode.NO_PERMISSION
+        await route(wire, "T")
+        assert (await wire.request(ROUTE, asks.GetRouteInfo("W"))).code != 0
+        await wire.ok(RequestCode.UNREGISTER_BROKER, leaving | key)
+        assert (await wire.request(ROUTE, asks.GetRouteInfo("T"))).code != 0
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+async def test_others_are_served_while_a_large_registration_is_read(
+    server: NameServer, compressed: bool
+) -> None:
+    names = [f"topic-{number:05d}" for number in range(8000)]
+    body = table(*names)
+    data = encode_registration(body, compressed=compressed)
+    async with (
+        await Wire.connect(server.port) as wire,
+        await Wire.connect(server.port) as other,
+    ):
+        await register(other, broker=another(broker_name="other", broker_addr="h2:1"))
+        header = another(compressed=compressed)
+        large = wire.start(RequestCode.REGISTER_BROKER, header, data)
+        served = 0
+        while not large.done():
+            await route(other)
+            served += 1
+        assert (await large).code == ResponseCode.SUCCESS
+        assert served > 3
+        await route(wire, names[-1])
 
 
 async def test_a_broker_that_leaves_takes_its_routes_along(wire: Wire) -> None:

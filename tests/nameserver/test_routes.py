@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import pytest
 
+from penstock.errors import RequestRefused
 from penstock.model import BrokerRoute, MessageQueue, QueueRoute, TopicRoute
 from penstock.nameserver.broker_registration import (
     DEFAULT_TIMEOUT_MS,
@@ -498,3 +504,99 @@ class TestLists:
         assert table.topics_with_flags(UNIT).topic_list == ("unit", "x", "both", "y")
         assert table.topics_with_flags(UNIT_SUBSCRIPTION).topic_list == ("both", "y", "sub", "z")
         assert table.topics_with_flags(UNIT_SUBSCRIPTION, UNIT).topic_list == ("sub", "z")
+
+
+# Cost and bounds
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of the route table are executed: a measure that no other load changes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if frame.f_globals.get("__name__") == RouteTable.__module__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def crowded(brokers: int) -> RouteTable:
+    table = RouteTable()
+    for number in range(brokers):
+        names = [f"T{number}-{topic}" for topic in range(20)]
+        registered = broker(f"b{number}", 0, f"h{number}:1", topics(*names), connection=number)
+        assert table.register(registered, NOW).accepted
+    return table
+
+
+def test_a_broker_that_comes_or_goes_costs_no_more_among_many() -> None:
+    def costs(table: RouteTable) -> list[int]:
+        new = broker("new", 0, "new:1", topics("T", "U"), connection="new")
+        return [
+            lines_run(lambda: table.register(new, NOW)),
+            lines_run(lambda: table.register(new, NOW + 1)),
+            lines_run(lambda: table.connection_lost("new")),
+            lines_run(lambda: table.connection_lost("unknown")),
+            lines_run(lambda: table.unregister("DefaultCluster", "b3", "h3:1")),
+            lines_run(lambda: table.wipe_write_permission("b4")),
+        ]
+
+    assert costs(crowded(10)) == costs(crowded(400))
+
+
+def test_the_indexes_are_empty_when_all_brokers_have_left() -> None:
+    table = crowded(30)
+    for number in range(10):
+        assert len(table.connection_lost(number)) == 1
+        assert table.connection_lost(number) == []
+        assert table.unregister("DefaultCluster", f"b{number + 10}", f"h{number + 10}:1")
+    assert len(table.expire(NOW + DEFAULT_TIMEOUT_MS + 1)) == 10
+    assert table.topics() == TopicList(())
+    assert all(not value for value in vars(table).values() if isinstance(value, dict))
+
+
+def test_a_broker_that_registers_over_another_connection_belongs_to_that_one() -> None:
+    table = RouteTable()
+    table.register(broker(connection="first"), NOW)
+    table.register(broker(connection="second"), NOW)
+    assert table.connection_lost("first") == []
+    assert len(table.connection_lost("second")) == 1
+
+
+def test_brokers_beyond_the_bound_are_refused_and_known_ones_are_heard() -> None:
+    table = RouteTable(max_brokers=2)
+    table.register(broker("a", address="h1:1"), NOW)
+    table.register(broker("b", address="h2:1"), NOW)
+    with pytest.raises(RequestRefused, match="no room for broker c at h3:1"):
+        table.register(broker("c", address="h3:1"), NOW)
+    assert table.register(broker("a", address="h1:1"), NOW).accepted
+    table.unregister("DefaultCluster", "b", "h2:1")
+    assert table.register(broker("c", address="h3:1"), NOW).accepted
+
+
+def test_topics_beyond_the_bound_are_refused_and_their_broker_stays() -> None:
+    table = RouteTable(max_routes=4)
+    table.register(broker("a", address="h1:1", table=topics("T", "U")), NOW)
+    with pytest.raises(RequestRefused, match="no room for 3 more topics"):
+        table.register(broker("b", address="h2:1", table=topics("T", "V", "W")), NOW)
+    assert [live.broker_name for live in table.live_brokers()] == ["a"]
+    later = NOW + DEFAULT_TIMEOUT_MS - 1
+    with pytest.raises(RequestRefused, match="no room for 3 more topics"):
+        table.register(broker("a", address="h1:1", table=topics("T", "V", "W", "X")), later)
+    # Its new topics are refused; that it lives is noted.
+    assert table.expire(later + DEFAULT_TIMEOUT_MS) == []
+    full = topics("T", "U", "V", "W", version=2)
+    assert table.register(broker("a", address="h1:1", table=full), later).accepted
+    assert table.register(broker("a", address="h1:1", table=full), later).accepted
+    with pytest.raises(RequestRefused, match="no room for 1 more topics"):
+        table.register_topic("X", [QueueRoute("a", 1, 1, 6)])
+    assert table.register_topic("W", [QueueRoute("a", 8, 8, 6)])
+    table.delete_topic("W")
+    assert table.register_topic("X", [QueueRoute("a", 1, 1, 6)])

@@ -86,6 +86,7 @@ class Broker(Service):
         files: FileLayer = OS_FILES,
         state_files: StateFileSystem = OS_STATE_FILES,
         chance: random.Random | None = None,
+        registration_key: str | None = None,
     ) -> None:
         self._config = config
         self._root = root
@@ -108,6 +109,7 @@ class Broker(Service):
         self._files = files
         self._state_files = state_files
         self._random = chance or random.Random()
+        self._registration_key = registration_key
         self._dispatcher = Dispatcher()
         self._state: BrokerState | None = None
         self._server: Server | None = None
@@ -178,6 +180,7 @@ class Broker(Service):
                 handler=self._dispatcher,
                 permission=lambda: state.config.broker_permission,
                 sign=_unsigned if self._auth is None else self._auth.sign,
+                registration_key=self._registration_key,
             )
             self._registration = registration
             reviver = Reviver(state)
@@ -190,6 +193,7 @@ class Broker(Service):
                 state.pop.notified,
                 state.rate_sampler,
                 state.lock_endings,
+                self._dispatcher.long_answers,
                 Housekeeping(state),
             ]
             if not self._config.is_slave:

@@ -31,6 +31,7 @@ from penstock.protocol.bodies.routes import QueueData, TopicRouteData
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode, ResponseCode, response_name
 from penstock.protocol.commands import Command
+from penstock.protocol.extensions import REGISTRATION_KEY
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.nameserver import RegisterBroker, RegisterTopic, UnregisterBroker
 from penstock.remoting import Handler, Peer, Pool
@@ -83,6 +84,7 @@ class NameServerRegistrar(Service):
         handler: Handler,
         permission: Callable[[], int] = lambda: READ | WRITE,
         sign: Callable[[Command], Command] = lambda command: command,
+        registration_key: str | None = None,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -93,6 +95,7 @@ class NameServerRegistrar(Service):
         self._handler = handler
         self._permission = permission
         self._sign = sign
+        self._key = {} if registration_key is None else {REGISTRATION_KEY: registration_key}
         self._failing: set[str] = set()
         self._registered: set[str] = set()
 
@@ -201,7 +204,7 @@ class NameServerRegistrar(Service):
         return [
             Command(
                 RequestCode.REGISTER_TOPIC_IN_NAMESRV,
-                ext=encode_header(RegisterTopic(topic)),
+                ext=encode_header(RegisterTopic(topic)) | self._key,
                 body=encode_body(TopicRouteData((self._queues(config, allowed),))),
             )
             for topic, config in found
@@ -228,7 +231,7 @@ class NameServerRegistrar(Service):
         )
         return Command(
             RequestCode.REGISTER_BROKER,
-            ext=encode_header(header),
+            ext=encode_header(header) | self._key,
             body=encode_body(RegisterBrokerBody(self._table())),
         )
 
@@ -279,7 +282,7 @@ class NameServerRegistrar(Service):
             cluster_name=self._config.broker_cluster_name,
             broker_id=self._config.broker_id,
         )
-        ext = encode_header(header)
+        ext = encode_header(header) | self._key
         await asyncio.gather(
             *(
                 self._unregister(

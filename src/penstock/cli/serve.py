@@ -82,6 +82,11 @@ def broker_options(function: F) -> F:
     default=1,
     help="Broker processes under one name server.",
 )
+@option(
+    "--other-brokers",
+    is_flag=True,
+    help="Let brokers that are started elsewhere register with this name server.",
+)
 @broker_options
 @server_options
 def up(*, as_json: bool, **options: Any) -> None:

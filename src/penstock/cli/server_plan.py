@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ PORTS_PER_BROKER = 10
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _PARENT = "PENSTOCK_PARENT_PID"
+_KEY = "PENSTOCK_REGISTRATION_KEY"
 _PARENT_CHECK_SECONDS = 1.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _WILDCARDS = ("0.0.0.0", "::", "")
@@ -61,6 +63,7 @@ class ServerPlan:
     config_file: Path | None = None
     flush: str | None = None
     insecure: bool = False
+    other_brokers: bool = False
     verbose: bool = False
 
 
@@ -164,16 +167,18 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     names = broker_names(settings.broker.broker_name, plan.brokers)
     refuse_lost_stores(plan.data, names)
     make_data_directory(plan.data)
+    key = None if plan.other_brokers else secrets.token_hex(16)
     async with AsyncExitStack() as stack:
         name_server = NameServer(
             NameServerConfig(bind_host=settings.broker.bind_host, listen_port=plan.nameserver_port),
             data=plan.data / "namesrv",
+            registration_key=key,
         )
         with _naming_flag("--nameserver-port"):
             await stack.enter_async_context(name_server)
         services: list[Service] = [name_server]
         addresses: list[str] = []
-        for name, broker in _brokers(plan, settings, names, _reachable(name_server)):
+        for name, broker in _brokers(plan, settings, names, _reachable(name_server), key):
             try:
                 with _naming_flag("--broker-port"):
                     await stack.enter_async_context(broker)
@@ -195,7 +200,7 @@ def _reachable(name_server: NameServer) -> str:
 
 
 def _brokers(
-    plan: ServerPlan, settings: Settings, names: Sequence[str], name_server: str
+    plan: ServerPlan, settings: Settings, names: Sequence[str], name_server: str, key: str | None
 ) -> AsyncBrokers:
     if len(names) == 1:
         broker = Broker(
@@ -203,6 +208,7 @@ def _brokers(
             plan.data / names[0],
             store_config=settings.store,
             name_servers=[name_server],
+            registration_key=key,
         )
         return [(names[0], broker)]
     first = settings.broker.listen_port
@@ -214,6 +220,7 @@ def _brokers(
                 name,
                 port=first + index * PORTS_PER_BROKER if first else 0,
                 name_server=name_server,
+                key=key,
             ),
         )
         for index, name in enumerate(names)
@@ -247,6 +254,7 @@ async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
             root,
             store_config=settings.store,
             name_servers=settings.broker.name_servers or [DEFAULT_NAMESRV],
+            registration_key=os.environ.get(_KEY),
         )
         with _naming_flag("--broker-port"):
             await stack.enter_async_context(broker)
@@ -333,11 +341,14 @@ async def _stop_with_parent(stopped: asyncio.Event) -> None:
 class BrokerProcess(Service):
     """A broker in a separate process, supervised by this one."""
 
-    def __init__(self, plan: ServerPlan, name: str, *, port: int, name_server: str) -> None:
+    def __init__(
+        self, plan: ServerPlan, name: str, *, port: int, name_server: str, key: str | None
+    ) -> None:
         self._plan = plan
         self._broker_name = name
         self._port = port
         self._name_server = name_server
+        self._key = {} if key is None else {_KEY: key}
         self.address = ""
 
     async def _run(self, ready: Callable[[], None]) -> None:
@@ -348,7 +359,7 @@ class BrokerProcess(Service):
             *self._arguments(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, _PARENT: str(os.getpid())},
+            env={**os.environ, _PARENT: str(os.getpid()), **self._key},
             # Ctrl-C reaches the whole process group, but this process decides when brokers stop.
             start_new_session=True,
         )

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import hmac
 import logging
 from dataclasses import dataclass, field, replace
 
-from penstock.errors import InvalidArgument, NotFound, ProtocolError, RequestRefused, TopicNotFound
+from penstock.errors import (
+    InvalidArgument,
+    NoPermission,
+    NotFound,
+    ProtocolError,
+    RequestRefused,
+    TopicNotFound,
+)
 from penstock.nameserver.broker_registration import BrokerRegistration
 from penstock.nameserver.config import NameServerConfig
 from penstock.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvConfig
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import DataVersion
-from penstock.protocol.bodies.registration import body_crc32, decode_registration
+from penstock.protocol.bodies.registration import body_crc32, decode_registration, is_compressed
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command, Language
+from penstock.protocol.extensions import REGISTRATION_KEY
 from penstock.protocol.headers.nameserver import (
     AddWritePerm,
     AddWritePermResult,
@@ -40,6 +50,7 @@ from penstock.protocol.headers.nameserver import (
 )
 from penstock.protocol.validation import MAX_RETRY_TOPIC_LENGTH
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.long_answers import Steps
 from penstock.remoting.promise import Promise, error_answer
 from penstock.runtime.clock import Clock
 from penstock.runtime.config import to_mapping
@@ -51,6 +62,8 @@ log = logging.getLogger(__name__)
 KV_FILE = "kvConfig.json"
 STANDARD_JSON_VERSION = 401
 """From V4_9_4 on clients take routes whose integer keys are quoted; most older ones take both."""
+_SMALL_REGISTRATION = 32 * 1024
+"""Bytes of a registration that are read at once, in about 10 ms."""
 _NUMBERED = (Language.ERLANG, Language.PYTHON)
 
 
@@ -64,6 +77,10 @@ class NameServerState:
     kv: KvConfig
     tables: SavedTables | None
     """Where the texts are kept; None: in memory only."""
+    registration_key: str | None = None
+    """What a broker must send in order to register; None: any broker may."""
+    refused: int = 0
+    """Registrations without the key."""
     cached_routes: dict[tuple[str, bool], bytes] = field(default_factory=dict)
     cached_generation: int = -1
 
@@ -111,9 +128,29 @@ def get_route(state: NameServerState, ask: GetRouteInfo, call: Call) -> Reply:
     return Reply(body=body)
 
 
+def _check_key(state: NameServerState, call: Call, broker: str) -> None:
+    """Refuse brokers of others: clients would be sent to them."""
+    key = state.registration_key
+    given = (call.command.ext or {}).get(REGISTRATION_KEY, "")
+    if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
+        state.refused += 1
+        # The first, second, fourth, eighth: a peer that tries for ever must not fill the log.
+        if state.refused.bit_count() == 1:
+            log.warning(
+                "broker refused, not one of ours name=%.255s remote=%s refused=%d",
+                broker, call.peer.remote, state.refused,
+            )  # fmt: skip
+        raise NoPermission(
+            f"broker {broker[:255]} may not register with this name server",
+            expected="a broker that was started together with it",
+            hint="penstock up --other-brokers, or a name server of its own: penstock nameserver",
+        )
+
+
 @handles(RequestCode.REGISTER_BROKER)
-def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> Reply | Command:
+def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> Steps:
     """A broker lives, and has these topics."""
+    _check_key(state, call, ask.broker_name)
     body = call.body
     if ask.body_crc32 and ask.body_crc32 != body_crc32(body):
         raise RequestRefused(
@@ -121,13 +158,17 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
             expected=str(ask.body_crc32),
         )
     odd: dict[str, str] = {}
+    decode = functools.partial(
+        decode_registration,
+        body,
+        compressed=ask.compressed,
+        version=call.command.version,
+        tell_odd=odd.__setitem__,
+    )
     try:
-        topics = decode_registration(
-            body,
-            compressed=ask.compressed,
-            version=call.command.version,
-            tell_odd=odd.__setitem__,
-        )
+        # Thousands of topics take a second.
+        is_small = len(body) <= _SMALL_REGISTRATION and not is_compressed(body, ask.compressed)
+        topics = decode() if is_small else (yield decode)
     except ProtocolError as error:
         raise RequestRefused(f"Failed to decode RegisterBrokerBody: {error}") from error
     if odd:
@@ -165,8 +206,9 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
 
 
 @handles(RequestCode.UNREGISTER_BROKER)
-def unregister_broker(state: NameServerState, ask: UnregisterBroker) -> None:
+def unregister_broker(state: NameServerState, ask: UnregisterBroker, call: Call) -> None:
     """A broker leaves."""
+    _check_key(state, call, ask.broker_name)
     state.routes.unregister(ask.cluster_name, ask.broker_name, ask.broker_addr)
 
 
@@ -250,6 +292,7 @@ def delete_topic(state: NameServerState, ask: DeleteTopicInNamesrv) -> None:
 @handles(RequestCode.REGISTER_TOPIC_IN_NAMESRV)
 def register_topic(state: NameServerState, ask: RegisterTopic, call: Call) -> None:
     """Make a topic known before its brokers register again."""
+    _check_key(state, call, f"of topic {ask.topic}")
     state.routes.register_topic(ask.topic, call.json(TopicRouteData).route().queues)
 
 

@@ -45,8 +45,12 @@ class NameServer(Service):
         tls: ServerTls | None = None,
         auth: ServerAuth | None = None,
         state_files: StateFileSystem = OS_STATE_FILES,
+        registration_key: str | None = None,
     ) -> None:
-        """``data`` is a directory for the texts that tools keep here; without it they are lost."""
+        """``data`` is a directory for the texts that tools keep here; without it they are lost.
+
+        With ``registration_key`` only brokers that have the same key may register.
+        """
         self._config = config or NameServerConfig()
         self._clock = clock or SystemClock()
         tables = None if data is None else SavedTables(self._clock, data, files=state_files)
@@ -71,6 +75,7 @@ class NameServer(Service):
             ),
             KvConfig(),
             tables,
+            registration_key,
         )
 
     @property
@@ -101,6 +106,7 @@ class NameServer(Service):
                 guard.serve_codes(self._dispatcher.codes)
                 guard.use_facts(NameServerFacts(self._auth.cluster))
                 self._guarded = guard.wrap(self._dispatcher.serve)
+            await stack.enter_async_context(self._dispatcher.long_answers)
             await self._server.start()
             stack.push_async_callback(self._stop_server)
             log.info("name server started address=%s", self.address)

@@ -4,6 +4,12 @@
     topics    topic                 -> {broker name -> queues and permission}
     live      (cluster, address)    -> when it was last heard of, what it said then, its connection
 
+and three indexes, so that a broker that comes or goes costs only what it has itself:
+
+    members       broker name  -> {broker id -> its key in live}
+    topics of     broker name  -> its topics
+    connections   connection   -> the keys of what registered last over it
+
 Plain and synchronous: the caller passes the time and the connection, and closes what expired.
 A broker is known exactly as long as it is live, a broker name as long as it has an address, and a
 topic as long as a broker name has queues of it.
@@ -16,13 +22,18 @@ wiped by an operator stays wiped meanwhile.
 
 ``generation`` changes with every change that a route, or the list of brokers, can show:
 encoded answers may be kept as long as it stays the same.
+
+Any peer may register, so brokers and routes have a bound. At the bound a new broker or topic is
+refused; what is known stays, and is heard.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from penstock.errors import RequestRefused
 from penstock.model import BrokerRoute, QueueRoute, TopicRoute
 from penstock.model.names import READ, WRITE
 from penstock.model.route import MASTER_ID
@@ -38,6 +49,14 @@ from penstock.protocol.bodies.routes import BrokerData, BrokerMemberGroup, Clust
 
 UNIT = 1
 UNIT_SUBSCRIPTION = 2
+MAX_BROKERS = 4096
+MAX_ROUTES = 1 << 19
+"""Pairs of a topic and a broker name. Twenty brokers may have 26,000 topics each; about 150 MB."""
+
+_Key = tuple[str, str]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_T = TypeVar("_T")
 
 
 class RouteTable:
@@ -49,22 +68,31 @@ class RouteTable:
         refuse_single_topic_first: bool = True,
         delete_unmentioned_topics: bool = False,
         support_acting_master: bool = False,
+        max_brokers: int = MAX_BROKERS,
+        max_routes: int = MAX_ROUTES,
     ) -> None:
         """The options are 5.x's defaults; 4.9 takes a first registration with one topic."""
+        self._max_brokers = max_brokers
+        self._max_routes = max_routes
         self._refuse_single_topic_first = refuse_single_topic_first
         self._delete_unmentioned_topics = delete_unmentioned_topics
         self._support_acting_master = support_acting_master
         self._brokers: dict[str, BrokerRoute] = {}
         self._topics: dict[str, dict[str, QueueRoute]] = {}
-        self._live: dict[tuple[str, str], LiveBroker] = {}
+        self._live: dict[_Key, LiveBroker] = {}
+        self._members: dict[str, dict[int, _Key]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}
+        self._connections: dict[object, dict[_Key, None]] = {}
+        self._routes = 0
         self._filter_servers: dict[str, tuple[str, ...]] = {}
         self.generation = 0
 
     # Brokers come and go --------------------------------------------------------------------------
 
     def register(self, registration: BrokerRegistration, now_ms: int) -> RegisterResult:
-        """Take in what a broker says about itself."""
+        """Take in what a broker says about itself; `RequestRefused` if there is no room for it."""
         key = registration.cluster, registration.address
+        self._need_room(key, registration, now_ms)
         former = self._live.get(key)
         if former is not None and former.broker_name != registration.broker_name:
             former = None
@@ -76,14 +104,14 @@ class RouteTable:
                 # A former master that does not know yet that it was replaced.
                 self._drop(key)
                 return RegisterResult(RegisterOutcome.IGNORED)
-            del self._live[holder.key]
+            self._forget(holder)
             self._filter_servers.pop(holder.address, None)
         if former is None:
             # The address may belong to a broker that had another name.
             self._drop(key)
         version = registration.topics.data_version
         is_news = holder is None or former is None or not version.same_as(former.version)
-        self._live[key] = LiveBroker.of(registration, now_ms)
+        self._put_live(LiveBroker.of(registration, now_ms))
         self._put_broker(registration)
         if self._gives_queue_data(registration):
             self._take_topics(registration, everything=is_news)
@@ -118,7 +146,7 @@ class RouteTable:
 
     def connection_lost(self, connection: object) -> list[LiveBroker]:
         """Remove the brokers that registered last over this connection; return them."""
-        return self._drop_all(live for live in self._live.values() if live.connection is connection)
+        return self._drop_all(self._live[key] for key in self._connections.get(connection, ()))
 
     def expire(self, now_ms: int) -> list[LiveBroker]:
         """Remove the brokers not heard of for too long; their connections are to be closed."""
@@ -217,6 +245,8 @@ class RouteTable:
         queues = list(queues)
         if not queues or any(queue.broker_name not in self._brokers for queue in queues):
             return False
+        known = self._topics.get(topic, {})
+        self._need_routes(sum(queue.broker_name not in known for queue in queues))
         for queue in queues:
             self._put_queue(topic, queue)
         return True
@@ -225,10 +255,32 @@ class RouteTable:
 
     def _holder_of_id(self, registration: BrokerRegistration) -> LiveBroker | None:
         """Who has the broker id at the moment: the same broker, or another it replaces."""
-        wanted = registration.broker_name, registration.broker_id
-        return next(
-            (b for b in self._live.values() if (b.broker_name, b.broker_id) == wanted), None
-        )
+        key = self._members.get(registration.broker_name, {}).get(registration.broker_id)
+        return None if key is None else self._live[key]
+
+    def _need_room(self, key: _Key, registration: BrokerRegistration, now_ms: int) -> None:
+        live = self._live.get(key)
+        if live is None and len(self._live) >= self._max_brokers:
+            raise RequestRefused(
+                f"no room for broker {registration.broker_name} at {registration.address}",
+                expected=f"at most {self._max_brokers} brokers at a name server",
+            )
+        table = registration.topics.topic_config_table
+        if self._routes + len(table) <= self._max_routes:
+            return
+        if live is not None and live.broker_name == registration.broker_name:
+            # It lives, whatever becomes of its new topics.
+            self._live[key] = live._replace(heard_ms=now_ms)
+        known = self._topics_of.get(registration.broker_name, {})
+        self._need_routes(sum(topic not in known for topic in table))
+
+    def _need_routes(self, new: int) -> None:
+        if new and self._routes + new > self._max_routes:
+            raise RequestRefused(
+                f"no room for {new} more topics of a broker, there are {self._routes}",
+                expected=f"at most {self._max_routes} at a name server, counted for each broker",
+                hint="delete unused topics, or run a name server for each cluster",
+            )
 
     def _is_increment(self, registration: BrokerRegistration) -> bool:
         """One topic alone: a broker sends that after it created it, never as its whole table."""
@@ -263,9 +315,8 @@ class RouteTable:
 
     def _addresses_of(self, broker_name: str) -> dict[int, str]:
         return {
-            live.broker_id: live.address
-            for live in self._live.values()
-            if live.broker_name == broker_name
+            broker_id: address
+            for broker_id, (_, address) in self._members.get(broker_name, {}).items()
         }
 
     def _put_filter_servers(self, registration: BrokerRegistration) -> None:
@@ -283,7 +334,7 @@ class RouteTable:
         table = registration.topics.topic_config_table
         # Not from an increment: it mentions one topic and means all the others, too.
         if self._delete_unmentioned_topics and len(table) > 1:
-            for topic in [t for t, queues in self._topics.items() if name in queues]:
+            for topic in list(self._topics_of.get(name, ())):
                 if topic not in table:
                     self._remove_queue(topic, name)
         # While a slave acts as master its queues can be read, not written.
@@ -304,9 +355,14 @@ class RouteTable:
 
     def _put_queue(self, topic: str, queue: QueueRoute) -> None:
         queues = self._topics.setdefault(topic, {})
-        if queues.get(queue.broker_name) != queue:
-            queues[queue.broker_name] = queue
-            self.generation += 1
+        before = queues.get(queue.broker_name)
+        if before == queue:
+            return
+        if before is None:
+            self._topics_of.setdefault(queue.broker_name, {})[topic] = None
+            self._routes += 1
+        queues[queue.broker_name] = queue
+        self.generation += 1
 
     def _remove_queue(self, topic: str, broker_name: str) -> bool:
         queues = self._topics.get(topic, {})
@@ -314,17 +370,18 @@ class RouteTable:
             return False
         if not queues:
             del self._topics[topic]
+        _remove(self._topics_of, broker_name, topic)
+        self._routes -= 1
         self.generation += 1
         return True
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for topic, queues in self._topics.items():
-            if (queue := queues.get(broker_name)) is not None:
-                count += 1
-                permission = change(queue.permission)
-                self._put_queue(topic, dataclasses.replace(queue, permission=permission))
-        return count
+        topics = self._topics_of.get(broker_name, {})
+        for topic in topics:
+            queue = self._topics[topic][broker_name]
+            permission = change(queue.permission)
+            self._put_queue(topic, dataclasses.replace(queue, permission=permission))
+        return len(topics)
 
     def _drop_all(self, lost: Iterable[LiveBroker]) -> list[LiveBroker]:
         lost = list(lost)
@@ -332,17 +389,39 @@ class RouteTable:
             self._drop(live.key)
         return lost
 
-    def _drop(self, key: tuple[str, str]) -> None:
+    def _put_live(self, live: LiveBroker) -> None:
+        before = self._live.get(live.key)
+        # An entry that stays keeps its place: clients see brokers in the order they came.
+        if before is not None and (before.broker_id, before.connection) != (
+            live.broker_id,
+            live.connection,
+        ):
+            self._unlink(before)
+        self._live[live.key] = live
+        self._members.setdefault(live.broker_name, {})[live.broker_id] = live.key
+        self._connections.setdefault(live.connection, {})[live.key] = None
+
+    def _forget(self, live: LiveBroker) -> None:
+        del self._live[live.key]
+        self._unlink(live)
+
+    def _unlink(self, live: LiveBroker) -> None:
+        """Remove a broker from the indexes."""
+        _remove(self._members, live.broker_name, live.broker_id)
+        _remove(self._connections, live.connection, live.key)
+
+    def _drop(self, key: _Key) -> None:
         """Remove a broker; with the last one of its name go its queues, and topics left empty."""
-        live = self._live.pop(key, None)
+        live = self._live.get(key)
         if live is None:
             return
+        self._forget(live)
         self.generation += 1
         self._filter_servers.pop(live.address, None)
         addresses = self._addresses_of(live.broker_name)
         if not addresses:
             del self._brokers[live.broker_name]
-            for topic in list(self._topics):
+            for topic in list(self._topics_of.get(live.broker_name, ())):
                 self._remove_queue(topic, live.broker_name)
             return
         broker = dataclasses.replace(self._brokers[live.broker_name], addresses=addresses)
@@ -359,6 +438,14 @@ class RouteTable:
 
     def _topics_where(self, holds: Callable[[dict[str, QueueRoute]], bool]) -> TopicList:
         return TopicList(tuple(topic for topic, queues in self._topics.items() if holds(queues)))
+
+
+def _remove(index: dict[_K, dict[_V, _T]], key: _K, value: _V) -> None:
+    """Remove an entry of an index, and the key with its last one."""
+    entries = index[key]
+    del entries[value]
+    if not entries:
+        del index[key]
 
 
 def _with_acting_master(broker: BrokerRoute, queue: QueueRoute) -> BrokerRoute:

@@ -16,6 +16,10 @@ PULL_COUNT: Final = "penstockPullCount"
 """Beside `PULL_BYTES`: how many messages the client takes, instead of ``maxMsgNums``, which applies
 to brokers that know neither field."""
 
+REGISTRATION_KEY: Final = "penstockRegistrationKey"
+"""On REGISTER_BROKER, UNREGISTER_BROKER and REGISTER_TOPIC_IN_NAMESRV: a random text that only the
+brokers have which were started together with the name server (``penstock up``)."""
+
 REASON_FIELDS: Final = {
     "penstockReasonType": Failure.TYPE,
     "penstockReasonMessage": Failure.MESSAGE,

@@ -7,7 +7,8 @@ header of the request, the `Call` (the peer and the whole command), both or none
     def get_min_offset(broker: BrokerState, ask: GetMinOffset) -> OffsetResult: ...
 
 The return value becomes the answer: a header the ext fields, a `Reply` anything more, None an empty
-success, a `Promise` an answer later. The connection turns an exception into a response code.
+success, a `Promise` an answer later. A generator works in steps (`long_answers`). The connection
+turns an exception into a response code.
 The few handlers that are called thousands of times a second take the bare command instead and are
 added with `add_raw`.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from types import ModuleType
+from types import GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import (
@@ -30,6 +31,7 @@ from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import request_name
 from penstock.protocol.commands import Body, Command
 from penstock.protocol.headers.codec import decode_header, encode_header
+from penstock.remoting.long_answers import LongAnswers
 from penstock.remoting.peer import FastPath, Handler, Peer, fast_path_key
 from penstock.remoting.promise import Promise
 
@@ -125,6 +127,8 @@ class Dispatcher:
         """Fast paths for the most frequent requests, for the server of this dispatcher."""
         self.guard_fast_path: Callable[[FastPath], FastPath] | None = None
         """Wraps each fast path that is added, where requests are checked for rights."""
+        self.long_answers = LongAnswers(answer_of)
+        """To be started by the server whose handlers work in steps."""
         self._handlers: dict[int, Handler] = {}
         self._unknown: set[int] = set()
 
@@ -145,7 +149,12 @@ class Dispatcher:
         for function in vars(module).values():
             if getattr(function, "__module__", None) == module.__name__:  # not imported by it
                 for code in getattr(function, _ATTRIBUTE, ()):
-                    self.add_raw(code, _bound(function, state))
+                    self.add_raw(code, _bound(function, state, self._answer))
+
+    def _answer(self, result: Answer) -> Command | Promise:
+        if isinstance(result, GeneratorType):
+            return self.long_answers.start_answer(result)
+        return answer_of(result)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -180,17 +189,19 @@ class Dispatcher:
         raise RequestCodeNotSupported(f" request type {code} not supported")
 
 
-def _bound(function: Callable[..., Answer], state: object) -> Handler:
+def _bound(
+    function: Callable[..., Answer], state: object, answer: Callable[[Answer], Command | Promise]
+) -> Handler:
     """A handler of bare commands that gives ``function`` the arguments of its annotations."""
     _, *wanted = inspect.signature(function, eval_str=True).parameters.values()
     wants_call = bool(wanted) and wanted[-1].annotation is Call
     if len(wanted) == wants_call:
         if wants_call:
-            return lambda peer, command: answer_of(function(state, Call(peer, command)))
-        return lambda peer, command: answer_of(function(state))
+            return lambda peer, command: answer(function(state, Call(peer, command)))
+        return lambda peer, command: answer(function(state))
     header: type[Header] = wanted[0].annotation
     if wants_call:
-        return lambda peer, command: answer_of(
+        return lambda peer, command: answer(
             function(state, decode_header(header, command.ext), Call(peer, command))
         )
-    return lambda peer, command: answer_of(function(state, decode_header(header, command.ext)))
+    return lambda peer, command: answer(function(state, decode_header(header, command.ext)))

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.support.asking import all_records, log_position, send_back
+from tests.support.asking import all_records, log_position, put_topic, send_back
 from tests.support.fake_clock import FakeClock
 from tests.support.stage import Stage, in_virtual_time
-from tests.support.wire import Wire, json_body
+from tests.support.wire import Wire, body_of, json_body
 
 from penstock.broker import Broker, rate_sampler
 from penstock.broker.rate_sampler import RateSampler
@@ -29,7 +29,7 @@ from penstock.protocol.bodies.stats import (
     HaStatus,
     TopicStats,
 )
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import (
     CloneGroupOffset,
     GetBrokerConsumeStats,
@@ -460,3 +460,35 @@ async def test_a_master_without_slaves_says_so(wire: Wire) -> None:
     assert status.master
     assert status.master_commit_log_max_offset > 0
     assert status.ha_connection_info == ()
+
+
+# Topics with many queues
+
+
+@pytest.mark.parametrize(
+    ("code", "header"),
+    [
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Wide"}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "Wide", "group": "g"}),
+        (RequestCode.GET_CONSUME_STATS, {"topic": "Wide", "consumerGroup": "g"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            {"topic": "Wide", "group": "g", "timestamp": "0", "isForce": "true"},
+        ),
+    ],
+    ids=["topic stats", "time span", "consume stats", "broker consume stats", "reset"],
+)
+async def test_others_are_served_while_many_queues_are_looked_at(
+    broker: Broker, wire: Wire, connect: Connect, code: int, header: dict[str, str]
+) -> None:
+    await put_topic(wire, "Wide", 8192)
+    await put_topic(wire, "T", 1)
+    await commit(wire, "g", 0, topic="Wide")
+    other = await connect()
+    await send(other, 1)
+    before = wire.start(code, header)
+    await send(other, 30)
+    assert not before.done()
+    assert (await before).code == ResponseCode.SUCCESS
+    assert len(body_of(await before)) > 100_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from typing import Final
 
 from penstock.broker.state import BrokerState
@@ -29,6 +30,7 @@ from penstock.protocol.headers.admin import (
 from penstock.protocol.headers.offsets import QueryCorrectionOffset
 from penstock.protocol.validation import check_group
 from penstock.remoting.dispatch import Reply, handles
+from penstock.remoting.long_answers import STEP, Steps
 from penstock.runtime.statistics import StatsData
 
 _NEVER: Final = (1 << 63) - 1
@@ -36,7 +38,7 @@ _NEVER: Final = (1 << 63) - 1
 
 
 @handles(RequestCode.GET_CONSUME_STATS)
-def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Reply:
+def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Steps:
     """The offsets of a group by queue: in one topic, in some, or in all it has offsets in."""
     if ask.topic:
         topics = [ask.topic]
@@ -48,7 +50,7 @@ def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Reply:
     table: dict[MessageQueue, ConsumeOffset] = {}
     tps = 0.0
     for topic in topics:
-        stats = _stats_of(broker, ask.consumer_group, topic)
+        stats = yield from _stats_of(broker, ask.consumer_group, topic)
         if stats is not None:
             table.update(stats.offset_table)
             tps += stats.consume_tps
@@ -56,18 +58,19 @@ def get_consume_stats(broker: BrokerState, ask: GetConsumeStats) -> Reply:
 
 
 @handles(RequestCode.GET_BROKER_CONSUME_STATS)
-def get_broker_consume_stats(broker: BrokerState, ask: GetBrokerConsumeStats) -> Reply:
+def get_broker_consume_stats(broker: BrokerState, ask: GetBrokerConsumeStats) -> Steps:
     """The offsets of all groups of this broker."""
     groups: list[dict[str, tuple[ConsumeStats, ...]]] = []
     behind = in_flight = 0
     topics = broker.offsets.topics_by_group()
-    for group in broker.groups:
+    # A group may come or go between two steps.
+    for group in list(broker.groups):
         found: list[ConsumeStats] = []
         for topic in topics.get(group.group_name, ()):
             config = broker.topics.get(topic)
             if config is None or (ask.is_order and not config.order):
                 continue
-            stats = _stats_of(broker, group.group_name, topic)
+            stats = yield from _stats_of(broker, group.group_name, topic)
             if stats is not None:
                 found.append(stats)
                 for offset in stats.offset_table.values():
@@ -77,7 +80,9 @@ def get_broker_consume_stats(broker: BrokerState, ask: GetBrokerConsumeStats) ->
     return Reply(body=BrokerConsumeStats(tuple(groups), broker.address, behind, in_flight))
 
 
-def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | None:
+def _stats_of(
+    broker: BrokerState, group: str, topic: str
+) -> Generator[None, None, ConsumeStats | None]:
     """A group in a topic; None if the topic is unknown or no longer subscribed to."""
     config = broker.topics.get(topic)
     members = broker.clients.consumer_group(group)
@@ -88,6 +93,8 @@ def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | Non
     store, offsets = broker.storage.store, broker.offsets
     table: dict[MessageQueue, ConsumeOffset] = {}
     for queue_id in range(config.read_queue_nums):
+        if queue_id % STEP == 0:
+            yield None
         committed = offsets.committed(group, topic, queue_id) or 0
         pulled = offsets.pulled(group, topic, queue_id) or 0
         # When the last consumed message was stored; 0 without one.
@@ -99,19 +106,17 @@ def _stats_of(broker: BrokerState, group: str, topic: str) -> ConsumeStats | Non
 
 
 @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
-def query_time_span(broker: BrokerState, ask: QueryConsumeTimeSpan) -> Reply:
+def query_time_span(broker: BrokerState, ask: QueryConsumeTimeSpan) -> Steps:
     """The times of the first and last message of each queue, and the delay of the group."""
     config = broker.topics.get(ask.topic)
     if config is None:
         raise TopicNotFound(f"topic[{ask.topic}] not exist")
-    return Reply(
-        body=ConsumeTimeSpans(
-            tuple(
-                _time_span(broker, ask.group, ask.topic, queue_id)
-                for queue_id in range(config.write_queue_nums)
-            )
-        )
-    )
+    spans: list[QueueTimeSpan] = []
+    for queue_id in range(config.write_queue_nums):
+        if queue_id % STEP == 0:
+            yield None
+        spans.append(_time_span(broker, ask.group, ask.topic, queue_id))
+    return Reply(body=ConsumeTimeSpans(tuple(spans)))
 
 
 def _time_span(broker: BrokerState, group: str, topic: str, queue_id: int) -> QueueTimeSpan:

@@ -9,6 +9,7 @@ RocketMQ before 5.2 did.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 
 from penstock.broker.handlers.relay import FIRST_VERSION_WITH_STATUS
 from penstock.broker.state import BrokerState
@@ -28,6 +29,7 @@ from penstock.protocol.commands import Command, Language
 from penstock.protocol.headers.clients import ResetOffset
 from penstock.protocol.headers.codec import encode_header
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.long_answers import STEP, Steps
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ NO_OFFSET = -1
 
 
 @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-def reset_offset(broker: BrokerState, ask: ResetOffset, call: Call) -> Reply:
+def reset_offset(broker: BrokerState, ask: ResetOffset, call: Call) -> Steps:
     """Move a group in a topic; the answer has the new offsets."""
     if broker.config.is_slave:
         raise RequestRefused("Can not reset offset in slave broker", expected="a master")
@@ -44,9 +46,9 @@ def reset_offset(broker: BrokerState, ask: ResetOffset, call: Call) -> Reply:
     if topic is None:
         raise TopicNotFound(f"Topic {ask.topic} does not exist")
     if broker.config.use_server_side_reset_offset:
-        table = _reset_here(broker, ask, topic)
+        table = yield from _reset_here(broker, ask, topic)
     else:
-        table = _ask_members(broker, ask, topic, call)
+        table = yield from _ask_members(broker, ask, topic, call)
     log.info(
         "offsets reset group=%s topic=%s timestamp=%d queues=%d by=%s",
         ask.group,
@@ -60,7 +62,7 @@ def reset_offset(broker: BrokerState, ask: ResetOffset, call: Call) -> Reply:
 
 def _reset_here(
     broker: BrokerState, ask: ResetOffset, topic: TopicConfig
-) -> dict[MessageQueue, int]:
+) -> Generator[None, None, dict[MessageQueue, int]]:
     if ask.group not in broker.groups:
         raise GroupNotFound(f"Group {ask.group} does not exist")
     if ask.queue_id is not None and ask.queue_id > ALL_QUEUES:
@@ -71,9 +73,11 @@ def _reset_here(
             )
         offsets = {ask.queue_id: _explicit(broker, ask, ask.queue_id)}
     else:
-        offsets = {
-            queue_id: _by_time(broker, ask, queue_id) for queue_id in range(topic.read_queue_nums)
-        }
+        offsets = {}
+        for queue_id in range(topic.read_queue_nums):
+            if queue_id % STEP == 0:
+                yield None
+            offsets[queue_id] = _by_time(broker, ask, queue_id)
     for queue_id, offset in offsets.items():
         broker.offsets.reset(ask.group, ask.topic, queue_id, offset)
     for queue_id in offsets:
@@ -112,9 +116,11 @@ def _queue(broker: BrokerState, topic: str, queue_id: int) -> MessageQueue:
 
 def _ask_members(
     broker: BrokerState, ask: ResetOffset, topic: TopicConfig, call: Call
-) -> dict[MessageQueue, int]:
+) -> Generator[None, None, dict[MessageQueue, int]]:
     table: dict[MessageQueue, int] = {}
     for queue_id in range(topic.write_queue_nums):
+        if queue_id % STEP == 0:
+            yield None
         committed = broker.offsets.committed(ask.group, ask.topic, queue_id)
         if committed is None:
             raise RequestRefused(

@@ -35,6 +35,7 @@ from penstock.protocol.headers.admin import (
 from penstock.protocol.validation import check_topic
 from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.long_answers import STEP, Steps
 
 _MAX_PERM = 7
 
@@ -194,12 +195,14 @@ def get_topic(broker: BrokerState, ask: GetTopicConfig) -> Reply:
 
 
 @handles(RequestCode.GET_TOPIC_STATS_INFO)
-def get_topic_stats(broker: BrokerState, ask: GetTopicStats) -> Reply:
+def get_topic_stats(broker: BrokerState, ask: GetTopicStats) -> Steps:
     """The ends of a topic's queues."""
     config = broker.topics.require(ask.topic)
     store = broker.storage.store
     table: dict[MessageQueue, TopicOffset] = {}
     for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        if queue_id % STEP == 0:
+            yield None
         low, high = store.min_offset(ask.topic, queue_id), store.max_offset(ask.topic, queue_id)
         last = store.store_time_at(ask.topic, queue_id, high - 1) if high > low else 0
         queue = MessageQueue(ask.topic, broker.config.broker_name, queue_id)

@@ -68,7 +68,7 @@ def decode_registration(
     if not data:
         # Brokers without topics and ancient ones send none.
         return RegisterBrokerBody()
-    if compressed or data.startswith(_ZLIB_FIRST_BYTE):
+    if is_compressed(data, compressed):
         return _decode_stream(_inflate(data), version, tell_odd)
     value = loads(data)
     if version < V3_0_11:
@@ -82,6 +82,11 @@ def decode_registration(
     return dataclasses.replace(
         rest, topic_config_serialize_wrapper=read_topics(value[_TOPICS], tell_odd)
     )
+
+
+def is_compressed(data: bytes, flag: bool) -> bool:
+    """Whether a body is a zlib stream; ``flag`` is what the header says."""
+    return flag or data.startswith(_ZLIB_FIRST_BYTE)
 
 
 def body_crc32(data: bytes) -> int:
