@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -275,3 +277,46 @@ async def test_a_thousand_connections_leave_nothing_behind() -> None:
         gc.collect()
         assert open_files() <= files
         assert sum(isinstance(thing, Peer) for thing in gc.get_objects()) <= peers
+
+
+FEW_FILES = """
+import asyncio, resource, sys
+from penstock.protocol.commands import Command, encode_command, reply
+from penstock.remoting import Server
+
+async def main():
+    echo = lambda peer, request: reply(request)
+    async with Server(echo) as one, Server(echo) as other:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        accepted = []
+        for number in range(60):
+            port = (one, other)[number % 2].port
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(encode_command(Command(34, 1)))
+            try:
+                answered = await reader.read(1)
+            except ConnectionError:
+                answered = b""
+            if answered:
+                accepted.append(writer)
+            else:
+                writer.transport.abort()
+                await asyncio.sleep(0)
+        print(len(accepted))
+        # What a store needs is left.
+        files = [open(sys.executable) for _ in range(15)]
+        print(len(files))
+
+asyncio.run(main())
+"""
+
+
+def test_connections_leave_files_to_the_stores_of_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_FILES], capture_output=True, text=True, timeout=60, check=False
+    )
+    accepted, opened = done.stdout.split()
+    assert opened == "15"
+    assert 20 < int(accepted) < 45
+    assert "connection refused, too many are open" in done.stderr
+    assert "ulimit_n=100" in done.stderr

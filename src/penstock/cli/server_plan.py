@@ -33,6 +33,7 @@ from penstock.remoting.addresses import format_address
 from penstock.remoting.loop import run
 from penstock.runtime.config import Loaded, from_mapping
 from penstock.runtime.logs import set_up_logging
+from penstock.runtime.open_files import raise_soft_limit
 from penstock.runtime.properties_format import parse_properties
 from penstock.runtime.service import Service, wait_any
 from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
@@ -289,6 +290,7 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C, SIGTERM or the failure of a service."""
     set_up_logging("INFO" if plan.verbose else "WARNING")
+    raise_soft_limit()
     run(_serve(start(plan), as_json))
 
 

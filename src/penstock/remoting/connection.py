@@ -105,6 +105,12 @@ class Connection(asyncio.Protocol):
         """Whether the connection is encrypted."""
         return self._transport.get_extra_info("ssl_object") is not None
 
+    @property
+    def file_number(self) -> int:
+        """The number of its open file; -1 where it has none."""
+        socket = self._transport.get_extra_info("socket")
+        return -1 if socket is None else socket.fileno()
+
     def on_close(self, callback: Callable[[Self], None]) -> None:
         """Call ``callback(peer)`` when the connection is lost; soon, if it already is."""
         call = functools.partial(callback, self)

@@ -27,7 +27,7 @@ class Limits:
     max_promises: int = 16_384
     """Requests of the peer that wait for a promise; one more is answered SYSTEM_BUSY."""
     max_connections: int = 10_000
-    """Connections of a server; one more is closed at once."""
+    """Connections of a server; one more is closed at once. A low ``ulimit -n`` allows fewer."""
     max_unfinished_bytes: int = 256 * _MIB
     """Of partly received frames, on all connections of a server; see `partial_frames`."""
     write_high: int = 1 * _MIB

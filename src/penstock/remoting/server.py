@@ -18,6 +18,7 @@ from penstock.remoting.peer import FastPath, Handler, Peer, PeerHook
 from penstock.remoting.promise import Promise
 from penstock.remoting.tls import ServerTls
 from penstock.remoting.write_batch import WriteBatch
+from penstock.runtime.open_files import first_reserved_number, soft_limit
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +202,12 @@ class Server:
             peer.abort("the server stops")
             return
         if len(self._peers) >= self._limits.max_connections:
-            self._refuse(peer)
+            self._refuse(peer, f"max_connections={self._limits.max_connections}")
+            return
+        reserved = first_reserved_number()
+        if reserved is not None and peer.file_number >= reserved:
+            # Stores in this process could not open their next file.
+            self._refuse(peer, f"ulimit_n={soft_limit()}")
             return
         self._peers[peer] = None
         peer.on_close(self._forget)
@@ -215,19 +221,18 @@ class Server:
         if self._on_disconnect is not None:
             self._on_disconnect(peer)
 
-    def _refuse(self, peer: Peer) -> None:
-        peer.abort("the server has reached max_connections")
+    def _refuse(self, peer: Peer, bound: str) -> None:
+        peer.abort(f"too many connections are open, {bound}")
         self._refused += 1
         now = asyncio.get_running_loop().time()
         if now >= self._refusal_log_at:
             # A refused client reconnects at once; one line now and then is enough.
             self._refusal_log_at = now + _REFUSAL_LOG_SECONDS
             log.warning(
-                "connection refused, too many are open remote=%s open=%d max_connections=%d "
-                "refused_so_far=%d",
+                "connection refused, too many are open remote=%s open=%d %s refused_so_far=%d",
                 peer.remote,
                 len(self._peers),
-                self._limits.max_connections,
+                bound,
                 self._refused,
             )
 
