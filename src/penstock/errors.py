@@ -285,6 +285,12 @@ class ConsumerNotOnline(RequestRefused):
     code = 206
 
 
+class IllegalOperation(RequestRefused):
+    """What is asked for cannot be done any more, or never could."""
+
+    code = 604
+
+
 def _leaves(cls: type[RequestRefused]) -> list[type[RequestRefused]]:
     return [leaf for sub in cls.__subclasses__() for leaf in (sub, *_leaves(sub))]
 

@@ -32,7 +32,7 @@ Frame = dict[str, Any]
 
 # Apache writes what it has where we have nothing to tell, or the other way round.
 EXPLAINED = {
-    ("RECALL_MESSAGE", "code"): "timers are refused",
+    ("RECALL_MESSAGE", "code"): "its message was sent at another time",
     ("POP_MESSAGE", "code"): "pop is refused",
     ("ACK_MESSAGE", "code"): "pop is refused",
     ("CHANGE_MESSAGE_INVISIBLETIME", "code"): "pop is refused",
@@ -44,8 +44,6 @@ EXPLAINED = {
     ("CONSUMER_SEND_MSG_BACK", "code"): "the record lies elsewhere in our log",
     ("CONSUME_MESSAGE_DIRECTLY", "code"): "the record lies elsewhere in our log",
     ("GET_CONSUMER_RUNNING_INFO", "answer"): "what the client said was not recorded",
-    ("SEND_MESSAGE_V2 send.timer", "code"): "timers are refused",
-    ("SEND_MESSAGE_V2 send.recall", "code"): "timers are refused",
     ("PULL_MESSAGE request_reply", "code"): "the heartbeat before it was not recorded",
 }
 EXPLAINED_4_9 = {

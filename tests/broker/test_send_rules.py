@@ -28,7 +28,9 @@ from penstock.remoting import Peer, Promise
 
 EFFECTIVE_VALUES = {
     Property.TRANSACTION_PREPARED: "true",
-    Property.TIMER_DELIVER_MS: str(1 << 50),
+    Property.TIMER_DELIVER_MS: str(1 << 50),  # too far away
+    Property.TIMER_DELAY_SECONDS: "1000000",
+    Property.TIMER_DELAY_MS: "1000000000",
     Property.WAIT: "false",
 }
 """A value of each property that has an effect; "3" for all others."""
@@ -296,9 +298,9 @@ async def test_only_the_property_wait_itself_answers_before_the_disk(
 @given(PROPERTY_STRINGS)
 def test_the_search_finds_every_property_string_that_a_rule_applies_to(text: str) -> None:
     properties = parse_properties(text)
-    nothing = effects_of({}, is_batch=False, now_ms=1, delay_levels="")
+    nothing = effects_of({}, is_batch=False, now_ms=1)
     try:
-        effects = effects_of(properties, is_batch=False, now_ms=1, delay_levels="")
+        effects = effects_of(properties, is_batch=False, now_ms=1)
         is_ruled = effects != nothing or any(key in properties for key in (*DROPPED, *REPLACED))
     except PenstockError:
         is_ruled = True

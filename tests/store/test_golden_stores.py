@@ -209,7 +209,7 @@ def test_checkpoint_and_index_headers_are_read_as_rocketmq_reads_them(
 def test_what_is_not_supported_is_named_and_left_alone(golden: Callable[[str], Any]) -> None:
     store = MessageStore.open_readonly(golden("5.5.0").root)
     names = {note.partition(":")[0] for note in store.foreign}
-    assert names == {"compaction", "rocksdbstore", "timerlog", "timerwheel"}
+    assert names == {"compaction", "rocksdbstore"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -40,12 +40,14 @@ from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topic_epochs import TopicEpochs
 from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
+from penstock.broker.timers.timer_files import TimerFiles, TimerShape
+from penstock.broker.timers.timer_metrics import METRICS_FILE
+from penstock.broker.timers.timer_service import TimerService
 from penstock.broker.transactions.check_rounds import CheckRounds
 from penstock.broker.transactions.counters import COUNTERS_FILE
 from penstock.broker.transactions.transactions import Transactions
 from penstock.errors import LifecycleError, RemotingError, StoreError
 from penstock.model.hosts import pack_host
-from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.commands import Command
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.message_ids import UniqueIds
@@ -197,7 +199,7 @@ class Broker(Service):
                 Housekeeping(state),
             ]
             if not self._config.is_slave:
-                parts += [state.delay_service, reviver]
+                parts += [state.delay_service, state.timers, reviver]
                 parts.append(
                     CheckRounds(
                         state.transactions,
@@ -312,6 +314,13 @@ class Broker(Service):
                 topics=topics,
             ),
             delay_levels=self._delay_levels,
+            timers=TimerService(
+                TimerFiles(self._files, str(self._root), self._timer_shape()),
+                storage,
+                clock,
+                topics,
+                tables,
+            ),
             transactions=Transactions(
                 storage,
                 clock,
@@ -354,6 +363,14 @@ class Broker(Service):
             log.error("the newest offsets are not saved error=%s", error)
         await state.tables.save_all()
 
+    def _timer_shape(self) -> TimerShape:
+        config = self._config
+        return TimerShape(
+            config.timer_precision,
+            config.timer_roll_window,
+            config.mapped_file_size_timer_log,
+        )
+
     def _when_topics_known(self, done: Callable[[], object], topics: Collection[str]) -> None:
         if self._registration is None:
             done()
@@ -389,6 +406,8 @@ class Broker(Service):
             ORDERS_FILE, load=state.pop.orders.load, dump=state.pop.orders.dump, period=10.0
         )
         await tables.add(REQUEST_MODES_FILE, load=state.pop.modes.load, dump=state.pop.modes.dump)
+        metrics = state.timers.metrics
+        await tables.add(METRICS_FILE, load=metrics.load, dump=metrics.dump, period=1.0)
         # New tables are written at once, so that Apache RocketMQ finds them, too.
         tables.changed(TOPICS_FILE)
         tables.changed(GROUPS_FILE)
@@ -408,14 +427,6 @@ class Broker(Service):
         state.delay_service.correct()
         if not config.is_slave:
             await run_to_end(None, state.transactions.recover)
-        timers = state.storage.max_offset(TIMER_TOPIC, 0)
-        if timers:
-            log.warning(
-                "the store holds timer messages, which are kept but not served yet"
-                " topic=%s records=%d",
-                TIMER_TOPIC,
-                timers,
-            )
 
     def _warn_of_role(self) -> None:
         """Warn about a role that implies replication, which does not exist."""

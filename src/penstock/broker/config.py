@@ -18,6 +18,8 @@ SLAVE = "SLAVE"
 VIP_PORT_DISTANCE = 2
 _MAX_INT: Final = (1 << 31) - 1
 _DAY_MS: Final = 86_400_000
+_PRECISIONS: Final = (100, 200, 500, 1000)
+_LONGEST_WINDOW: Final = 7 * 86_400 - 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +195,39 @@ class BrokerConfig:
         changeable=True,
         doc="members that share a popped queue with its owner; below 1: all",
     )
+    timer_wheel_enable: bool = setting(
+        True, changeable=True, doc="take messages that are to be delivered at a time of their own"
+    )
+    timer_precision_ms: int = setting(
+        1000, least=1, most=1000, doc="ticks of the timer wheel: 100, 200, 500 or 1000 ms"
+    )
+    timer_max_delay_sec: int = setting(
+        259_200,
+        least=1,
+        most=7 * 86_400,
+        changeable=True,
+        doc="longest delay of a timer message; fileReservedTime must not be shorter",
+    )
+    timer_roll_window_slot: int = setting(
+        172_800, doc="ticks after which a timer message that waits longer is stored again"
+    )
+    mapped_file_size_timer_log: int = setting(
+        100 << 20, least=68, most=_MAX_INT, doc="bytes of a file of the timer log"
+    )
+    timer_congest_num_each_slot: int = setting(
+        _MAX_INT,
+        least=1,
+        most=_MAX_INT,
+        changeable=True,
+        doc="timer messages of one tick from which on more are refused",
+    )
+    recall_message_enable: bool = setting(
+        False, changeable=True, doc="timer messages can be recalled"
+    )
+    allow_recall_when_broker_not_writeable: bool = setting(
+        True, changeable=True, doc="they can be recalled while brokerPermission forbids writing"
+    )
+
     dead_letter_permission: int = setting(
         READ | WRITE,
         key="deadLetterTopicPerm",
@@ -239,6 +274,17 @@ class BrokerConfig:
     def is_slave(self) -> bool:
         """Whether this broker only reads."""
         return self.broker_role == SLAVE or self.broker_id != 0
+
+    @property
+    def timer_precision(self) -> int:
+        """`timer_precision_ms` as it is used: the next of the four values that is not greater."""
+        return max((one for one in _PRECISIONS if one <= self.timer_precision_ms), default=100)
+
+    @property
+    def timer_roll_window(self) -> int:
+        """`timer_roll_window_slot` as it is used: values that make no sense are the largest."""
+        window = self.timer_roll_window_slot
+        return window if 2 <= window <= _LONGEST_WINDOW else _LONGEST_WINDOW
 
     @property
     def name_servers(self) -> tuple[str, ...]:

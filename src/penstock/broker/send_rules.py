@@ -34,6 +34,8 @@ _DELAYS: Final = (
     Property.TIMER_DELAY_MS,
     Property.TIMER_DELIVER_MS,
 )
+_MAX_LONG: Final = (1 << 63) - 1
+_PRIORITY_DIGITS: Final = 9
 
 
 @dataclass(slots=True)
@@ -41,10 +43,12 @@ class Effects:
     """What the properties of a send ask for besides storing it; rules write it."""
 
     now_ms: int = 0
-    delay_levels: str = ""
-    """The levels of this broker, as errors show them."""
     delay_level: int = 0
     """Above 0: deliver the message after the delay of this level."""
+    deliver_ms: int | None = None
+    """When a timer message is to be delivered."""
+    priority: int | None = None
+    """The queue, as far as the topic has so many, of a message without any other kind."""
     waits_for_disk: bool = True
     """Whether the answer waits for the disk where the broker flushes synchronously."""
     is_half: bool = False
@@ -118,14 +122,25 @@ def _refuse_delay_in_batch(effects: Effects, key: str, value: str) -> None:
         raise IllegalMessage("a batch with a delayed message", expected="no delay in batches")
 
 
-def _refuse_timer(effects: Effects, key: str, value: str) -> None:
-    # A delay level takes precedence. A time that has passed asks for nothing.
-    passed = effects.now_ms if key == Property.TIMER_DELIVER_MS else 0
-    if not effects.delay_level and _number(key, value) > passed:
+def _timer(effects: Effects, key: str, value: str) -> None:
+    # A delay level takes precedence, then the first of the keys.
+    number = _number(key, value)
+    if key == Property.TIMER_DELAY_SECONDS:
+        number *= 1000
+    if key != Property.TIMER_DELIVER_MS:
+        number += effects.now_ms
+    if not -_MAX_LONG <= number <= _MAX_LONG:
         raise IllegalMessage(
-            "timer messages are not supported by this broker yet",
-            hint=f"use one of the delay levels: {effects.delay_levels}",
+            f"property {key} is {value[:_SHOWN_CHARACTERS]!r}",
+            expected="a time that fits into 64 bits",
         )
+    if not effects.delay_level and effects.deliver_ms is None:
+        effects.deliver_ms = number
+
+
+def _priority(effects: Effects, key: str, value: str) -> None:
+    if value.isascii() and value.isdecimal() and len(value) <= _PRIORITY_DIGITS:
+        effects.priority = int(value)
 
 
 def _do_not_wait(effects: Effects, key: str, value: str) -> None:
@@ -136,9 +151,10 @@ RULES: Final = (
     SendRule(Property.TRANSACTION_PREPARED, _half, _refuse_transaction_in_batch),
     SendRule(Property.DELAY, _delay, _refuse_delay_in_batch),
     # After DELAY, which they yield to.
-    SendRule(Property.TIMER_DELAY_SECONDS, _refuse_timer, _refuse_delay_in_batch),
-    SendRule(Property.TIMER_DELAY_MS, _refuse_timer, _refuse_delay_in_batch),
-    SendRule(Property.TIMER_DELIVER_MS, _refuse_timer, _refuse_delay_in_batch),
+    SendRule(Property.TIMER_DELAY_SECONDS, _timer, _refuse_delay_in_batch),
+    SendRule(Property.TIMER_DELAY_MS, _timer, _refuse_delay_in_batch),
+    SendRule(Property.TIMER_DELIVER_MS, _timer, _refuse_delay_in_batch),
+    SendRule(Property.PRIORITY, _priority),
     SendRule(Property.WAIT, _do_not_wait, value="false"),
     # The receipt of an earlier delivery has no meaning for the new record.
     SendRule(Property.POP_RECEIPT, stored="dropped"),
@@ -162,11 +178,9 @@ DROPPED: Final = tuple(rule.key for rule in RULES if rule.stored == "dropped")
 REPLACED: Final = tuple(rule.key for rule in RULES if rule.stored == "replaced")
 
 
-def effects_of(
-    properties: Mapping[str, str], *, is_batch: bool, now_ms: int, delay_levels: str
-) -> Effects:
+def effects_of(properties: Mapping[str, str], *, is_batch: bool, now_ms: int) -> Effects:
     """Apply the rules to a single message, or to the envelope of a batch."""
-    effects = Effects(now_ms, delay_levels)
+    effects = Effects(now_ms)
     for rule in RULES:
         apply = rule.batch or rule.single if is_batch else rule.single
         _apply(apply, rule, effects, properties)

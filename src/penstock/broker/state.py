@@ -23,6 +23,7 @@ from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topic_epochs import TopicEpochs
 from penstock.broker.tables.topics import Topics, template_topic
+from penstock.broker.timers.timer_service import TimerService
 from penstock.broker.transactions.transactions import Transactions
 from penstock.model.names import DEFAULT_TOPIC
 from penstock.protocol.delays import DelayLevels
@@ -53,6 +54,7 @@ class BrokerState:
     broker_properties: BrokerProperties
     delay_service: DelayService
     delay_levels: DelayLevels
+    timers: TimerService
     transactions: Transactions
     address: str
     """``ip:port`` that clients connect to."""

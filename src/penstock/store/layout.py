@@ -36,8 +36,6 @@ OPEN_INDEX_FILES: Final = 16
 _NOT_SUPPORTED = {
     "consumequeue_ext": "extended consume queues",
     "batchconsumequeue": "batch consume queues",
-    "timerwheel": "timer messages",
-    "timerlog": "timer messages",
     "rocksdbstore": "RocksDB",
     "compaction": "compaction",
 }

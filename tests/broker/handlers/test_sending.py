@@ -416,16 +416,6 @@ async def test_a_time_that_cannot_be_read_is_refused_and_nothing_sent_too_early(
     assert await max_offset(wire, "T") == 0
 
 
-async def test_what_the_broker_cannot_do_yet_is_refused_and_never_done_wrong(wire: Wire) -> None:
-    timer = await wire.send("T", properties={"TIMER_DELAY_SEC": "60"})
-    assert timer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert "delay levels" in (timer.remark or "")
-    # One that is due is stored right away, as RocketMQ does.
-    due = await wire.send("T", b"due", properties={"TIMER_DELIVER_MS": "1000"})
-    assert due.code == ResponseCode.SUCCESS
-    assert bodies(await wire.pull("g", "T", 0)) == [b"due"]
-
-
 # Sends to retry topics
 
 

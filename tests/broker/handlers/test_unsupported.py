@@ -8,7 +8,6 @@ from tests.support.wire import Wire
 
 from penstock.broker import Broker
 from penstock.broker.handlers.unsupported import UNSUPPORTED, limits_table
-from penstock.model.names import TIMER_TOPIC
 from penstock.model.properties import encode_properties
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode
 from penstock.protocol.records.batches import BatchItem, encode_batch
@@ -40,26 +39,6 @@ def test_the_page_about_limits_has_the_same_table() -> None:
 def test_nothing_is_listed_twice() -> None:
     codes = [code for _, code in REFUSED]
     assert len(codes) == len(set(codes))
-
-
-@pytest.mark.parametrize(
-    "properties",
-    [{"TIMER_DELAY_SEC": "60"}, {"TIMER_DELAY_MS": "60000"}, {"TIMER_DELIVER_MS": "9999999999999"}],
-)
-async def test_a_timer_message_is_refused_and_not_delivered_at_once(
-    broker: Broker, wire: Wire, properties: dict[str, str]
-) -> None:
-    answer = await wire.send("T", properties=properties)
-    assert answer.code == 13
-    assert answer.remark is not None
-    assert "delay levels" in answer.remark
-    assert broker.state.storage.max_offset("T", 0) == 0
-    assert broker.state.storage.max_offset(TIMER_TOPIC, 0) == 0
-
-
-async def test_a_timer_message_that_is_due_already_is_delivered(broker: Broker, wire: Wire) -> None:
-    assert (await wire.send("T", properties={"TIMER_DELIVER_MS": "1000"})).code == 0
-    assert broker.state.storage.max_offset("T", 0) == 1
 
 
 @pytest.mark.parametrize(

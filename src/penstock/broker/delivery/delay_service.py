@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable
 
 from penstock.broker.delivery.delay_times import DelayTimes
+from penstock.broker.delivery.deleted_topics import DeletedTopics
 from penstock.broker.delivery.record_views import record_views
 from penstock.broker.delivery.schedule_records import due
 from penstock.broker.storage import Storage
 from penstock.broker.tables.topics import Topics
 from penstock.errors import IllegalMessage, ProtocolError, StoreError
-from penstock.model.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from penstock.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.offsets import DelayOffsetTable
@@ -55,8 +56,7 @@ class DelayService(Service):
         self._levels = levels
         self._clock = clock
         self._changed = changed
-        self._topics = topics
-        self._logged_deleted: set[str] = set()
+        self._deleted = DeletedTopics(topics, storage.store)
         self._positions: dict[int, int] = {}
         self._times = {level: DelayTimes(clock, 0) for level in range(1, levels.max_level + 1)}
         self._is_failing = False
@@ -227,7 +227,7 @@ class DelayService(Service):
         if draft is None or draft.topic == HALF_TOPIC:
             log.error("delayed message without a target skipped position=%d", record.log_position)
             return
-        if self._is_deleted(draft.topic, record.log_position):
+        if self._deleted.skips(draft.topic, record.log_position):
             return
         try:
             self._storage.append(draft)
@@ -235,20 +235,3 @@ class DelayService(Service):
             # The store of another program may hold messages that this one refuses; they must not
             # block all that follow.
             log.error("delayed message skipped position=%d error=%s", record.log_position, error)
-
-    def _is_deleted(self, topic: str, log_position: int) -> bool:
-        """Whether the topic of a message was deleted: delivery would create it again.
-
-        A topic that is missing in the table need not have been deleted: after a crash the table
-        may lack a topic that a send had just created, and acknowledged messages are delivered.
-        """
-        if (
-            topic in self._topics
-            or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-            or not self._storage.store.was_deleted_since(topic, log_position)
-        ):
-            return False
-        if topic not in self._logged_deleted:
-            self._logged_deleted.add(topic)
-            log.warning("delayed messages of a deleted topic skipped topic=%s", topic)
-        return True

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.broker.rate_sampler import DayTotals
 from penstock.broker.state import BrokerState
+from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.bodies.stats import HaStatus
 from penstock.protocol.codes import RequestCode
@@ -45,7 +46,7 @@ def get_runtime_info(broker: BrokerState) -> Reply:
                 **_queues(),
                 **_store(broker),
                 **_delays(broker),
-                **_timers(),
+                **_timers(broker),
             }
         )
     )
@@ -134,11 +135,13 @@ def _delays(broker: BrokerState) -> dict[str, str]:
     }
 
 
-def _timers() -> dict[str, str]:
+def _timers(broker: BrokerState) -> dict[str, str]:
+    timers, end = broker.timers, broker.storage.max_offset(TIMER_TOPIC, 0)
+    behind_ms = max(0, broker.clock.time_ms() - timers.read_ms) if timers.pending else 0
     return {
-        "timerReadBehind": "0",
-        "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
+        "timerReadBehind": str(behind_ms // 1000),
+        "timerOffsetBehind": str(max(0, end - timers.next_offset)),
+        "timerCongestNum": str(timers.pending),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
     }

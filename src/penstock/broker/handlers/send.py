@@ -29,6 +29,13 @@ from penstock.broker.send_rules import (
 from penstock.broker.state import BrokerState
 from penstock.broker.storage import Answered
 from penstock.broker.tables.topics import SEND_FORBIDDEN, TOPICS_FILE
+from penstock.broker.timers.admission import (
+    MAX_SLOT_UNITS,
+    TIMER_KEYS,
+    admitted_slot,
+    parked,
+    refuse_crowded,
+)
 from penstock.broker.transactions.half_records import prepared
 from penstock.errors import (
     IllegalMessage,
@@ -38,13 +45,14 @@ from penstock.errors import (
     ProtocolError,
     SystemBusy,
 )
-from penstock.model.names import RETRY_PREFIX, WRITE, Property, dead_letter_topic
+from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, WRITE, Property, dead_letter_topic
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.half_messages import HalfMessage, read_half
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
+from penstock.protocol.recall_handles import encode_handle
 from penstock.protocol.records.batches import BatchItem, decode_batch
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.send_answers import SendAnswers
@@ -67,6 +75,7 @@ class _Stored(NamedTuple):
     waits_for_disk: bool
     half: tuple[HalfMessage, Appended] | None = None
     """For a message of a transaction, which is open from the write on."""
+    recall_handle: str | None = None
 
 
 class Sending:
@@ -114,6 +123,8 @@ class Sending:
         ext = self._answers.ext(
             stored.msg_ids, stored.queue_id, stored.queue_offset, stored.unique_id
         )
+        if stored.recall_handle is not None:
+            ext["recallHandle"] = stored.recall_handle
         return self._acknowledge(Command(0, ext=ext), stored, is_new_topic=is_new_topic)
 
     def _store_single(self, peer: Peer, command: Command, ask: SendMessage) -> _Stored:
@@ -138,12 +149,19 @@ class Sending:
             draft = draft._replace(topic=self._dead_letter_topic(ask), queue_id=0)
         topic, queue_id = draft.topic, draft.queue_id
         effects = _NO_EFFECTS
+        recall_handle = None
         if ruled is not None:
             effects = self._effects_of(ruled, is_batch=False)
+            if Property.PRIORITY in ruled:
+                draft = self._by_priority(draft, ruled, effects)
+                queue_id = draft.queue_id
             # Consumers before 4.6.1 send a failed message again with all its properties.
             is_retry = ask.reconsume_times > 0 and effects.delay_level > 0
             if effects.is_half and not is_retry:
                 return self._store_half(draft, ruled, unique_id, effects)
+            if effects.delay_level:
+                for key in TIMER_KEYS:
+                    ruled.pop(key, None)
             if effects.delay_level and is_dead:
                 # It was to be retried later, and is a dead letter instead.
                 ruled[Property.DELAY] = "0"
@@ -151,7 +169,11 @@ class Sending:
             elif effects.delay_level:
                 levels = self._broker.delay_levels
                 draft = delayed(draft, ruled, effects.delay_level, levels)
+            elif effects.deliver_ms is not None and not is_dead:
+                draft, recall_handle = self._park(draft, ruled, effects, unique_id)
         log_position, queue_offset, size, _ = self._storage.append(draft)
+        if draft.topic == TIMER_TOPIC:
+            self._broker.timers.parked()
         self._broker.stats.put(topic, queue_id, size)
         return _Stored(
             self._answers.ids([log_position]),
@@ -160,6 +182,7 @@ class Sending:
             unique_id,
             log_position + size,
             effects.waits_for_disk,
+            recall_handle=recall_handle,
         )
 
     def _store_half(
@@ -185,6 +208,45 @@ class Sending:
             effects.waits_for_disk,
             (half, appended),
         )
+
+    def _park(
+        self, draft: Draft, properties: dict[str, str], effects: Effects, unique_id: str
+    ) -> tuple[Draft, str | None]:
+        """A timer message as it is stored until it is due, and the handle that recalls it."""
+        config = self._broker.config
+        is_retry = draft.topic.startswith(RETRY_PREFIX)
+        if is_retry and Property.TIMER_OUT_MS in properties:
+            return draft, None  # It was delivered in time once; only its first delivery waits.
+        assert effects.deliver_ms is not None
+        slot_ms = admitted_slot(properties, effects.deliver_ms, effects.now_ms, config)
+        if slot_ms is None:
+            if properties.pop(Property.TIMER_OUT_MS, None) is not None:
+                draft = draft._replace(properties=encode_properties(properties))
+            return draft, None
+        limit = config.timer_congest_num_each_slot
+        if limit < MAX_SLOT_UNITS:
+            chance = self._broker.random_below(1 << 16) / (1 << 16)
+            refuse_crowded(self._broker.timers.units_in(slot_ms), limit, chance)
+        handle = None
+        if not is_retry:
+            handle = encode_handle(draft.topic, config.broker_name, slot_ms + 1, unique_id)
+        return parked(draft, properties, slot_ms), handle
+
+    def _by_priority(self, draft: Draft, properties: dict[str, str], effects: Effects) -> Draft:
+        """The draft for the queue of its priority; the property of other kinds is removed."""
+        is_plain = (
+            effects.priority is not None
+            and not effects.delay_level
+            and effects.deliver_ms is None
+            and Property.SHARDING_KEY not in properties
+            and properties.get(Property.TRANSACTION_PREPARED, "").lower() != "true"
+        )
+        config = self._broker.topics.get(draft.topic)
+        if is_plain and effects.priority is not None and config is not None:
+            last = max(0, config.write_queue_nums - 1)
+            return draft._replace(queue_id=min(effects.priority, last))
+        del properties[Property.PRIORITY]
+        return draft._replace(properties=encode_properties(properties))
 
     def _store_batch(self, peer: Peer, command: Command, ask: SendMessage) -> _Stored:
         if ask.topic.startswith(RETRY_PREFIX):
@@ -236,7 +298,6 @@ class Sending:
             properties,
             is_batch=is_batch,
             now_ms=self._broker.clock.time_ms(),
-            delay_levels=self._broker.config.message_delay_level,
         )
 
     def _acknowledge(

@@ -26,14 +26,9 @@ class Limit(NamedTuple):
 
 UNSUPPORTED: Final = (
     Limit(
-        "timer messages and their recall",
-        (
-            RequestCode.RECALL_MESSAGE,
-            RequestCode.GET_TIMER_CHECK_POINT,
-            RequestCode.GET_TIMER_METRICS,
-            RequestCode.SWITCH_TIMER_ENGINE,
-        ),
-        "use one of the 18 delay levels",
+        "timer messages in RocksDB",
+        (RequestCode.SWITCH_TIMER_ENGINE,),
+        "they are in the files of the timer wheel, which need no setting",
     ),
     Limit(
         "assignment of queues by the broker",

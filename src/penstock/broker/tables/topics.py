@@ -56,6 +56,7 @@ SEND_FORBIDDEN = frozenset(
         HALF_TOPIC,
         OP_HALF_TOPIC,
         TRANSACTION_GIVEN_UP_TOPIC,
+        TIMER_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
     }

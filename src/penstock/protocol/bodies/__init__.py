@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         routes,
         running,
         stats,
+        timers,
         topics,
     )
 
@@ -40,6 +41,7 @@ __all__ = [
     "routes",
     "running",
     "stats",
+    "timers",
     "topics",
 ]
 

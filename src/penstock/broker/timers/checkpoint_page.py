@@ -1,0 +1,150 @@
+"""``config/timercheck``: how far timers were delivered and enqueued.
+
+    0 read_ms | 8 log_position | 16 queue_offset | 24 queue_offset of the master
+    | 32 state version | 40 version time | 48 version counter          (eight bytes each)
+    | 64 "penstock" | 72 precision | 80 slot in work | 88 its last unit delivered
+    | 96 CRC of all before it: ours
+    | 512 a copy of it all
+
+``read_ms`` is the next slot to deliver, ``log_position`` the end of the timer log that is on the
+disk together with the slots that link it, ``queue_offset`` the next parked message to enqueue. The
+second queue offset is that of a master; a broker that finds it smaller than its own starts there,
+so it is always written. RocketMQ reads and writes the first 56 bytes of the page: where our own
+mark does not match them, another program used the files since; or a power failure tore the page,
+which the copy tells, because every save of either program counts one more.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from penstock.store.files import PAGE_BYTES, FileLayer
+from penstock.store.segments import make_durable_dir, write_fully
+
+NAME: Final = "timercheck"
+_NUMBERS: Final = struct.Struct(">7q")
+_MARK: Final = b"penstock"
+_MARK_AT: Final = 64
+_OURS: Final = struct.Struct(">8s3q")
+_CRC: Final = struct.Struct(">q")
+_COPY_AT: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheckpoint:
+    """The numbers of the page."""
+
+    read_ms: int = 0
+    log_position: int = 0
+    queue_offset: int = 0
+    version_ms: int = 0
+    counter: int = 0
+
+    def encode(self) -> bytes:
+        """The 56 bytes that RocketMQ knows; also the body that GET_TIMER_CHECK_POINT answers."""
+        return _NUMBERS.pack(
+            self.read_ms,
+            self.log_position,
+            self.queue_offset,
+            self.queue_offset,
+            0,
+            self.version_ms,
+            self.counter,
+        )
+
+
+class SlotProgress(NamedTuple):
+    """How far the slot that is being delivered has come: the position of a unit in the log."""
+
+    slot_ms: int = 0
+    position: int = -1
+
+
+class FoundCheckpoint(NamedTuple):
+    """What a page says, and whether we wrote it last."""
+
+    checkpoint: TimerCheckpoint
+    precision_ms: int = 0
+    """0: not known, since it is not ours."""
+    progress: SlotProgress = SlotProgress()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we wrote it last."""
+        return bool(self.precision_ms)
+
+
+def load_checkpoint(files: FileLayer, root: str) -> FoundCheckpoint | None:
+    """The page of a store; None where there is none, or it says nothing."""
+    try:
+        descriptor = files.open(f"{root}/config/{NAME}")
+    except FileNotFoundError:
+        return None
+    try:
+        page = files.read(descriptor, PAGE_BYTES, 0)
+    finally:
+        files.close(descriptor)
+    found, copy = _decode(page), _decode(page[_COPY_AT:])
+    if found.is_ours:
+        return found
+    if copy.is_ours and copy.checkpoint.counter == found.checkpoint.counter:
+        # Torn: the counter is the last number of a save.
+        return copy
+    numbers = found.checkpoint
+    return found if numbers.read_ms or numbers.log_position or numbers.queue_offset else None
+
+
+def _decode(page: bytes) -> FoundCheckpoint:
+    """What a page says; ours only if it is whole."""
+    if len(page) < _NUMBERS.size:
+        return FoundCheckpoint(TimerCheckpoint())
+    read_ms, log_position, queue_offset, master, _, version_ms, counter = (
+        # A number below zero cannot be a time or a position.
+        max(0, number)
+        for number in _NUMBERS.unpack_from(page)
+    )
+    found = FoundCheckpoint(
+        TimerCheckpoint(read_ms, log_position, max(queue_offset, master), version_ms, counter)
+    )
+    crc_at = _MARK_AT + _OURS.size
+    if len(page) < crc_at + _CRC.size:
+        return found
+    mark, precision_ms, slot_ms, position = _OURS.unpack_from(page, _MARK_AT)
+    (crc,) = _CRC.unpack_from(page, crc_at)
+    if mark != _MARK or crc != zlib.crc32(page[:crc_at]) or precision_ms <= 0:
+        return found
+    return found._replace(precision_ms=precision_ms, progress=SlotProgress(slot_ms, position))
+
+
+class CheckpointPage:
+    """The page, open for writing; `save` waits for the disk."""
+
+    def __init__(self, files: FileLayer, root: str, precision_ms: int) -> None:
+        self._files = files
+        self._precision_ms = precision_ms
+        make_durable_dir(files, f"{root}/config")
+        path = f"{root}/config/{NAME}"
+        entry = files.stat(path)
+        if entry is not None and entry.size == PAGE_BYTES:
+            self._descriptor = files.open(path, write=True)
+            return
+        if entry is not None:
+            files.remove(path)
+        self._descriptor = files.create(path, PAGE_BYTES)
+        files.sync_dir(f"{root}/config")
+
+    def save(self, checkpoint: TimerCheckpoint, progress: SlotProgress) -> None:
+        """Write the numbers and return when they are on the disk."""
+        page = checkpoint.encode().ljust(_MARK_AT, b"\0")
+        page += _OURS.pack(_MARK, self._precision_ms, *progress)
+        page += _CRC.pack(zlib.crc32(page))
+        page = page.ljust(_COPY_AT, b"\0") + page
+        write_fully(self._files, self._descriptor, (page,), 0, len(page))
+        self._files.sync(self._descriptor)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._files.close(self._descriptor)

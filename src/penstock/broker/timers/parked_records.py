@@ -1,0 +1,130 @@
+"""Records of the timer topic: what is read of them, and what they become when due."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.errors import ProtocolError
+from penstock.model.java_hash import java_hash
+from penstock.model.names import TIMER_TOPIC, Property
+from penstock.model.properties import encode_properties, parse_properties, value_of
+from penstock.protocol.records.codec import Record, decode_record
+from penstock.store import Draft
+
+_MAX_TIME: Final = 1 << 62
+_MAX_DIGITS: Final = 18
+_OUT_MS: Final = Property.TIMER_OUT_MS.encode() + b"\x01"
+_REAL_TOPIC: Final = Property.REAL_TOPIC.encode() + b"\x01"
+_REAL_QUEUE_ID: Final = Property.REAL_QUEUE_ID.encode() + b"\x01"
+_DELETE_KEY: Final = Property.TIMER_DELETE_KEY.encode() + b"\x01"
+_UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode() + b"\x01"
+_ENQUEUE_MS: Final = Property.TIMER_ENQUEUE_MS.encode() + b"\x01"
+_DEQUEUE_MS: Final = Property.TIMER_DEQUEUE_MS.encode() + b"\x01"
+_ROLL_TIMES: Final = Property.TIMER_ROLL_TIMES.encode() + b"\x01"
+_MAX_QUEUE_DIGITS: Final = 9
+
+
+class Parked(NamedTuple):
+    """A message of the timer topic."""
+
+    record: Record
+    slot_ms: int
+    topic: str
+    """Where it goes when it is due."""
+    queue_id: int
+    delete_key: str
+    """Not empty: it is a delete mark."""
+    unique_id: str
+
+    @property
+    def topic_hash(self) -> int:
+        """The hash that the timer log has of the topic."""
+        return java_hash(self.topic)
+
+    @property
+    def deletes(self) -> tuple[str, str]:
+        """Topic and unique id of the message that a delete mark is for.
+
+        Releases differ in whether the key has the topic before the id.
+        """
+        return self.topic, self.delete_key.removeprefix(f"{self.topic}+")
+
+
+def read_parked(view: memoryview) -> Parked:
+    """A record of the timer topic; `ProtocolError` says why it is none.
+
+    Another program may have written it, and one that cannot be read must not stop the others.
+    """
+    record = decode_record(view)
+    properties = record.properties
+    slot = value_of(properties, _OUT_MS)
+    queue_id = value_of(properties, _REAL_QUEUE_ID)
+    topic = value_of(properties, _REAL_TOPIC)
+    if record.topic != TIMER_TOPIC:
+        raise ProtocolError(f"a record of topic {record.topic}", expected=TIMER_TOPIC)
+    if not (slot.isdigit() and len(slot) <= _MAX_DIGITS):
+        raise ProtocolError(
+            f"property {Property.TIMER_OUT_MS} is {slot[:_MAX_DIGITS]!r}", expected="a time"
+        )
+    if not topic or not (queue_id.isdigit() and len(queue_id) <= _MAX_QUEUE_DIGITS):
+        raise ProtocolError(
+            f"{Property.REAL_TOPIC} is {topic[:64]!r}, "
+            f"{Property.REAL_QUEUE_ID} is {queue_id[:_MAX_QUEUE_DIGITS]!r}",
+            expected="topic and queue of a message",
+        )
+    return Parked(
+        record,
+        int(slot),
+        topic.decode("utf-8", "replace"),
+        int(queue_id),
+        value_of(properties, _DELETE_KEY).decode("utf-8", "replace"),
+        value_of(properties, _UNIQUE_KEY).decode("utf-8", "replace"),
+    )
+
+
+def due(parked: Parked, enqueued_ms: int, now_ms: int) -> Draft:
+    """The message to store when a parked one is due."""
+    return _draft(
+        parked.record,
+        parked.topic,
+        parked.queue_id,
+        _with_times(parked.record.properties, enqueued_ms, now_ms),
+    )
+
+
+def rolled(parked: Parked, enqueued_ms: int, now_ms: int) -> Draft:
+    """The message to park once more: its time is further away than the wheel reaches."""
+    properties = parse_properties(parked.record.properties)
+    times = properties.get(Property.TIMER_ROLL_TIMES, "0")
+    count = int(times) if times.isdecimal() and len(times) < _MAX_DIGITS else 0
+    properties[Property.TIMER_ROLL_TIMES] = str(count + 1)
+    encoded = _with_times(encode_properties(properties), enqueued_ms, now_ms)
+    return _draft(parked.record, TIMER_TOPIC, 0, encoded)
+
+
+def _with_times(properties: bytes, enqueued_ms: int, now_ms: int) -> bytes:
+    """The properties with the times of wheel and delivery, and without those of an earlier roll."""
+    if _ENQUEUE_MS in properties or _DEQUEUE_MS in properties:
+        parsed = parse_properties(properties)
+        parsed.pop(Property.TIMER_ENQUEUE_MS, None)
+        parsed.pop(Property.TIMER_DEQUEUE_MS, None)
+        properties = encode_properties(parsed)
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    return b"%b%b%d\x02%b%d\x02" % (properties, _ENQUEUE_MS, enqueued_ms, _DEQUEUE_MS, now_ms)
+
+
+def _draft(record: Record, topic: str, queue_id: int, properties: bytes) -> Draft:
+    return Draft(
+        topic,
+        queue_id,
+        record.body,
+        properties,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+    )

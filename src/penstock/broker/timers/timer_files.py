@@ -1,0 +1,493 @@
+"""The wheel and its log: enqueueing parked messages, taking slots that are due, and recovery.
+
+Everything here waits for the disk and runs in one thread at a time; `sync` may run in another one.
+The order of writes makes a crash harmless:
+
+* A unit is written to the log before the slot that links it.
+* `Snapshot.checkpoint` names only units whose slots were written before it was taken, and it is
+  saved after a sync of both, when the messages delivered until then are on the disk, too.
+
+So after a crash the log is read from the checkpoint on and its units are linked again; what was
+parked behind the last of them is enqueued anew. A wheel that is missing is made from the log, and
+a log that is missing from the parked messages.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from penstock.broker.delivery.record_views import record_views
+from penstock.broker.timers.checkpoint_page import (
+    CheckpointPage,
+    FoundCheckpoint,
+    SlotProgress,
+    TimerCheckpoint,
+    load_checkpoint,
+)
+from penstock.broker.timers.parked_records import Parked, read_parked
+from penstock.broker.timers.timer_log import (
+    DEFAULT,
+    DELETE,
+    NO_UNIT,
+    ROLL,
+    UNIT_BYTES,
+    TimerLog,
+    Unit,
+    encode_unit,
+)
+from penstock.broker.timers.wheel_file import SLOTS, Slot, WheelFile
+from penstock.errors import ProtocolError
+from penstock.model.java_hash import java_hash
+from penstock.model.names import TIMER_TOPIC
+from penstock.protocol.records.codec import decode_record
+from penstock.store import FileLayer
+
+log = logging.getLogger(__name__)
+
+LOG_DIRECTORY: Final = "timerlog"
+WHEEL_NAME: Final = "timerwheel"
+_hash_of = functools.lru_cache(1024)(java_hash)
+
+
+class RecordSource(Protocol):
+    """What recovery asks of the message store."""
+
+    @property
+    def max_position(self) -> int: ...
+    def record_at(self, log_position: int) -> memoryview | None: ...
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+
+class TimerShape(NamedTuple):
+    """The settings that the files depend on."""
+
+    precision_ms: int = 1000
+    roll_window_slots: int = 2 * 86_400
+    log_segment_bytes: int = 100 << 20
+    slots: int = SLOTS
+
+    @property
+    def roll_window_ms(self) -> int:
+        """Messages further away are parked again later."""
+        return self.roll_window_slots * self.precision_ms
+
+    def floor(self, time_ms: int) -> int:
+        """The tick at or before a time."""
+        return time_ms - time_ms % self.precision_ms
+
+    def roll_slot(self, slot_ms: int, wheel_ms: int) -> int:
+        """The slot in which a message waits first; its own unless that is too far away."""
+        window = self.roll_window_ms
+        left = slot_ms - wheel_ms
+        if left < window:
+            return slot_ms
+        step = window // 2 if left - window < window // 3 else window
+        return self.floor(wheel_ms + step)
+
+
+class Enqueued(NamedTuple):
+    """What one call of `enqueue` did."""
+
+    records: int
+    """How many were read; fewer than given if the wheel has no room for the next one yet."""
+    by_topic: dict[str, int]
+    """By how much the messages that wait have become more."""
+
+
+class TakenSlot(NamedTuple):
+    """The units of a slot that is due, as positions in the timer log, oldest first."""
+
+    slot_ms: int
+    last: int
+    messages: array[int]
+    marks: array[int]
+
+
+class Delivered(NamedTuple):
+    """Up to which unit a slot was delivered, and how many messages it had then."""
+
+    last: int
+    units: int
+
+
+class Snapshot(NamedTuple):
+    """What can be saved once the commit log is on the disk up to where it ends now."""
+
+    checkpoint: TimerCheckpoint
+    progress: SlotProgress
+    delivered: dict[int, Delivered]
+
+
+class TimerFiles:
+    """The timer files of one store."""
+
+    def __init__(self, files: FileLayer, root: str, shape: TimerShape) -> None:
+        self._files = files
+        self._root = root
+        self.shape = shape
+        self._log: TimerLog | None = None
+        self._wheel: WheelFile | None = None
+        self._page: CheckpointPage | None = None
+        self.read_ms = 0
+        """The next slot to take."""
+        self.queue_offset = 0
+        """The next parked message to enqueue."""
+        self.pending = 0
+        """Messages that wait, less those that were recalled."""
+        self.slots = 0
+        """Slots with units, delivered ones included until `retire`."""
+        self._rebuilt_until = 0
+        """Messages parked before this offset may have been delivered: the log does not tell."""
+        self._delivered: dict[int, Delivered] = {}
+        self._progress = SlotProgress()
+        self._counter = 0
+
+    # Opening
+
+    def open(self, source: RecordSource, now_ms: int) -> None:
+        """Load what is there and recover it; nothing is created before there is a timer."""
+        found = load_checkpoint(self._files, self._root)
+        names = {entry.name for entry in self._files.list_dir(self._root)}
+        has_log = bool(self._files.list_dir(f"{self._root}/{LOG_DIRECTORY}"))
+        end = source.max_offset(TIMER_TOPIC, 0)
+        self.read_ms = self.shape.floor(now_ms)
+        self.queue_offset = source.min_offset(TIMER_TOPIC, 0)
+        if found is None and not has_log and WHEEL_NAME not in names and not end:
+            return
+        # Snapshots of the wheel are a setting of RocketMQ; then the plain file is an old state.
+        has_snapshots = any(name.startswith(f"{WHEEL_NAME}.") for name in names)
+        self._recover(source, found, now_ms, is_wheel_old=has_snapshots)
+
+    def _recover(
+        self,
+        source: RecordSource,
+        found: FoundCheckpoint | None,
+        now_ms: int,
+        *,
+        is_wheel_old: bool,
+    ) -> None:
+        timer_log, wheel = self._open_files()
+        low, end = source.min_offset(TIMER_TOPIC, 0), source.max_offset(TIMER_TOPIC, 0)
+        shape, precision = self.shape, 0 if found is None else found.precision_ms
+        if found is None or precision not in (0, shape.precision_ms):
+            # Either what was delivered is not known, or the slots mean other times.
+            log.warning("timers are enqueued anew timerPrecisionMs=%d", shape.precision_ms)
+            timer_log.cut(timer_log.start)
+        if found is None or wheel.was_missing or is_wheel_old:
+            wheel.clear_all()
+            start = timer_log.start
+        else:
+            start = self._scan_start(timer_log, found)
+        if found is not None:
+            self.read_ms = shape.floor(found.checkpoint.read_ms)
+            self._counter = found.checkpoint.counter
+            self._progress = found.progress
+        last = self._link_from(timer_log, start, source.max_position)
+        is_short = found is not None and timer_log.end < found.checkpoint.log_position
+        self._repair(timer_log, wheel)
+        self._count(wheel)
+        offset = low if is_short or found is None else found.checkpoint.queue_offset
+        if last is not None:
+            offset = max(offset, _offset_behind(source, last))
+        if is_short:
+            self._rebuilt_until = end
+        else:
+            self._skip_empty_slots(wheel, shape.floor(now_ms))
+        self.queue_offset = min(max(offset, low), end)
+        log.info(
+            "timers loaded waiting=%d log=%d next=%d queue_offset=%d",
+            self.pending, timer_log.end, self.read_ms, self.queue_offset,
+        )  # fmt: skip
+
+    def _link_from(self, timer_log: TimerLog, start: int, stored_until: int) -> Unit | None:
+        """Link the units from ``start`` on, and cut the log behind the last; return that one."""
+        last: Unit | None = None
+        position = start
+        for at, unit in timer_log.scan(start):
+            if unit.log_position >= stored_until:
+                break  # Its record was lost in a crash of the machine, and so were all behind it.
+            position, last = at + UNIT_BYTES, unit
+            if unit.slot_ms >= self.read_ms:
+                self._link(at, unit)
+        timer_log.cut(position)
+        return last
+
+    def _scan_start(self, timer_log: TimerLog, found: FoundCheckpoint) -> int:
+        """From where on units may not be linked."""
+        position = found.checkpoint.log_position
+        size = timer_log.segment_bytes
+        if not found.is_ours:
+            # RocketMQ saves the position, but not always the wheel, when it stops.
+            position = max(0, position - size)
+            position -= position % size
+        start = timer_log.start
+        if not timer_log.bases or position > timer_log.bases[-1] + size:
+            return start
+        return max(position, start)
+
+    def _repair(self, timer_log: TimerLog, wheel: WheelFile) -> None:
+        """Mend slots that link what the log does not have."""
+        broken: dict[int, int] = {}
+        stale: list[int] = []
+        for slot in wheel.all_slots():
+            if slot.slot_ms < self.read_ms:
+                stale.append(slot.slot_ms)
+            elif not timer_log.start <= slot.last < timer_log.end:
+                broken[slot.slot_ms] = slot.first
+        for slot_ms in (*stale, *broken):
+            wheel.clear(slot_ms)
+        if broken:
+            log.warning("slots of the timer wheel mended count=%d", len(broken))
+            start = max(timer_log.start, min(broken.values()))
+            if start % timer_log.segment_bytes % UNIT_BYTES:
+                start = timer_log.start  # Not the position of a unit.
+            for at, unit in timer_log.scan(start):
+                if unit.slot_ms in broken:
+                    self._link(at, unit)
+        wheel.write()
+
+    def _count(self, wheel: WheelFile) -> None:
+        self.pending = self.slots = 0
+        for slot in wheel.all_slots():
+            self.slots += 1
+            self.pending += max(slot.units, 0)
+
+    def _skip_empty_slots(self, wheel: WheelFile, wheel_ms: int) -> None:
+        """Move the next slot to take forward: the time before may be longer than the wheel."""
+        oldest = min((slot.slot_ms for slot in wheel.all_slots()), default=wheel_ms)
+        self.read_ms = max(self.read_ms, min(oldest, wheel_ms))
+
+    def _open_files(self) -> tuple[TimerLog, WheelFile]:
+        if self._log is None or self._wheel is None:
+            shape = self.shape
+            self._log = TimerLog(
+                self._files, f"{self._root}/{LOG_DIRECTORY}", shape.log_segment_bytes
+            )
+            self._wheel = WheelFile(
+                self._files,
+                f"{self._root}/{WHEEL_NAME}",
+                shape.precision_ms,
+                slots=shape.slots,
+            )
+        return self._log, self._wheel
+
+    # Enqueueing
+
+    def enqueue(self, slices: Sequence[memoryview], now_ms: int) -> Enqueued:
+        """Put parked records into the wheel; on ``OSError`` none of them."""
+        timer_log, wheel = self._open_files()
+        wheel.write()  # What a full disk left over, so that taking back means only what follows.
+        read_ms, slots, pending = self.read_ms, self.slots, self.pending
+        by_topic: Counter[str] = Counter()
+        count = 0
+        try:
+            for view in record_views(slices):
+                if not self._enqueue_one(view, self.shape.floor(now_ms), by_topic):
+                    break
+                count += 1
+            timer_log.write()
+        except OSError:
+            wheel.take_back()
+            self.read_ms, self.slots, self.pending = read_ms, slots, pending
+            raise
+        self.queue_offset += count
+        try:
+            wheel.write()
+        except OSError as error:
+            # The units are in the log. The slots stay in memory, and `snapshot` tries again.
+            log.error("timer wheel cannot be written error=%s", error)
+        return Enqueued(count, by_topic)
+
+    def _enqueue_one(self, view: memoryview, wheel_ms: int, by_topic: Counter[str]) -> bool:
+        """Stage one record; False: the wheel has no room for it before more is delivered."""
+        try:
+            parked = read_parked(view)
+        except ProtocolError as error:
+            log.error("record of the timer topic skipped error=%s", error)
+            return True
+        record, slot_ms = parked.record, parked.slot_ms
+        is_rebuilding = record.queue_offset < self._rebuilt_until
+        if is_rebuilding and self._was_handled(parked):
+            return True
+        if not self.slots and not is_rebuilding:
+            self.read_ms = wheel_ms
+        target = self.shape.roll_slot(slot_ms, wheel_ms)
+        magic = DEFAULT if target == slot_ms else DEFAULT | ROLL
+        if target < self.read_ms:
+            # It comes too late, or the clock was set back: what was delivered is not there again.
+            target = max(target, wheel_ms)
+            self.read_ms = min(self.read_ms, target)
+        assert self._log is not None
+        assert self._wheel is not None
+        if target - self.read_ms >= self._wheel.span_ms:
+            return False
+        if parked.delete_key:
+            magic |= DELETE
+        position = self._log.next_position()
+        before = self._wheel.get(target)
+        unit = encode_unit(
+            NO_UNIT if before is None else before.last,
+            magic,
+            min(wheel_ms, target),
+            target,
+            record.log_position,
+            record.size,
+            _hash_of(parked.topic),
+        )
+        self._log.stage(unit)
+        self._put(before, target, position, is_delete=bool(parked.delete_key))
+        by_topic[parked.topic] += -1 if parked.delete_key else 1
+        return True
+
+    def _was_handled(self, parked: Parked) -> bool:
+        """Whether a message was delivered, or parked again, before the files were lost."""
+        stored_ms = self.shape.floor(parked.record.store_timestamp)
+        first = self.shape.roll_slot(parked.slot_ms, stored_ms)
+        return first < self.read_ms
+
+    def _link(self, position: int, unit: Unit) -> None:
+        """Link a unit of the log, unless it is linked already."""
+        assert self._wheel is not None
+        before = self._wheel.get(unit.slot_ms)
+        if before is not None and before.first <= position <= before.last:
+            return
+        self._put(before, unit.slot_ms, position, is_delete=unit.is_delete)
+
+    def _put(self, before: Slot | None, slot_ms: int, position: int, *, is_delete: bool) -> None:
+        assert self._wheel is not None
+        change = -1 if is_delete else 1
+        if before is None:
+            self.slots += 1
+            slot = Slot(slot_ms, position, position, max(change, 0))
+        else:
+            slot = Slot(slot_ms, before.first, position, max(before.units + change, 0))
+        self.pending += slot.units - (0 if before is None else before.units)
+        self._wheel.put(slot)
+
+    def units_in(self, slot_ms: int) -> int:
+        """How many messages a slot has."""
+        slot = None if self._wheel is None else self._wheel.get(slot_ms)
+        return 0 if slot is None else slot.units
+
+    # Taking
+
+    def take(self, now_ms: int) -> TakenSlot | None:
+        """The oldest slot that is due; None if there is none."""
+        due_until = self.shape.floor(now_ms)
+        if self._wheel is None or self._log is None:
+            return None
+        wheel = self._wheel
+        slot = wheel.next_slot(self.read_ms, min(due_until, self.read_ms + wheel.span_ms))
+        if slot is None:
+            self.read_ms = max(self.read_ms, due_until)
+            return None
+        self.read_ms = slot.slot_ms
+        done = self._delivered.get(slot.slot_ms)
+        stop = NO_UNIT if done is None else done.last
+        messages, marks = array("q"), array("q")
+        position = slot.last
+        while position > stop:
+            unit = self._log.unit(position)
+            if unit is None or unit.slot_ms != slot.slot_ms:
+                log.error("timer slot %d is cut off, no unit at %d", slot.slot_ms, position)
+                break
+            (marks if unit.is_delete else messages).append(position)
+            if unit.previous >= position:
+                log.error("timer slot %d links itself at %d", slot.slot_ms, position)
+                break
+            position = unit.previous
+        messages.reverse()
+        marks.reverse()
+        if self._progress.slot_ms == slot.slot_ms:
+            at = bisect_right(messages, self._progress.position)
+            messages = messages[at:]
+        return TakenSlot(slot.slot_ms, slot.last, messages, marks)
+
+    def units_at(self, positions: Sequence[int]) -> list[Unit]:
+        """The units at positions that `take` returned."""
+        assert self._log is not None
+        found = (self._log.unit(position) for position in positions)
+        return [unit for unit in found if unit is not None]
+
+    def note_progress(self, taken: TakenSlot, position: int) -> None:
+        """Note that the messages of a slot were delivered up to the unit at ``position``."""
+        self._progress = SlotProgress(taken.slot_ms, position)
+
+    def finish(self, taken: TakenSlot) -> None:
+        """Note that a slot was delivered as it was taken."""
+        assert self._wheel is not None
+        slot = self._wheel.get(taken.slot_ms)
+        units = 0 if slot is None else slot.units
+        before = self._delivered.get(taken.slot_ms)
+        self._delivered[taken.slot_ms] = Delivered(taken.last, units)
+        self.pending = max(0, self.pending - units + (0 if before is None else before.units))
+        self.read_ms = max(self.read_ms, taken.slot_ms + self.shape.precision_ms)
+
+    # Saving
+
+    def snapshot(self, now_ms: int) -> Snapshot | None:
+        """What to save next; None while slots could not be written, or without any file."""
+        if self._wheel is None or self._log is None:
+            return None
+        try:
+            self._wheel.write()
+        except OSError as error:
+            log.error("timer wheel cannot be written error=%s", error)
+            return None
+        self._counter += 1
+        checkpoint = TimerCheckpoint(
+            self.read_ms, self._log.end, self.queue_offset, now_ms, self._counter
+        )
+        return Snapshot(checkpoint, self._progress, dict(self._delivered))
+
+    def sync(self, snapshot: Snapshot) -> None:
+        """Put a snapshot on the disk; may run in another thread."""
+        assert self._wheel is not None
+        assert self._log is not None
+        self._log.sync()
+        self._wheel.sync()
+        if self._page is None:
+            self._page = CheckpointPage(self._files, self._root, self.shape.precision_ms)
+        self._page.save(snapshot.checkpoint, snapshot.progress)
+
+    def retire(self, snapshot: Snapshot, min_position: int) -> None:
+        """Make delivered slots empty, and delete segments whose records are gone."""
+        assert self._wheel is not None
+        assert self._log is not None
+        for slot_ms, delivered in snapshot.delivered.items():
+            slot = self._wheel.get(slot_ms)
+            if self._delivered.get(slot_ms) == delivered and (
+                slot is None or slot.last == delivered.last
+            ):
+                del self._delivered[slot_ms]
+                if slot is not None:
+                    self._wheel.clear(slot_ms)
+                    self.slots -= 1
+        while len(self._log.bases) > 1:
+            last = self._log.last_unit_of(self._log.bases[0])
+            if last is None or last.log_position >= min_position:
+                break
+            self._log.remove_first()
+
+    def close(self) -> None:
+        """Give all files back."""
+        for part in (self._log, self._wheel, self._page):
+            if part is not None:
+                part.close()
+
+
+def _offset_behind(source: RecordSource, unit: Unit) -> int:
+    """The queue offset behind the parked message of a unit; 0 if its record cannot be read."""
+    view = source.record_at(unit.log_position)
+    try:
+        record = None if view is None else decode_record(view)
+    except ProtocolError:
+        record = None
+    return 0 if record is None or record.topic != TIMER_TOPIC else record.queue_offset + 1

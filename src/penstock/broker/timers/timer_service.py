@@ -1,0 +1,380 @@
+"""Moves parked messages into the wheel, and messages that are due into their topics.
+
+One task does both, so a slot is taken only when everything parked before is in the wheel: a recall
+that was acknowledged is always seen. Files are read and written in a thread; the loop only reads
+the queue of parked messages and appends. After a failure, of a full disk say, the task tries the
+same again: nothing that is due is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.broker.delivery.deleted_topics import DeletedTopics
+from penstock.broker.storage import Storage
+from penstock.broker.tables.topics import Topics
+from penstock.broker.timers.checkpoint_page import TimerCheckpoint
+from penstock.broker.timers.parked_records import Parked, due, read_parked, rolled
+from penstock.broker.timers.timer_files import Snapshot, TakenSlot, TimerFiles
+from penstock.broker.timers.timer_log import Unit
+from penstock.broker.timers.timer_metrics import METRICS_FILE, TimerMetrics
+from penstock.errors import IllegalMessage, ProtocolError, StoreError
+from penstock.model.names import TIMER_TOPIC
+from penstock.runtime.clock import Clock
+from penstock.runtime.saved_tables import SavedTables
+from penstock.runtime.service import Service
+from penstock.runtime.threads import run_to_end
+from penstock.store import Draft, ReadStatus
+
+log = logging.getLogger(__name__)
+
+_READ_COUNT: Final = 512
+_READ_BYTES: Final = 4 << 20
+_DELIVER_COUNT: Final = 256
+_DELIVER_BYTES: Final = 4 << 20
+_Deleted = frozenset[tuple[str, str]]
+_Views = list[tuple[Unit, memoryview]]
+_Result = TypeVar("_Result")
+
+
+class _Prepared(NamedTuple):
+    """A portion of a slot, read and ready to be appended."""
+
+    drafts: list[tuple[Draft, int]]
+    """With the log position of the parked record."""
+    by_topic: dict[str, int]
+    """Messages that stop waiting."""
+
+
+class TimerService(Service):
+    """The timers of one broker."""
+
+    ENQUEUE_SECONDS = 0.1
+    """How long a parked message waits at most before it is put into the wheel."""
+    RETRY_SECONDS = 0.1
+    SAVE_SECONDS = 1.0
+
+    def __init__(
+        self,
+        files: TimerFiles,
+        storage: Storage,
+        clock: Clock,
+        topics: Topics,
+        tables: SavedTables,
+    ) -> None:
+        self._files = files
+        self._storage = storage
+        self._clock = clock
+        self._tables = tables
+        self._deleted = DeletedTopics(topics, storage.store)
+        self.metrics = TimerMetrics(clock.time_ms)
+        self.checkpoint = TimerCheckpoint()
+        """What was saved last."""
+        self._woken = asyncio.Event()
+        self._is_failing = False
+        self._changed = asyncio.Event()
+        self.enqueued = 0
+        self.delivered = 0
+
+    # For handlers
+
+    def parked(self) -> None:
+        """Note that a message was appended to the timer topic."""
+        self._woken.set()
+
+    def units_in(self, slot_ms: int) -> int:
+        """How many messages of a slot are in the wheel."""
+        return self._files.units_in(slot_ms)
+
+    def is_open(self, slot_ms: int) -> bool:
+        """Whether a slot was not taken yet: what is parked for it now is in time."""
+        return slot_ms >= self._files.read_ms
+
+    @property
+    def pending(self) -> int:
+        """Messages in the wheel."""
+        return self._files.pending
+
+    @property
+    def next_offset(self) -> int:
+        """The queue offset of the next parked message to enqueue."""
+        return self._files.queue_offset
+
+    @property
+    def read_ms(self) -> int:
+        """The next slot to deliver."""
+        return self._files.read_ms
+
+    # Running
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="penstock-timers") as self._thread,
+            ThreadPoolExecutor(1, thread_name_prefix="penstock-timer-flush") as flushing,
+        ):
+            store, now = self._storage.store, self._clock.time_ms()
+            await run_to_end(self._thread, functools.partial(self._files.open, store, now))
+            ready()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._save_forever(flushing))
+                    group.create_task(self._work_forever())
+            finally:
+                await self._stop(flushing)
+
+    async def _work_forever(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                wait = await self._work()
+                self._is_failing = False
+            except (StoreError, OSError) as error:
+                if not self._is_failing:
+                    # Logged once: the next attempt follows in a tenth of a second.
+                    self._is_failing = True
+                    log.error("timer messages not moved, tried again error=%s", error)
+                wait = self.RETRY_SECONDS
+            await self._sleep(wait)
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Sleep for ``seconds``, or until shortly after a message was parked."""
+        if seconds is None:
+            await self._woken.wait()
+            await self._clock.sleep(self.ENQUEUE_SECONDS)
+            return
+        deadline = self._clock.monotonic() + seconds
+        timer = self._clock.call_later(seconds, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+        left = deadline - self._clock.monotonic()
+        if left > 0:
+            await self._clock.sleep(min(left, self.ENQUEUE_SECONDS))
+
+    async def _work(self) -> float | None:
+        """Enqueue and deliver all there is; return the seconds to the next tick, None if none."""
+        files = self._files
+        while True:
+            await self._enqueue(self._storage.max_offset(TIMER_TOPIC, 0))
+            now = self._clock.time_ms()
+            taken = await self._in_thread(functools.partial(files.take, now))
+            if taken is None:
+                break
+            await self._deliver(taken)
+        if not files.slots:
+            return None
+        precision = files.shape.precision_ms
+        return (precision - self._clock.time_ms() % precision) / 1000
+
+    async def _in_thread(self, function: Callable[[], _Result]) -> _Result:
+        return await run_to_end(self._thread, function)
+
+    # Enqueueing
+
+    async def _enqueue(self, end: int) -> None:
+        """Put messages that are parked before ``end`` into the wheel."""
+        files = self._files
+        while files.queue_offset < end:
+            offset = files.queue_offset
+            result = self._storage.read(
+                TIMER_TOPIC, 0, offset, max_count=_READ_COUNT, max_bytes=_READ_BYTES
+            )
+            if result.status is not ReadStatus.FOUND:
+                if result.next_offset <= offset:
+                    return
+                log.error(
+                    "parked timer messages are gone from=%d to=%d", offset, result.next_offset
+                )
+                files.queue_offset = result.next_offset
+                continue
+            now = self._clock.time_ms()
+            step = functools.partial(files.enqueue, result.slices, now)
+            enqueued = await self._in_thread(step)
+            self._note(enqueued.by_topic)
+            self.enqueued += enqueued.records
+            if enqueued.records < result.count:
+                return  # The wheel has no room before more is delivered.
+
+    def _note(self, by_topic: dict[str, int]) -> None:
+        self._changed.set()
+        if by_topic:
+            self.metrics.add(by_topic)
+            self._tables.changed(METRICS_FILE)
+
+    # Delivering
+
+    async def _deliver(self, taken: TakenSlot) -> None:
+        """Deliver all messages of a slot; what fails is tried again from there on."""
+        deleted: set[tuple[str, str]] = set()
+        for portion in _portions(taken.marks):
+            views = await self._read(portion)
+            deleted |= await self._in_thread(functools.partial(_deleted_by, views))
+        keys = frozenset(deleted)
+        for kind in (taken.marks, taken.messages):
+            for portion in _portions(kind):
+                for views in _by_bytes(await self._read(portion)):
+                    await self._deliver_portion(views, keys)
+                if kind is taken.messages:
+                    self._files.note_progress(taken, portion[-1])
+                # A full slot takes long: what is parked meanwhile has its own time to keep.
+                with contextlib.suppress(StoreError, OSError):
+                    await self._enqueue(self._storage.max_offset(TIMER_TOPIC, 0))
+        await self._in_thread(functools.partial(self._files.finish, taken))
+        self._note({})
+
+    async def _read(self, positions: list[int]) -> _Views:
+        """Units with their records; the bytes are not looked at here: they may be on the disk."""
+        units = await self._in_thread(functools.partial(self._files.units_at, positions))
+        found: _Views = []
+        for unit in units:
+            view = self._storage.store.commit_log.slice(unit.log_position, unit.record_size)
+            if view is None:
+                log.error("timer message is gone position=%d", unit.log_position)
+            else:
+                found.append((unit, view))
+        return found
+
+    async def _deliver_portion(self, views: _Views, deleted: _Deleted) -> None:
+        precision = self._files.shape.precision_ms
+        while True:
+            now = self._clock.time_ms()
+            step = functools.partial(_prepare, views, deleted, now, precision)
+            prepared = await self._in_thread(step)
+            try:
+                for draft, position in prepared.drafts:
+                    self._append(draft, position)
+                # A message that could not be written is still to be delivered.
+                self._storage.write()
+            except StoreError as error:
+                if not self._is_failing:
+                    self._is_failing = True
+                    log.error("due timer messages not stored, tried again error=%s", error)
+                await self._clock.sleep(self.RETRY_SECONDS)
+                continue
+            self._is_failing = False
+            self.delivered += len(prepared.drafts)
+            self._note({topic: -count for topic, count in prepared.by_topic.items()})
+            return
+
+    def _append(self, draft: Draft, position: int) -> None:
+        if draft.topic != TIMER_TOPIC and self._deleted.skips(draft.topic, position):
+            return
+        try:
+            self._storage.append(draft)
+        except IllegalMessage as error:
+            # The store of another program may hold messages that this one refuses; they must not
+            # block all that follow.
+            log.error("timer message skipped position=%d error=%s", position, error)
+
+    # Saving
+
+    async def _save_forever(self, thread: ThreadPoolExecutor) -> None:
+        while True:
+            await self._changed.wait()
+            await self._clock.sleep(self.SAVE_SECONDS)
+            self._changed.clear()
+            snapshot = await self._snapshot()
+            if snapshot is None:
+                self._changed.set()
+                continue
+            end = self._storage.store.max_position
+            # Delivered messages must be on the disk before they count as delivered.
+            while self._storage.store.flushed_position < end:
+                await self._clock.sleep(self.SAVE_SECONDS / 4)
+            await self._save(thread, snapshot)
+
+    async def _snapshot(self) -> Snapshot | None:
+        now = self._clock.time_ms()
+        return await self._in_thread(functools.partial(self._files.snapshot, now))
+
+    async def _save(self, thread: ThreadPoolExecutor, snapshot: Snapshot) -> None:
+        try:
+            await run_to_end(thread, functools.partial(self._files.sync, snapshot))
+        except OSError as error:
+            # What was saved before is still true; after a restart more is done again.
+            log.error("timer files cannot be saved, tried again error=%s", error)
+            self._changed.set()
+            return
+        self.checkpoint = snapshot.checkpoint
+        low = self._storage.store.min_position
+        await self._in_thread(functools.partial(self._files.retire, snapshot, low))
+
+    async def _stop(self, thread: ThreadPoolExecutor) -> None:
+        """Save where the timers stand, as the last thing."""
+        try:
+            snapshot = await self._snapshot()
+            if snapshot is not None and self._storage.store.is_writable:
+                self._storage.store.write()
+                await run_to_end(thread, self._storage.store.flush)
+                await self._save(thread, snapshot)
+        except StoreError as error:
+            log.error("timer files not saved error=%s", error)
+        finally:
+            await self._in_thread(self._files.close)
+
+
+def _portions(positions: array[int]) -> Iterator[list[int]]:
+    for at in range(0, len(positions), _DELIVER_COUNT):
+        yield list(positions[at : at + _DELIVER_COUNT])
+
+
+def _by_bytes(views: _Views) -> Iterator[_Views]:
+    """Parts that are not too large to be copied at once."""
+    part: _Views = []
+    size = 0
+    for unit, view in views:
+        if part and size + len(view) > _DELIVER_BYTES:
+            yield part
+            part, size = [], 0
+        part.append((unit, view))
+        size += len(view)
+    if part:
+        yield part
+
+
+def _deleted_by(views: _Views) -> set[tuple[str, str]]:
+    """Topic and unique id of the messages that delete marks are for."""
+    return {parked.deletes for _, parked in _parked(views) if parked.delete_key}
+
+
+def _prepare(views: _Views, deleted: _Deleted, now_ms: int, precision_ms: int) -> _Prepared:
+    """The messages to store for units that are due."""
+    drafts: list[tuple[Draft, int]] = []
+    by_topic: Counter[str] = Counter()
+    for unit, parked in _parked(views):
+        is_due = parked.slot_ms + precision_ms <= now_ms
+        key = parked.deletes if parked.delete_key else (parked.topic, parked.unique_id)
+        if parked.delete_key:
+            # A mark goes on with its message; when that is due the mark has done its work.
+            if not is_due:
+                drafts.append((rolled(parked, unit.written_ms, now_ms), unit.log_position))
+                by_topic[parked.topic] -= 1
+            continue
+        if key in deleted:
+            continue
+        by_topic[parked.topic] += 1
+        # By the record, not by the kind of the unit: nothing is ever early.
+        draft = (due if is_due else rolled)(parked, unit.written_ms, now_ms)
+        drafts.append((draft, unit.log_position))
+    return _Prepared(drafts, by_topic)
+
+
+def _parked(views: _Views) -> Iterator[tuple[Unit, Parked]]:
+    for unit, view in views:
+        try:
+            parked = read_parked(view)
+        except ProtocolError as error:
+            # After a cut of the log its position may be that of another record.
+            log.error("timer message skipped position=%d error=%s", unit.log_position, error)
+            continue
+        if parked.record.log_position == unit.log_position:
+            yield unit, parked

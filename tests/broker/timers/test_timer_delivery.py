@@ -1,0 +1,392 @@
+"""Timer messages through a broker: when they arrive, as what, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.asking import all_records, bodies, ext, properties, send_back
+from tests.support.stage import Stage, in_virtual_time
+from tests.support.wire import Wire, json_body
+
+from penstock.broker import Broker
+from penstock.broker.timers.timer_files import TimerShape
+from penstock.model.names import TIMER_TOPIC
+from penstock.protocol.bodies.common import KvTable
+from penstock.protocol.bodies.timers import TimerMetricsTable
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.send import RecallMessage
+from penstock.protocol.recall_handles import decode_handle
+from penstock.protocol.records.batches import BatchItem, encode_batch
+from penstock.protocol.records.codec import Record
+from penstock.runtime.clock import Clock
+from penstock.testing.clock import VirtualClock
+from penstock.testing.eventually import eventually
+
+OK = ResponseCode.SUCCESS
+
+
+def delivered(broker: Broker, queue_id: int = 0, topic: str = "T") -> int:
+    return broker.state.storage.max_offset(topic, queue_id)
+
+
+async def at_full_second(clock: Clock) -> int:
+    """Wait for the start of a second of the wall clock."""
+    await clock.sleep((1000 - clock.time_ms() % 1000) / 1000)
+    return clock.time_ms()
+
+
+async def timed(wire: Wire, body: bytes = b"later", *, queue_id: int = 0, **keys: object) -> str:
+    """Send a timer message; return its recall handle."""
+    given = {key: str(value) for key, value in keys.items()}
+    answer = await wire.send("T", body, queue_id=queue_id, properties=given)
+    assert answer.code == OK, answer.remark
+    return ext(answer).get("recallHandle", "")
+
+
+def arrival_ms(record: Record) -> int:
+    return int(properties(record)["TIMER_DEQUEUE_MS"])
+
+
+@pytest.mark.spec("Y1")
+@in_virtual_time
+async def test_a_timer_message_arrives_in_its_second_and_never_early(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        for queue, key in enumerate(("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")):
+            now = stage.clock.time_ms()
+            due = {"TIMER_DELAY_SEC": 5, "TIMER_DELAY_MS": 5000, "TIMER_DELIVER_MS": now + 5000}
+            # Of several keys the first counts.
+            later = {"TIMER_DELIVER_MS": now + 60_000} if key != "TIMER_DELIVER_MS" else {}
+            await timed(wire, queue_id=queue, **{**later, key: due[key]})
+            await stage.clock.sleep(4.99)
+            assert delivered(broker, queue) == 0
+            await eventually(lambda queue=queue: delivered(broker, queue) == 1, 1.1)
+            [record] = await all_records(wire, "T", queue)
+            assert 5000 <= record.store_timestamp - now <= 6100
+            assert now + 5000 <= arrival_ms(record) <= record.store_timestamp
+
+
+@pytest.mark.spec("Y2")
+@in_virtual_time
+async def test_a_delay_level_comes_before_a_timer(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await timed(wire, DELAY=1, TIMER_DELAY_SEC=60)
+        await eventually(lambda: delivered(broker) == 1, 3)
+        [record] = await all_records(wire, "T")
+        assert "TIMER_DELAY_SEC" not in properties(record)
+        assert broker.state.storage.max_offset(TIMER_TOPIC, 0) == 0
+
+
+@pytest.mark.spec("Y3")
+@in_virtual_time
+async def test_a_time_that_has_passed_is_stored_at_once(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        now = stage.clock.time_ms()
+        assert not await timed(wire, TIMER_DELIVER_MS=now - 1)
+        assert not await timed(wire, TIMER_DELAY_SEC=0)
+        assert not await timed(wire, TIMER_DELAY_MS=-1, TIMER_OUT_MS=5)
+        found = await all_records(wire, "T")
+        assert len(found) == 3
+        assert not any("TIMER_OUT_MS" in properties(record) for record in found)
+
+
+@pytest.mark.spec("Y4")
+@in_virtual_time
+async def test_three_days_are_the_longest_delay(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await timed(wire, TIMER_DELAY_SEC=259_200)
+        answer = await wire.send("T", properties={"TIMER_DELAY_SEC": "259201"})
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert (answer.remark or "").startswith(
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            "259200000ms; or if set del msg"
+        )
+
+
+@pytest.mark.spec("Y5")
+@pytest.mark.parametrize("key", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("value", ["soon", "1.5", "9" * 19, "9" * 40])
+async def test_a_value_that_is_no_time_is_refused(
+    broker: Broker, wire: Wire, key: str, value: str
+) -> None:
+    answer = await wire.send("T", properties={key: value})
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert delivered(broker) == 0
+
+
+@pytest.mark.spec("Y6")
+@in_virtual_time
+async def test_the_answer_counts_timer_messages_of_all_topics(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        for offset, (topic, queue_id) in enumerate((("T", 2), ("U", 3), ("T", 0))):
+            answer = await wire.send(topic, queue_id=queue_id, properties={"TIMER_DELAY_SEC": "60"})
+            assert ext(answer)["queueOffset"] == str(offset)
+            assert ext(answer)["queueId"] == str(queue_id)
+
+
+@pytest.mark.spec("Y7")
+@pytest.mark.spec("Y8")
+@in_virtual_time
+async def test_a_delivered_message_is_what_was_sent_with_its_times(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        full = await at_full_second(stage.clock) + 5000
+        for deliver, slot in ((full, full - 1000), (full + 1, full), (full + 999, full)):
+            sent = await wire.send(
+                "T",
+                b"body",
+                queue_id=3,
+                properties={
+                    "TIMER_DELIVER_MS": str(deliver), "TAGS": "A", "KEYS": "k", "UNIQ_KEY": "U",
+                },
+                flag=5,
+                born_timestamp=99,
+            )  # fmt: skip
+            handle = decode_handle(ext(sent)["recallHandle"])
+            assert handle.time_ms == slot + 1
+        await eventually(lambda: delivered(broker, 3) == 3, 10)
+        for record, deliver in zip(
+            await all_records(wire, "T", 3), (full, full + 1, full + 999), strict=True
+        ):
+            assert (record.body, record.flag, record.born_timestamp) == (b"body", 5, 99)
+            seen = properties(record)
+            assert (seen["TAGS"], seen["KEYS"], seen["UNIQ_KEY"]) == ("A", "k", "U")
+            assert (seen["REAL_TOPIC"], seen["REAL_QID"]) == ("T", "3")
+            assert int(seen["TIMER_OUT_MS"]) < deliver <= int(seen["TIMER_DEQUEUE_MS"])
+            assert int(seen["TIMER_ENQUEUE_MS"]) % 1000 == 0
+
+
+@pytest.mark.spec("Y9")
+@in_virtual_time
+async def test_a_timer_works_although_the_sender_set_the_brokers_property(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        now = stage.clock.time_ms()
+        await timed(wire, TIMER_DELAY_SEC=5, TIMER_OUT_MS=1)
+        await eventually(lambda: delivered(broker) == 1, 10)
+        [record] = await all_records(wire, "T")
+        assert record.store_timestamp >= now + 5000
+
+
+@pytest.mark.spec("Y10")
+@in_virtual_time
+async def test_messages_of_one_second_keep_the_order_in_which_they_were_sent(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        due = await at_full_second(stage.clock) + 3000
+        # More than are read, enqueued or delivered at once.
+        for number in range(700):
+            await timed(wire, str(number).encode(), TIMER_DELIVER_MS=due)
+        await eventually(lambda: delivered(broker) == 700, 10)
+        found = await all_records(wire, "T")
+        assert [int(record.body) for record in found] == list(range(700))
+
+
+@pytest.mark.spec("Y11")
+@in_virtual_time
+async def test_a_timer_message_that_fails_is_retried_after_the_delay_of_retries(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await timed(wire, TIMER_DELAY_SEC=100)
+        await eventually(lambda: delivered(broker) == 1, 110)
+        [record] = await all_records(wire, "T")
+        assert (await send_back(wire, "g", record.log_position)).code == OK
+        await eventually(lambda: delivered(broker, topic="%RETRY%g") == 1, 12)
+
+
+@pytest.mark.spec("Y12")
+@in_virtual_time
+async def test_a_batch_with_a_timer_is_refused_and_timers_go_on(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        inner = encode_batch([BatchItem(b"b", b"TIMER_DELAY_SEC\x011\x02")])
+        plain = encode_batch([BatchItem(b"b")])
+        for body, envelope in ((inner, {}), (plain, {"TIMER_DELAY_SEC": "1"})):
+            answer = await wire.send("T", body, batch=True, properties=envelope)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        await timed(wire, TIMER_DELAY_SEC=1)
+        await eventually(lambda: delivered(broker) == 1, 3)
+
+
+@pytest.mark.spec("Y13")
+async def test_the_timer_topic_takes_no_sends(broker: Broker, wire: Wire) -> None:
+    answer = await wire.send(TIMER_TOPIC, b"x")
+    assert answer.code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.spec("Y15")
+@in_virtual_time
+async def test_the_largest_message_is_delivered(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(store={"max_message_size": 100_000})
+        wire = await stage.connect(broker)
+        await timed(wire, b"x" * 100_000, TIMER_DELAY_SEC=1)
+        answer = await wire.send("T", b"x" * 100_001, properties={"TIMER_DELAY_SEC": "1"})
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        # Properties that leave no room for those of a delivery are refused at once, too.
+        answer = await wire.send(
+            "T", properties={"TIMER_DELAY_SEC": "1", "p": "x" * (32_767 - 200)}
+        )
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        await eventually(lambda: delivered(broker) == 1, 3)
+
+
+@pytest.mark.spec("Y17")
+@in_virtual_time
+async def test_a_crowded_second_refuses_more(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(timer_congest_num_each_slot=10)
+        wire = await stage.connect(broker)
+        due = stage.clock.time_ms() + 60_000
+        refusals = []
+        for number in range(200):
+            answer = await wire.send("T", properties={"TIMER_DELIVER_MS": str(due)})
+            if answer.code != OK:
+                assert "flow control" in (answer.remark or "")
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+                refusals.append(number)
+            await stage.clock.sleep(0.2)  # Until it is in the wheel.
+        assert min(refusals) > 10
+        assert broker.state.timers.pending == 20
+
+
+@pytest.mark.spec("Y29")
+@in_virtual_time
+async def test_a_clock_that_jumps_delivers_nothing_early_or_twice(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        clock = stage.clock
+        assert isinstance(clock, VirtualClock)
+        await timed(wire, b"first", TIMER_DELAY_SEC=5)
+        await timed(wire, b"second", TIMER_DELAY_SEC=1800)
+        await eventually(lambda: delivered(broker) == 1, 10)
+        clock.jump(-3600)
+        await timed(wire, b"third", TIMER_DELAY_SEC=5)
+        await clock.sleep(4.9)
+        assert delivered(broker) == 1
+        await eventually(lambda: delivered(broker) == 2, 2)
+        clock.jump(3600 + 3600)
+        await eventually(lambda: delivered(broker) == 3, 2)
+        await clock.sleep(10)
+        assert [record.body for record in await all_records(wire, "T")] == [
+            b"first", b"third", b"second",
+        ]  # fmt: skip
+
+
+@pytest.mark.spec("Y18")
+@in_virtual_time
+async def test_a_message_beyond_the_window_is_stored_again_on_its_way(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(timer_roll_window_slot=720)
+        wire = await stage.connect(broker)
+        now = stage.clock.time_ms()
+        for seconds in (750, 1050, 600):
+            await timed(wire, str(seconds).encode(), TIMER_DELAY_SEC=seconds)
+        await stage.clock.sleep(365)
+        wire = await stage.connect(broker)
+        parked = await all_records(wire, TIMER_TOPIC)
+        assert [record.body for record in parked] == [b"750", b"1050", b"600", b"750"]
+        assert properties(parked[3])["TIMER_ROLL_TIMES"] == "1"
+        await stage.clock.sleep(360)
+        wire = await stage.connect(broker)
+        parked = await all_records(wire, TIMER_TOPIC)
+        assert [record.body for record in parked][4:] == [b"1050"]
+        await stage.clock.sleep(360)
+        wire = await stage.connect(broker)
+        found = await all_records(wire, "T")
+        assert [record.body for record in found] == [b"600", b"750", b"1050"]
+        for record in found:
+            assert 0 <= record.store_timestamp - now - int(record.body) * 1000 <= 1100
+
+
+@pytest.mark.spec("Y18")
+@pytest.mark.parametrize(
+    ("left", "first"),
+    [
+        (172_799, 172_799),
+        (172_800, 86_400),
+        (180_000, 86_400),  # 50 h
+        (230_399, 86_400),
+        (230_400, 172_800),
+        (252_000, 172_800),  # 70 h
+        (259_200, 172_800),
+    ],
+)
+def test_the_first_slot_of_a_message_is_at_most_two_days_away(left: int, first: int) -> None:
+    shape, now = TimerShape(), 1_700_000_000_000
+    assert shape.roll_slot(now + left * 1000, now) == now + first * 1000
+    assert first * 1000 < 49 * 3_600_000
+
+
+@pytest.mark.spec("Y30")
+@in_virtual_time
+async def test_tools_see_what_waits(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        for _ in range(3):
+            await timed(wire, TIMER_DELAY_SEC=100)
+        await stage.clock.sleep(3)
+        page = (await wire.ok(RequestCode.GET_TIMER_CHECK_POINT)).body
+        assert isinstance(page, bytes)
+        assert len(page) == 56
+        assert int.from_bytes(page[16:24], "big") == int.from_bytes(page[24:32], "big") == 3
+        metrics = json_body(TimerMetricsTable, await wire.ok(RequestCode.GET_TIMER_METRICS))
+        assert metrics.timing_count["T"].count == 3
+        info = json_body(KvTable, await wire.ok(RequestCode.GET_BROKER_RUNTIME_INFO)).table
+        assert info["timerCongestNum"] == "3"
+        assert info["timerOffsetBehind"] == "0"
+
+
+# Recall
+
+
+async def recall(wire: Wire, handle: str, topic: str = "T") -> tuple[int, str]:
+    answer = await wire.request(RequestCode.RECALL_MESSAGE, RecallMessage(topic, handle, "g"))
+    return answer.code, answer.remark or ext(answer).get("msgId", "")
+
+
+@pytest.mark.spec("Y33")
+@pytest.mark.spec("Y36")
+@in_virtual_time
+async def test_a_recalled_message_never_arrives(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(recall_message_enable=True)
+        wire = await stage.connect(broker)
+        handle = await timed(wire, b"recalled", TIMER_DELAY_SEC=5, UNIQ_KEY="ONE")
+        await timed(wire, b"kept", TIMER_DELAY_SEC=5, UNIQ_KEY="TWO")
+        assert await recall(wire, handle) == (OK, "ONE")
+        # Once more does no harm.
+        assert await recall(wire, handle) == (OK, "ONE")
+        await stage.clock.sleep(2)
+        assert broker.state.timers.pending == 1
+        await stage.clock.sleep(10)
+        assert bodies(await wire.pull("g", "T", 0)) == [b"kept"]
+        assert delivered(broker) == 1
+        assert broker.state.timers.pending == 0
+
+
+@pytest.mark.spec("Y33")
+async def test_recall_is_forbidden_unless_it_is_enabled(broker: Broker, wire: Wire) -> None:
+    handle = await timed(wire, TIMER_DELAY_SEC=60)
+    code, remark = await recall(wire, handle)
+    assert code == ResponseCode.NO_PERMISSION
+    assert remark.startswith("recall failed, operation is forbidden")
