@@ -57,7 +57,7 @@ class Guard:
         audit_all: bool = False,
         white_list: Collection[int] = (),
     ) -> None:
-        self._source = source
+        self.source = source
         self._rules = rules
         self._server = server
         self._now_ms = now_ms
@@ -112,7 +112,7 @@ class Guard:
             if not ext:
                 return None
             name = ext.get(acl.ACCESS_KEY)
-            user = self._source.users.get(name) if name else None
+            user = self.source.users.get(name) if name else None
             if (
                 user is None
                 or peer.data.get(_USER) != name
@@ -154,7 +154,7 @@ class Guard:
         address = _address_text(peer)
         now = self._now_ms()
         if name and not self._failed_tries.must_wait(address, name, now):
-            user = self._source.users.get(name)
+            user = self.source.users.get(name)
             is_signed = self._is_signed(user, ext, body)
             if user is not None and user.is_enabled and is_signed:
                 if peer.data.get(_FAILURES):
@@ -166,7 +166,7 @@ class Guard:
 
     def _is_signed(self, user: User | None, ext: Mapping[str, str], body: Body) -> bool:
         # Of an unknown user the signature is computed, too, so that the time tells nothing.
-        verifiers = self._source.verifiers(user, self._now_ms())
+        verifiers = self.source.verifiers(user, self._now_ms())
         return any([verifier.verify(ext, body) for verifier in verifiers]) and user is not None
 
     def _failed(self, peer: Peer, code: int, name: str, address: str, now: int) -> None:
@@ -229,8 +229,8 @@ class Guard:
         return self._verdict(user, Need(ResourceType.TOPIC, topic, _PUB), peer).is_allowed
 
     def _refresh(self) -> None:
-        if self._source.users is not self._judged:
-            self._judged = self._source.users
+        if self.source.users is not self._judged:
+            self._judged = self.source.users
             self._verdicts.clear()
 
     # Answers
@@ -238,7 +238,7 @@ class Guard:
     def _recheck(self, peer: Peer, command: Command, answer: Command) -> Command:
         """The answer to a request that waited, if its user may still have it."""
         ext = command.ext or {}
-        user = self._source.users.get(ext.get(acl.ACCESS_KEY, ""))
+        user = self.source.users.get(ext.get(acl.ACCESS_KEY, ""))
         try:
             if user is None or not user.is_enabled:
                 raise NoPermission(_WRONG_SIGNATURE)
@@ -287,7 +287,7 @@ class Guard:
         """Close the connections of users that are disabled or gone."""
         self._refresh()
         for name, peers in self._connections.items():
-            user = self._source.users.get(name)
+            user = self.source.users.get(name)
             if user is None or not user.is_enabled:
                 for peer in list(peers):
                     peer.close("its user is disabled")

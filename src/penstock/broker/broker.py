@@ -280,6 +280,7 @@ class Broker(Service):
         return BrokerState(
             settings=settings,
             clock=clock,
+            users=None if self._guard is None else self._guard.source,
             storage=storage,
             topics=topics,
             topic_epochs=TopicEpochs(storage.store.deleted_topics),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from penstock.auth.user_source import UserSource
 from penstock.broker.broker_properties import BrokerProperties
 from penstock.broker.config import BrokerConfig
 from penstock.broker.delivery.delay_service import DelayService
@@ -66,6 +68,10 @@ class BrokerState:
     random_below: Callable[[int], int]
     """A number from 0 up to, but not including, the argument."""
     send_back_hooks: list[SendBackHook] = field(default_factory=list)
+    users: UserSource | None = None
+    """Without authentication there are no users."""
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tasks that answer a request later; kept here so that they are not collected."""
 
     @property
     def config(self) -> BrokerConfig:
