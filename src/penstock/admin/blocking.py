@@ -117,3 +117,12 @@ class Admin:
     broker_info = blocking(admin.Admin.broker_info)
     broker_config = blocking(admin.Admin.broker_config)
     update_broker_config = blocking(admin.Admin.update_broker_config)
+
+    # Users and rights
+    users = blocking(admin.Admin.users)
+    create_user = blocking(admin.Admin.create_user)
+    update_user = blocking(admin.Admin.update_user)
+    delete_user = blocking(admin.Admin.delete_user)
+    rights = blocking(admin.Admin.rights)
+    grant = blocking(admin.Admin.grant)
+    revoke = blocking(admin.Admin.revoke)

@@ -22,6 +22,27 @@ class BrokerAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class UserRow:
+    """A user of a broker with authentication; a super user has every right."""
+
+    name: str
+    is_super: bool
+    is_enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UserRight:
+    """What one entry allows or denies a user."""
+
+    user: str
+    resource: str
+    actions: tuple[str, ...]
+    decision: str
+    sources: tuple[str, ...]
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueueLag:
     """How far a group is behind in one queue."""
 

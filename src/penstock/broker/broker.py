@@ -51,7 +51,7 @@ from penstock.model.hosts import pack_host
 from penstock.protocol.commands import Command
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.message_ids import UniqueIds
-from penstock.remoting import Limits, Peer, Server, ServerTls, go_away
+from penstock.remoting import Limits, Peer, Server, ServerTls, Tls, go_away
 from penstock.remoting.addresses import format_address, resolve_host
 from penstock.remoting.dispatch import Dispatcher
 from penstock.runtime.clock import Clock, SystemClock
@@ -85,6 +85,7 @@ class Broker(Service):
         limits: Limits | None = None,
         tls: ServerTls | None = None,
         auth: ServerAuth | None = None,
+        client_tls: Tls | None = None,
         files: FileLayer = OS_FILES,
         state_files: StateFileSystem = OS_STATE_FILES,
         chance: random.Random | None = None,
@@ -107,6 +108,7 @@ class Broker(Service):
         self._limits = limits
         self._tls = tls
         self._auth = auth
+        self._client_tls = client_tls
         self._guard: Guard | None = None
         self._files = files
         self._state_files = state_files
@@ -183,11 +185,14 @@ class Broker(Service):
                 permission=lambda: state.config.broker_permission,
                 sign=_unsigned if self._auth is None else self._auth.sign,
                 registration_key=self._registration_key,
+                tls=self._client_tls,
             )
             self._registration = registration
             reviver = Reviver(state)
             await self._restore_pops(state, reviver)
+            reload = server.certificate_reload(self._clock)
             parts: list[Service] = [
+                *([] if reload is None else [reload]),
                 storage,
                 state.tables,
                 state.held,

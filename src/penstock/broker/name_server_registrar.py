@@ -34,7 +34,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.extensions import REGISTRATION_KEY
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.nameserver import RegisterBroker, RegisterTopic, UnregisterBroker
-from penstock.remoting import Handler, Peer, Pool
+from penstock.remoting import Handler, Peer, Pool, Tls
 from penstock.runtime.clock import Clock, TimerHandle
 from penstock.runtime.service import Service
 
@@ -85,6 +85,7 @@ class NameServerRegistrar(Service):
         permission: Callable[[], int] = lambda: READ | WRITE,
         sign: Callable[[Command], Command] = lambda command: command,
         registration_key: str | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -96,6 +97,7 @@ class NameServerRegistrar(Service):
         self._permission = permission
         self._sign = sign
         self._key = {} if registration_key is None else {REGISTRATION_KEY: registration_key}
+        self._tls = tls
         self._failing: set[str] = set()
         self._registered: set[str] = set()
 
@@ -133,7 +135,7 @@ class NameServerRegistrar(Service):
             name_server.changed.set()
 
     async def _run(self, ready: Callable[[], None]) -> None:
-        async with Pool(self._handler) as pool:
+        async with Pool(self._handler, tls=self._tls) as pool:
             try:
                 async with asyncio.TaskGroup() as group:
                     first = [

@@ -25,6 +25,17 @@ VERBS = {
         ("group", "groups:app", "Consumer groups: list, create, describe, lag, reset, delete."),
         ("cluster", "cluster:app", "The brokers of a cluster: addresses, rates, disk."),
         ("context", "context:app", "Clusters by name: list, use, add, remove."),
+        (
+            "user",
+            "users:app",
+            "Users of a broker: create, list, show, rotate, enable, disable, delete.",
+        ),
+        ("acl", "rights:app", "Rights of users: grant, deny, revoke, list, check, import."),
+        (
+            "cert",
+            "certificates:cert",
+            "Make an authority, a server certificate and a client certificate, for development.",
+        ),
         ("send", "send:send", "Send messages: arguments, or the lines of stdin or of a file."),
         ("tail", "tail:tail", "Print the newest messages of a topic, or those from a given point."),
         ("query", "query:query", "Find messages by id, by key, or by the time they were stored."),

@@ -174,6 +174,11 @@ def show_one(
         say(f"{column.heading:<{width}}  {_text(column, values.get(column.name))}")
 
 
+def show_facts(values: dict[str, object], *, as_json: bool) -> None:
+    """Print one thing whose values are named well enough: a line for each, or a JSON object."""
+    show_one([Column(name) for name in values], values, as_json=as_json)
+
+
 def print_json(value: object) -> None:
     """One JSON document on stdout: indented for a person, a single line for a program."""
     import orjson

@@ -16,6 +16,7 @@ from penstock.cli.commands import PATH, F, Number, ServingGroup, command, option
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
 DEFAULT_DATA = Path("penstock-data")
+SECURITY = "Security"
 _PORT = Number(at_least=0, at_most=65535)
 
 nameserver_port_option = option(
@@ -29,7 +30,49 @@ def server_options(function: F) -> F:
         option("--json", "as_json", is_flag=True, help="Print the ready line as JSON."),
         option("--verbose", "-v", is_flag=True, help="Log what happens to stderr."),
         option(
-            "--insecure", is_flag=True, help="Allow other machines, although nothing authenticates."
+            "--insecure",
+            is_flag=True,
+            help="Serve other machines without --auth and --tls.",
+            section=SECURITY,
+        ),
+        option(
+            "--tls-client-ca",
+            type=PATH,
+            metavar="FILE",
+            help="Clients need a certificate of this authority.",
+            section=SECURITY,
+        ),
+        option(
+            "--tls-mode",
+            type=click.Choice(["enforcing", "permissive"]),
+            default="enforcing",
+            help="permissive: accept plain connections, too.",
+            section=SECURITY,
+        ),
+        option(
+            "--tls",
+            metavar="DIR|auto",
+            help="Directory with server.pem and server.key; auto makes certificates.",
+            section=SECURITY,
+        ),
+        option(
+            "--audit-all",
+            is_flag=True,
+            help="Write sends and pulls to audit.jsonl, too.",
+            section=SECURITY,
+        ),
+        option(
+            "--admin-secret-file",
+            type=PATH,
+            metavar="FILE",
+            help="Secret of the user admin; without it one is made and shown.",
+            section=SECURITY,
+        ),
+        option(
+            "--auth",
+            is_flag=True,
+            help="Every request needs a user; the first start makes the user admin.",
+            section=SECURITY,
         ),
         option("--bind", metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
         option(
@@ -98,7 +141,7 @@ def up(*, as_json: bool, **options: Any) -> None:
     """
     from penstock.cli import server_plan
 
-    plan = server_plan.ServerPlan(**options)
+    plan = server_plan.make_plan(options)
     server_plan.serve(server_plan.everything, plan, as_json=as_json)
 
 
@@ -112,7 +155,7 @@ def nameserver(*, as_json: bool, **options: Any) -> None:
     """
     from penstock.cli import server_plan
 
-    plan = server_plan.ServerPlan(**options)
+    plan = server_plan.make_plan(options)
     server_plan.serve(server_plan.name_server_alone, plan, as_json=as_json)
 
 
@@ -133,7 +176,7 @@ def broker(*, as_json: bool, **options: Any) -> None:
     """
     from penstock.cli import server_plan
 
-    plan = server_plan.ServerPlan(**options)
+    plan = server_plan.make_plan(options)
     server_plan.serve(server_plan.broker_alone, plan, as_json=as_json)
 
 

@@ -16,15 +16,22 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.broker.data_directory import (
     broker_names,
     make_data_directory,
     refuse_lost_stores,
+)
+from penstock.cli.server_security import (
+    Security,
+    SecurityPlan,
+    check_bind,
+    prepare,
+    remember_admin,
 )
 from penstock.cli.target import DEFAULT_NAMESRV
 from penstock.errors import ConfigError, ListenFailed, PenstockError
@@ -44,8 +51,8 @@ _STOP_SECONDS = 15.0
 _PARENT = "PENSTOCK_PARENT_PID"
 _KEY = "PENSTOCK_REGISTRATION_KEY"
 _PARENT_CHECK_SECONDS = 1.0
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _WILDCARDS = ("0.0.0.0", "::", "")
+DEFAULT_CLUSTER = "DefaultCluster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +70,17 @@ class ServerPlan:
     cluster: str | None = None
     config_file: Path | None = None
     flush: str | None = None
-    insecure: bool = False
     other_brokers: bool = False
+    security: SecurityPlan = field(default_factory=SecurityPlan)
     verbose: bool = False
+
+
+def make_plan(options: dict[str, Any]) -> ServerPlan:
+    """The plan for the options of a command."""
+    names = {one.name for one in fields(SecurityPlan)}
+    security = SecurityPlan(**{name: options[name] for name in names & options.keys()})
+    rest = {name: value for name, value in options.items() if name not in names}
+    return ServerPlan(security=security, **rest)
 
 
 class Settings(NamedTuple):
@@ -130,27 +145,17 @@ def load_settings(plan: ServerPlan) -> Settings:
         BrokerConfig, values, **{name: value for name, value in given.items() if value is not None}
     )
     store = from_mapping(StoreConfig, values, **store_given)
-    _check_addresses(broker.config, plan.insecure)
+    _check_addresses(broker.config, plan.security)
     found = Loaded(broker.config, broker.unknown, twice)
     return Settings(broker.config, store.config, found.warnings(store))
 
 
-def _check_addresses(config: BrokerConfig, insecure: bool) -> None:
-    check_bind(config.bind_host, insecure)
+def _check_addresses(config: BrokerConfig, plan: SecurityPlan) -> None:
+    check_bind(config.bind_host, plan)
     if config.bind_host in _WILDCARDS and not config.broker_ip1:
         raise ConfigError(
             f"--bind {config.bind_host} listens on every address, but clients need a single one",
             hint="add --advertise HOST",
-        )
-
-
-def check_bind(host: str, insecure: bool) -> None:
-    """Refuse to serve other machines, since clients are not authenticated."""
-    if host not in _LOOPBACK and not host.startswith("127.") and not insecure:
-        raise ConfigError(
-            f"--bind {host} lets every machine that reaches this one read and write all messages",
-            expected="a loopback address, since there is no authentication yet",
-            hint="add --insecure if the network is trusted",
         )
 
 
@@ -169,17 +174,21 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     refuse_lost_stores(plan.data, names)
     make_data_directory(plan.data)
     key = None if plan.other_brokers else secrets.token_hex(16)
+    security = _security(plan, settings)
     async with AsyncExitStack() as stack:
         name_server = NameServer(
             NameServerConfig(bind_host=settings.broker.bind_host, listen_port=plan.nameserver_port),
             data=plan.data / "namesrv",
             registration_key=key,
+            tls=security.tls,
+            auth=security.auth,
         )
         with _naming_flag("--nameserver-port"):
             await stack.enter_async_context(name_server)
         services: list[Service] = [name_server]
         addresses: list[str] = []
-        for name, broker in _brokers(plan, settings, names, _reachable(name_server), key):
+        address = _reachable(name_server)
+        for name, broker in _brokers(plan, settings, names, address, security, key):
             try:
                 with _naming_flag("--broker-port"):
                     await stack.enter_async_context(broker)
@@ -191,7 +200,14 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
             addresses.append(broker.address)
         host = settings.broker.broker_ip1 or settings.broker.bind_host
         namesrv = format_address((host, name_server.port))
+        remember_admin(security, namesrv)
         yield Running(services, plan.data, namesrv, addresses)
+
+
+def _security(plan: ServerPlan, settings: Settings) -> Security:
+    config = settings.broker
+    hosts = (config.broker_ip1, config.bind_host if config.bind_host not in _WILDCARDS else "")
+    return prepare(plan.security, plan.data, config.broker_cluster_name, hosts)
 
 
 def _reachable(name_server: NameServer) -> str:
@@ -201,7 +217,12 @@ def _reachable(name_server: NameServer) -> str:
 
 
 def _brokers(
-    plan: ServerPlan, settings: Settings, names: Sequence[str], name_server: str, key: str | None
+    plan: ServerPlan,
+    settings: Settings,
+    names: Sequence[str],
+    name_server: str,
+    security: Security,
+    key: str | None,
 ) -> AsyncBrokers:
     if len(names) == 1:
         broker = Broker(
@@ -210,6 +231,9 @@ def _brokers(
             store_config=settings.store,
             name_servers=[name_server],
             registration_key=key,
+            tls=security.tls,
+            auth=security.auth,
+            client_tls=security.client_tls,
         )
         return [(names[0], broker)]
     first = settings.broker.listen_port
@@ -232,13 +256,17 @@ def _brokers(
 async def name_server_alone(plan: ServerPlan) -> AsyncIterator[Running]:
     """A name server."""
     host = plan.bind or "127.0.0.1"
-    check_bind(host, plan.insecure)
+    check_bind(host, plan.security)
     make_data_directory(plan.data)
     config = NameServerConfig(bind_host=host, listen_port=plan.nameserver_port)
+    security = prepare(plan.security, plan.data, plan.cluster or DEFAULT_CLUSTER, (host,))
     async with AsyncExitStack() as stack:
-        server = NameServer(config, data=plan.data / "namesrv")
+        server = NameServer(
+            config, data=plan.data / "namesrv", tls=security.tls, auth=security.auth
+        )
         with _naming_flag("--nameserver-port"):
             await stack.enter_async_context(server)
+        remember_admin(security, server.address)
         yield Running([server], plan.data, server.address)
 
 
@@ -249,6 +277,7 @@ async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
     warn(settings.warnings)
     make_data_directory(plan.data)
     root = plan.data / settings.broker.broker_name
+    security = _security(plan, settings)
     async with AsyncExitStack() as stack:
         broker = Broker(
             settings.broker,
@@ -256,6 +285,9 @@ async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
             store_config=settings.store,
             name_servers=settings.broker.name_servers or [DEFAULT_NAMESRV],
             registration_key=os.environ.get(_KEY),
+            tls=security.tls,
+            auth=security.auth,
+            client_tls=security.client_tls,
         )
         with _naming_flag("--broker-port"):
             await stack.enter_async_context(broker)
@@ -398,7 +430,7 @@ class BrokerProcess(Service):
         for flag, value in flags:
             if value is not None:
                 arguments += [flag, str(value)]
-        arguments += ["--insecure"] if plan.insecure else []
+        arguments += plan.security.arguments(plan.data)
         arguments += ["--verbose"] if plan.verbose else []
         return arguments
 

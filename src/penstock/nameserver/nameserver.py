@@ -109,6 +109,9 @@ class NameServer(Service):
             await stack.enter_async_context(self._dispatcher.long_answers)
             await self._server.start()
             stack.push_async_callback(self._stop_server)
+            reload = self._server.certificate_reload(self._clock)
+            if reload is not None:
+                await stack.enter_async_context(reload)
             log.info("name server started address=%s", self.address)
             ready()
             while True:

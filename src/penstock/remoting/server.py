@@ -11,6 +11,7 @@ from typing import Final, Self
 from penstock.errors import LifecycleError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, reply
+from penstock.remoting.certificate_reload import CertificateReload
 from penstock.remoting.limits import Limits
 from penstock.remoting.listener import Listener, PlainListener, SniffingListener
 from penstock.remoting.partial_frames import PartialFrames
@@ -18,6 +19,7 @@ from penstock.remoting.peer import FastPath, Handler, Peer, PeerHook
 from penstock.remoting.promise import Promise
 from penstock.remoting.tls import ServerTls
 from penstock.remoting.write_batch import WriteBatch
+from penstock.runtime.clock import Clock
 from penstock.runtime.open_files import first_reserved_number, soft_limit
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,12 @@ class Server:
         # A dict keeps its order. A set iterates differently in every run, and a simulation must
         # be repeatable.
         self._peers: dict[Peer, None] = {}
+
+    def certificate_reload(self, clock: Clock) -> CertificateReload | None:
+        """A service that follows changes of the certificate; None without TLS."""
+        if self._tls is None or self._tls_context is None:
+            return None
+        return CertificateReload(self._tls, self._tls_context, clock)
 
     @property
     def peers(self) -> Collection[Peer]:

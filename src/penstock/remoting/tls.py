@@ -65,11 +65,17 @@ class ServerTls:
         if self.mode is TlsMode.DISABLED or self.certificate_file is None:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.load_into(context)
+        return context
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Use the files as they are now, for the handshakes to come."""
+        assert self.certificate_file is not None, "checked when it was made"
         _load_certificate(context, self.certificate_file, self.key_file, self.key_password)
         if self.client_ca_file is not None:
             _load_authorities(context, self.client_ca_file)
             context.verify_mode = ssl.CERT_REQUIRED
-        return context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,7 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """The context for handshakes."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.ca_file is not None:
             _load_authorities(context, self.ca_file)
         if not (self.verify and self.check_hostname):

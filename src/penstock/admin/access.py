@@ -1,0 +1,152 @@
+"""Users and their rights, on brokers with authentication: ours, and Apache's from 5.3 on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.admin.cluster_requests import ClusterRequests, on_host
+from penstock.admin.reports import UserRight, UserRow
+from penstock.client.requests import body_bytes
+from penstock.errors import NoPermission
+from penstock.protocol.bodies.auth import (
+    AclEntry,
+    AclInfo,
+    AclList,
+    AclPolicy,
+    UserInfo,
+    UserList,
+)
+from penstock.protocol.bodies.codec import decode_body, encode_body
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.headers.auth import AclSubject, DeleteAcl, ListAcls, ListUsers, UserName
+
+_SUBJECT = "User:"
+_EXISTS = "The user is existed"
+
+
+class AccessActions(ClusterRequests):
+    """Actions on users. A change is made on every master, a question is asked of the first."""
+
+    @on_host
+    async def users(self) -> list[UserRow]:
+        """Every user, without secrets."""
+        answer = await self.ask(
+            await self._first_master(), RequestCode.AUTH_LIST_USER, ListUsers(), about="all users"
+        )
+        body = body_bytes(answer)
+        rows = decode_body(UserList, body).users if body else ()
+        return [
+            UserRow(row.username or "", row.user_type == "Super", row.user_status != "disable")
+            for row in rows
+        ]
+
+    @on_host
+    async def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:
+        """Add a user without rights."""
+        body = UserInfo(name, secret, "Super" if is_super else "Normal")
+        await self._change_user(RequestCode.AUTH_CREATE_USER, name, body)
+
+    @on_host
+    async def update_user(
+        self,
+        name: str,
+        *,
+        secret: str | None = None,
+        is_super: bool | None = None,
+        is_enabled: bool | None = None,
+    ) -> None:
+        """Change a user; what is left out stays."""
+        # Brokers of 5.3 change one thing at a time.
+        if secret is not None:
+            body = UserInfo(name, password=secret)
+            await self._change_user(RequestCode.AUTH_UPDATE_USER, name, body)
+        if is_super is not None:
+            body = UserInfo(name, user_type="Super" if is_super else "Normal")
+            await self._change_user(RequestCode.AUTH_UPDATE_USER, name, body)
+        if is_enabled is not None:
+            body = UserInfo(name, user_status="enable" if is_enabled else "disable")
+            await self._change_user(RequestCode.AUTH_UPDATE_USER, name, body)
+
+    @on_host
+    async def delete_user(self, name: str) -> None:
+        """Remove a user and its rights."""
+        await self._change_user(RequestCode.AUTH_DELETE_USER, name, None)
+
+    @on_host
+    async def rights(self, name: str | None = None) -> list[UserRight]:
+        """The rights of one user, or of all."""
+        subject = None if name is None else _SUBJECT + name
+        answer = await self.ask(
+            await self._first_master(),
+            RequestCode.AUTH_LIST_ACL,
+            ListAcls(subject_filter=subject),
+            about="rights of all users" if name is None else f"rights of user {name!r}",
+        )
+        body = body_bytes(answer)
+        found = decode_body(AclList, body).acls if body else ()
+        return [
+            UserRight(
+                (acl.subject or "").removeprefix(_SUBJECT),
+                entry.resource or "",
+                tuple(entry.actions),
+                entry.decision or "",
+                tuple(entry.source_ips),
+                policy.policy_type or "Custom",
+            )
+            for acl in found
+            if subject is None or acl.subject == subject
+            for policy in acl.policies
+            for entry in policy.entries
+        ]
+
+    @on_host
+    async def grant(
+        self,
+        name: str,
+        resources: Iterable[str],
+        actions: Iterable[str],
+        *,
+        decision: str = "Allow",
+        sources: Iterable[str] = (),
+    ) -> None:
+        """Give or deny a user rights; those it has on the same resources are replaced."""
+        what, where = tuple(actions), tuple(sources)
+        entries = tuple(AclEntry(resource, what, where, decision) for resource in resources)
+        acl = AclInfo(_SUBJECT + name, (AclPolicy(None, entries),))
+        await self._on_masters(
+            RequestCode.AUTH_CREATE_ACL,
+            AclSubject(_SUBJECT + name),
+            encode_body(acl),
+            f"rights of user {name!r}",
+        )
+
+    @on_host
+    async def revoke(self, name: str, resource: str | None = None) -> None:
+        """Take away the rights on a resource, or all."""
+        await self._on_masters(
+            RequestCode.AUTH_DELETE_ACL,
+            DeleteAcl(_SUBJECT + name, resource=resource),
+            b"",
+            f"rights of user {name!r}",
+        )
+
+    async def _change_user(self, code: int, name: str, body: UserInfo | None) -> None:
+        data = b"" if body is None else encode_body(body)
+        await self._on_masters(code, UserName(name), data, f"user {name!r}")
+
+    async def _on_masters(
+        self, code: int, header: UserName | AclSubject | DeleteAcl, body: bytes, about: str
+    ) -> None:
+        """One after the other, so that brokers that share their users do not collide."""
+        is_first = True
+        for address in (await self.masters()).values():
+            try:
+                await self.ask(address, code, header, body, about=about)
+            except NoPermission as error:
+                # The brokers of one directory share their users: the first one has added it.
+                if code != RequestCode.AUTH_CREATE_USER or is_first or _EXISTS not in str(error):
+                    raise
+            is_first = False
+
+    async def _first_master(self) -> str:
+        return next(iter((await self.masters()).values()))

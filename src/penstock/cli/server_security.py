@@ -1,0 +1,241 @@
+"""Users and TLS of ``penstock up | nameserver | broker``: from options to settings.
+
+The first start with ``--auth`` makes two users: ``admin``, whose secret is shown once and saved in
+the context ``local``, and one that the servers of this directory use among themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.auth.certificate_files import CertificateFiles
+from penstock.auth.model import User, UserType
+from penstock.auth.server_auth import ServerAuth
+from penstock.auth.user_file import FILE_NAME, UserFile, resolve_secret
+from penstock.auth.users import Users, new_user
+from penstock.cli import context_file
+from penstock.cli.context_file import Context, Contexts
+from penstock.errors import ConfigError
+from penstock.remoting.tls import ServerTls, Tls, TlsMode
+
+ADMIN: Final = "admin"
+SERVERS: Final = "penstock-servers"
+"""The user that brokers register with at the name server."""
+LOCAL_CONTEXT: Final = "local"
+AUDIT_NAME: Final = "audit.jsonl"
+AUTOMATIC: Final = "auto"
+_MAX_SECRET_BYTES: Final = 4096
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityPlan:
+    """The options; None means that the option was not given."""
+
+    auth: bool = False
+    admin_secret_file: Path | None = None
+    audit_all: bool = False
+    tls: str | None = None
+    tls_mode: str = TlsMode.ENFORCING
+    tls_client_ca: Path | None = None
+    insecure: bool = False
+
+    def arguments(self, data: Path) -> list[str]:
+        """The options for a broker process of the same ``penstock up``."""
+        arguments = ["--auth"] if self.auth else []
+        arguments += ["--audit-all"] if self.audit_all else []
+        arguments += ["--insecure"] if self.insecure else []
+        if self.tls is not None:
+            where = str(data / "tls") if self.tls == AUTOMATIC else self.tls
+            arguments += ["--tls", where, "--tls-mode", self.tls_mode]
+        if self.tls_client_ca is not None:
+            arguments += ["--tls-client-ca", str(self.tls_client_ca)]
+        return arguments
+
+
+class NewAdmin(NamedTuple):
+    """The administrator that this start has made."""
+
+    secret: str
+    is_generated: bool
+
+
+class Security(NamedTuple):
+    """What servers need."""
+
+    auth: ServerAuth | None = None
+    tls: ServerTls | None = None
+    client_tls: Tls | None = None
+    """For connections of these servers to each other."""
+    admin: NewAdmin | None = None
+    authority: Path | None = None
+
+
+def prepare(plan: SecurityPlan, data: Path, cluster: str, hosts: tuple[str, ...]) -> Security:
+    """Read the users and certificates of a data directory; make what is missing."""
+    auth, admin = _prepare_users(plan, data, cluster)
+    if plan.tls is None:
+        return Security(auth, admin=admin)
+    files = _prepare_certificates(plan.tls, data, hosts)
+    mode = TlsMode(plan.tls_mode)
+    tls = ServerTls(
+        mode=mode,
+        certificate_file=files.certificate,
+        key_file=files.key,
+        client_ca_file=plan.tls_client_ca,
+    )
+    authority = files.authority if files.authority.exists() else None
+    own = files.client_certificate.exists() and files.client_key.exists()
+    client = Tls(
+        ca_file=authority,
+        # Servers connect to each other by address, whatever names the certificate has.
+        check_hostname=False,
+        certificate_file=files.client_certificate if own else None,
+        key_file=files.client_key if own else None,
+    )
+    return Security(auth, tls, client, admin, authority)
+
+
+def check_bind(host: str, plan: SecurityPlan) -> None:
+    """Refuse to serve other machines without users and TLS."""
+    if host in _LOOPBACK or host.startswith("127.") or plan.insecure:
+        return
+    missing = []
+    if not plan.auth:
+        missing.append("--auth: every machine that reaches it may read and write all messages")
+    if plan.tls is None or plan.tls_mode != TlsMode.ENFORCING:
+        missing.append("--tls DIR|auto: requests can be read and repeated on the way")
+    if missing:
+        raise ConfigError(
+            f"--bind {host} serves other machines without " + "; and without ".join(missing),
+            expected="a loopback address, or users and TLS",
+            hint="add what is missing, or --insecure if the network is trusted",
+        )
+
+
+# Users
+
+
+def _prepare_users(
+    plan: SecurityPlan, data: Path, cluster: str
+) -> tuple[ServerAuth | None, NewAdmin | None]:
+    file = UserFile(data / FILE_NAME)
+    if not plan.auth:
+        if file.exists():
+            raise ConfigError(
+                f"{file.path} has users, but --auth is missing: everyone would get in",
+                hint="add --auth, or move the file away",
+            )
+        return None, None
+    admin = _make_users(file, plan) if not file.exists() else None
+    users = file.load()
+    _warn_of_ignored_secret(plan, users, admin)
+    servers = users.get(SERVERS)
+    return (
+        ServerAuth(
+            user_file=file.path,
+            cluster=cluster,
+            audit_file=data / AUDIT_NAME,
+            audit_all=plan.audit_all,
+            access_key=SERVERS if servers is not None else None,
+            secret_key=None if servers is None else _secret_of(servers),
+        ),
+        admin,
+    )
+
+
+def _make_users(file: UserFile, plan: SecurityPlan) -> NewAdmin:
+    now = round(time.time() * 1000)
+    given = None if plan.admin_secret_file is None else _read_secret(plan.admin_secret_file)
+    admin = new_user(ADMIN, now, value=given, type_=UserType.SUPER)
+    servers = new_user(SERVERS, now, type_=UserType.SUPER)
+    file.change(lambda users: Users(users.by_name).with_user(admin).with_user(servers))
+    return NewAdmin(admin.secrets[0].value, given is None)
+
+
+def _secret_of(user: User) -> str | None:
+    return next(
+        (secret for one in user.secrets if (secret := resolve_secret(one.value)) is not None), None
+    )
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            secret = file.read(_MAX_SECRET_BYTES + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--admin-secret-file {path} cannot be read: {error}", expected="a file with the secret"
+        ) from error
+    if not secret or len(secret) > _MAX_SECRET_BYTES:
+        raise ConfigError(
+            f"--admin-secret-file {path} has {len(secret)} characters", expected="a secret"
+        )
+    return secret
+
+
+def _warn_of_ignored_secret(plan: SecurityPlan, users: Users, admin: NewAdmin | None) -> None:
+    if plan.admin_secret_file is None or admin is not None:
+        return
+    known = users.get(ADMIN)
+    if known is None or _secret_of(known) != _read_secret(plan.admin_secret_file):
+        print(  # noqa: T201 - the command line
+            f"penstock: warning: {plan.admin_secret_file} is not used, the users exist already; "
+            "change the secret with penstock user rotate admin",
+            file=sys.stderr,
+        )
+
+
+# Certificates
+
+
+def _prepare_certificates(where: str, data: Path, hosts: tuple[str, ...]) -> CertificateFiles:
+    if where != AUTOMATIC:
+        files = CertificateFiles.of(Path(where))
+        if not files.certificate.exists() or not files.key.exists():
+            raise ConfigError(
+                f"--tls {where} has no {files.certificate.name} and {files.key.name}",
+                expected="a directory with certificates",
+                hint=f"penstock cert --dir {where}, or --tls auto",
+            )
+        return files
+    files = CertificateFiles.of(data / "tls")
+    if not files.certificate.exists():
+        from penstock.auth.certificates import make_certificates
+
+        names = ("localhost", "127.0.0.1", "::1", *hosts)
+        make_certificates(data / "tls", (name for name in names if name))
+    return files
+
+
+# The context
+
+
+def remember_admin(security: Security, namesrv: str) -> None:
+    """Save how to reach these servers, and show a secret that was made just now."""
+    admin = security.admin
+    if admin is None:
+        return
+    known = context_file.load()
+    context = Context(
+        namesrv=namesrv,
+        access_key=ADMIN,
+        secret_key=admin.secret,
+        tls=True if security.tls is not None else None,
+        tls_ca=None if security.authority is None else str(security.authority.absolute()),
+    )
+    is_first = LOCAL_CONTEXT not in known.named
+    where = context_file.save(
+        Contexts({**known.named, LOCAL_CONTEXT: context}, known.current or LOCAL_CONTEXT)
+    )
+    lines = [
+        f"User {ADMIN} was made; it is saved as the context {LOCAL_CONTEXT!r} in {where}"
+        + ("." if is_first else ", in place of the one before.")
+    ]
+    if admin.is_generated:
+        lines.append(f"Its secret is shown only now: {admin.secret}")
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - the command line

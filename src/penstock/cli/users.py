@@ -1,0 +1,326 @@
+"""``penstock user``: the users of brokers with authentication, ours or Apache's from 5.3 on.
+
+With ``--data DIR`` the commands change the user file of servers on this machine, which works while
+they are stopped, too, and can give a user a second secret for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.cli import output
+from penstock.cli.commands import PATH, Group, argument, option
+from penstock.cli.output import Column, Table, json_flag, yes_flag
+from penstock.cli.target import Target, on_cluster
+from penstock.errors import ConfigError, InvalidArgument
+from penstock.runtime.durations import seconds
+
+if TYPE_CHECKING:
+    from penstock.auth.model import User
+    from penstock.auth.users import Users
+
+app = Group(
+    help="Users of a broker: create, list, show, rotate, enable, disable, delete.\n\n"
+    "Example: penstock user create app --secret-file app.secret",
+)
+
+SECRET_VARIABLE = "PENSTOCK_NEW_SECRET"
+_MAX_SECRET_BYTES = 4096
+
+name_argument = argument("name", help="Name of the user: its access key.")
+data_option = option(
+    "--data",
+    type=PATH,
+    metavar="DIR",
+    help="Change the user file of servers on this machine instead of asking a broker.",
+)
+secret_file_option = option(
+    "--secret-file",
+    type=PATH,
+    metavar="FILE",
+    help=f"File with the secret, - for stdin; also {SECRET_VARIABLE}. Without it one is made.",
+)
+
+_COLUMNS = (
+    Column("name", whole=True),
+    Column("type"),
+    Column("status"),
+    Column("rights"),
+    Column("secrets"),
+)
+
+
+@app.command("create")
+@on_cluster
+@name_argument
+@option("--super", "is_super", is_flag=True, help="With every right.")
+@secret_file_option
+@data_option
+@json_flag
+def create_user(
+    target: Target,
+    name: str,
+    is_super: bool,
+    secret_file: Path | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Add a user; it has no rights yet.
+
+    A secret that is made here is shown once.
+
+    Example: penstock user create app
+    """
+    from penstock.auth.model import UserType
+    from penstock.auth.users import new_user
+
+    given = _given_secret(secret_file)
+    type_ = UserType.SUPER if is_super else UserType.NORMAL
+    user = new_user(name, now_ms(), value=given, type_=type_)
+    secret = user.secrets[0].value
+    if data is not None:
+        change_users(data, lambda users: users.created(user))
+    else:
+        with target.admin() as admin:
+            admin.create_user(name, secret, is_super=is_super)
+    _show_secret(name, None if given else secret, f"User {name} created.", as_json=as_json)
+
+
+@app.command("list")
+@on_cluster
+@data_option
+@json_flag
+def list_users(target: Target, data: Path | None, as_json: bool) -> None:
+    """All users; secrets are not shown.
+
+    Example: penstock user list
+    """
+    if data is not None:
+        rows = [_row(user) for user in load_users(data).by_name.values()]
+    else:
+        with target.admin() as admin:
+            rights = admin.rights()
+            rows = [
+                {
+                    "name": user.name,
+                    "type": "Super" if user.is_super else "Normal",
+                    "status": "enable" if user.is_enabled else "disable",
+                    "rights": sum(right.user == user.name for right in rights),
+                    "secrets": None,
+                }
+                for user in admin.users()
+            ]
+    columns = _COLUMNS if data is not None else _COLUMNS[:-1]
+    output.show(Table(columns, rows, empty="No users."), as_json=as_json)
+
+
+@app.command("show")
+@on_cluster
+@name_argument
+@data_option
+@json_flag
+def show_user(target: Target, name: str, data: Path | None, as_json: bool) -> None:
+    """One user with its rights.
+
+    Example: penstock user show app
+    """
+    if data is not None:
+        user = load_users(data).by_name.get(name)
+        if user is None:
+            raise InvalidArgument(f"there is no user {name!r}", hint="penstock user list")
+        facts: dict[str, object] = {**_row(user), "rights": [str(entry) for entry in user.entries]}
+    else:
+        with target.admin() as admin:
+            found = next((row for row in admin.users() if row.name == name), None)
+            if found is None:
+                raise InvalidArgument(f"there is no user {name!r}", hint="penstock user list")
+            facts = {
+                "name": name,
+                "type": "Super" if found.is_super else "Normal",
+                "status": "enable" if found.is_enabled else "disable",
+                "rights": [
+                    f"{right.decision} {'|'.join(right.actions)} {right.resource}"
+                    for right in admin.rights(name)
+                ],
+            }
+    output.show_facts(facts, as_json=as_json)
+
+
+@app.command("rotate")
+@on_cluster
+@name_argument
+@option(
+    "--grace",
+    metavar="DURATION",
+    default="24h",
+    help="How long the old secret stays valid; with --data only.",
+)
+@secret_file_option
+@data_option
+@json_flag
+def rotate_secret(
+    target: Target,
+    name: str,
+    grace: str,
+    secret_file: Path | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Give a user a new secret.
+
+    With --data the old one stays valid for the time of --grace, so that programs can change over.
+    Over the network it ends at once, which is all that RocketMQ's requests can say.
+
+    Example: penstock user rotate app --grace 24h --data penstock-data
+    """
+    from penstock.auth.users import new_secret, rotated
+
+    given = _given_secret(secret_file)
+    if data is not None:
+        grace_ms = round(seconds(grace) * 1000)
+        made = new_secret(now_ms(), given).value
+
+        def change(users: Users) -> Users:
+            user = users.require(name)
+            return users.with_user(rotated(user, now_ms(), grace_ms=grace_ms, value=made))
+
+        change_users(data, change)
+    else:
+        made = new_secret(now_ms(), given).value
+        with target.admin() as admin:
+            admin.update_user(name, secret=made)
+    _show_secret(name, None if given else made, f"User {name} has a new secret.", as_json=as_json)
+
+
+@app.command("enable")
+@on_cluster
+@name_argument
+@data_option
+@json_flag
+def enable_user(target: Target, name: str, data: Path | None, as_json: bool) -> None:
+    """Let a user in again.
+
+    Example: penstock user enable app
+    """
+    _set_enabled(target, name, data, enabled=True, as_json=as_json)
+
+
+@app.command("disable")
+@on_cluster
+@name_argument
+@data_option
+@json_flag
+def disable_user(target: Target, name: str, data: Path | None, as_json: bool) -> None:
+    """Refuse a user from now on, and close its connections.
+
+    Example: penstock user disable app
+    """
+    _set_enabled(target, name, data, enabled=False, as_json=as_json)
+
+
+@app.command("delete")
+@on_cluster
+@name_argument
+@data_option
+@yes_flag
+@json_flag
+def delete_user(target: Target, name: str, data: Path | None, yes: bool, as_json: bool) -> None:
+    """Remove a user with its rights.
+
+    Example: penstock user delete app --yes
+    """
+    where = str(data) if data is not None else target.namesrv
+    output.confirm(f"Delete user {name} with its rights at {where}?", yes=yes)
+    if data is not None:
+        change_users(data, lambda users: users.without_user(users.require(name).name))
+    else:
+        with target.admin() as admin:
+            admin.delete_user(name)
+    output.show_facts({"name": name, "deleted": True}, as_json=as_json)
+
+
+def _set_enabled(
+    target: Target, name: str, data: Path | None, *, enabled: bool, as_json: bool
+) -> None:
+    from penstock.auth.model import UserStatus
+
+    status = UserStatus.ENABLE if enabled else UserStatus.DISABLE
+    if data is not None:
+        change_users(
+            data, lambda users: users.with_user(replace(users.require(name), status=status))
+        )
+    else:
+        with target.admin() as admin:
+            admin.update_user(name, is_enabled=enabled)
+    output.show_facts({"name": name, "status": status.value}, as_json=as_json)
+
+
+# The user file
+
+
+def load_users(data: Path) -> Users:
+    from penstock.auth.user_file import FILE_NAME, UserFile
+
+    return UserFile(data / FILE_NAME).load()
+
+
+def change_users(data: Path, change: Callable[[Users], Users]) -> None:
+    from penstock.auth.user_file import FILE_NAME, UserFile
+
+    file = UserFile(data / FILE_NAME)
+    if not file.exists():
+        raise ConfigError(f"{file.path} does not exist", hint=f"penstock up --auth --data {data}")
+    file.change(change)
+
+
+def _row(user: User) -> dict[str, object]:
+    return {
+        "name": user.name,
+        "type": user.type.value,
+        "status": user.status.value,
+        "rights": len(user.entries),
+        "secrets": len(user.secrets),
+    }
+
+
+# Secrets
+
+
+def _given_secret(file: Path | None) -> str | None:
+    """The secret of a file, of stdin or of the environment; never of the command line."""
+    if file is None:
+        return os.environ.get(SECRET_VARIABLE) or None
+    if str(file) == "-":
+        text = sys.stdin.read(_MAX_SECRET_BYTES + 1)
+    else:
+        try:
+            with file.open(encoding="utf-8") as opened:
+                text = opened.read(_MAX_SECRET_BYTES + 1)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--secret-file {file} cannot be read: {error}") from error
+    if not text.strip():
+        raise ConfigError(f"--secret-file {file} is empty", expected="a secret")
+    return text.strip()
+
+
+def _show_secret(name: str, secret: str | None, done: str, *, as_json: bool) -> None:
+    if as_json:
+        shown = {"name": name} if secret is None else {"name": name, "secret": secret}
+        output.print_json(shown)
+        return
+    output.say(done)
+    if secret is not None:
+        output.say(f"Its secret is shown only now: {secret}")
+        output.note(
+            f"Use it: PENSTOCK_ACCESS_KEY={name} PENSTOCK_SECRET_KEY=..., or penstock context add"
+        )
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)
