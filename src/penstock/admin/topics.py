@@ -10,6 +10,7 @@ from penstock.client import requests
 from penstock.client.requests import body_bytes
 from penstock.errors import (
     InvalidArgument,
+    NoPermission,
     RemotingError,
     RequestCodeNotSupported,
     ServiceNotAvailable,
@@ -66,9 +67,13 @@ class TopicActions(ClusterRequests):
         system = set(known.topic_list)
         if known.broker_addr:
             code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-            listed = await self.ask_body(
-                bodies.common.TopicList, known.broker_addr, code, about=about
-            )
+            try:
+                listed = await self.ask_body(
+                    bodies.common.TopicList, known.broker_addr, code, about=about
+                )
+            except NoPermission:
+                # A user without rights on the cluster was not shown any system topic before.
+                return system
             system.update(listed.topic_list)
         return system
 

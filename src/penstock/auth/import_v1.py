@@ -16,7 +16,7 @@ from penstock.auth.users import Users, new_user
 from penstock.errors import ConfigError, InvalidArgument, MissingPackage
 
 try:
-    import yaml
+    import yaml  # type: ignore[import-untyped]  # its types are another package
 except ImportError as error:
     raise MissingPackage(
         "plain_acl.yml is read with the package PyYAML, which is not installed",
@@ -95,9 +95,9 @@ def _entries(name: str, account: Mapping[str, Any]) -> Iterator[Entry]:
             resource, _, permission = str(line).partition("=")
             yield _entry(name, f"{kind}:{resource.strip()}", permission, Policy.CUSTOM)
     for kind, member in (("Topic", "defaultTopicPerm"), ("Group", "defaultGroupPerm")):
-        permission = account.get(member)
-        if permission is not None and account.get("admin") is not True:
-            yield _entry(name, f"{kind}:*", str(permission), Policy.DEFAULT)
+        default = account.get(member)
+        if default is not None and account.get("admin") is not True:
+            yield _entry(name, f"{kind}:*", str(default), Policy.DEFAULT)
 
 
 def _entry(name: str, resource: str, permission: str, policy: Policy) -> Entry:

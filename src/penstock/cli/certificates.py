@@ -21,9 +21,7 @@ from penstock.cli.output import json_flag
     help="Name or address of the server; may be repeated.",
     show_default="this machine",
 )
-@option(
-    "--days", type=Number(at_least=1, at_most=3650), default=90, help="How long they are valid."
-)
+@option("--days", type=Number(at_least=1, at_most=3650), default=90, help="Days of validity.")
 @option("--replace", is_flag=True, help="Replace certificates that are there.")
 @json_flag
 def cert(directory: Path, hosts: tuple[str, ...], days: int, replace: bool, as_json: bool) -> None:

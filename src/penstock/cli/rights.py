@@ -42,7 +42,7 @@ def _right_options(function: F) -> F:
             "sources",
             multiple=True,
             metavar="ADDRESS",
-            help="Only from here: 10.0.0.0/8.",
+            help="Only from there.",
         ),
         option(
             "--action",

@@ -1,0 +1,291 @@
+"""Requests to servers with users: who gets in, and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.auth.servers import (
+    ADMIN,
+    ADMIN_SECRET,
+    APP,
+    APP_SECRET,
+    ask,
+    guarded,
+)
+
+from penstock import Message, aio
+from penstock.auth.model import Entry, UserStatus
+from penstock.auth.needs import BROKER, NAME_SERVER
+from penstock.auth.users import rotated
+from penstock.errors import NoPermission
+from penstock.protocol import acl
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.remoting import Pool
+from penstock.testing.eventually import eventually
+
+REFUSED = ResponseCode.NO_PERMISSION
+ORDERS = Entry.parse("Topic:orders", ["Pub", "Sub", "Get"])
+BILLING = Entry.parse("Group:billing", ["Sub"])
+
+
+def max_offset(topic: str = "orders") -> Command:
+    return Command(RequestCode.GET_MAX_OFFSET, ext={"topic": topic, "queueId": "0"})
+
+
+@pytest.mark.spec("A3", "A23", "A27")
+async def test_a_user_sends_and_consumes_what_it_may(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS, BILLING) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+        received: list[bytes] = []
+        arrived = asyncio.Event()
+        consumer = aio.PushConsumer("billing", start_from="first", **servers.as_user())
+
+        @consumer.on("orders")
+        async def bill(message: aio.StoredMessage) -> None:
+            received.append(message.body)
+            if len(received) == 20:
+                arrived.set()
+
+        async with aio.Producer("p", **servers.as_user()) as producer:
+            for number in range(20):
+                await producer.send(Message("orders", b"%d" % number))
+        await consumer.start()
+        await asyncio.wait_for(arrived.wait(), 60)
+        await consumer.stop()
+        assert sorted(received) == sorted(b"%d" % number for number in range(20))
+
+
+@pytest.mark.spec("A2")
+async def test_a_broker_serves_no_request_without_a_user(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers:
+        for code in (*BROKER, 9999):
+            # A connection ends after many wrong requests, so each code gets its own.
+            async with Pool(lambda peer, request: None) as pool:
+                for ext in (None, {}, {acl.ACCESS_KEY: ""}):
+                    command = Command(code, ext=ext)
+                    answer = await ask(servers.broker.address, command, None, pool=pool)
+                    assert answer.code == REFUSED, (code, ext)
+
+
+@pytest.mark.spec("A2", "A72", "A73")
+async def test_a_name_server_serves_no_request_without_a_user(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers, Pool(lambda peer, request: None) as pool:
+        address = servers.name_server.address
+        for code in (*NAME_SERVER, 9999):
+            command = Command(code, ext={"topic": "orders"})
+            answer = await ask(address, command, None, pool=pool)
+            assert answer.code == REFUSED, code
+
+
+@pytest.mark.spec("A4", "A5", "A6", "A9", "A15")
+async def test_a_wrong_signature_learns_nothing(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        address = servers.broker.address
+        right = max_offset()
+        proof = acl.sign(right.ext, b"", APP, APP_SECRET)
+        wrong = [
+            {**(right.ext or {}), **proof, acl.SIGNATURE: signature}
+            for signature in ("", "no base64!" * 3, proof[acl.SIGNATURE][:-1], "A" * 28, "é" * 28)
+        ]
+        wrong.append({**(right.ext or {}), **proof, "queueId": "1"})
+        wrong.append({**(right.ext or {}), **proof, "added": "1"})
+        wrong.append({**(right.ext or {}), **proof, acl.ACCESS_KEY: ADMIN})
+        wrong.append({**(right.ext or {}), **proof, acl.ACCESS_KEY: "nobody-has-this-name"})
+        for ext in wrong:
+            # A new user name each time would hide the limit of failed tries: one is enough here.
+            answer = await ask(address, Command(RequestCode.GET_MAX_OFFSET, ext=ext), None)
+            assert (answer.code, answer.remark) == (REFUSED, "check signature failed."), ext
+        changed = Command(RequestCode.GET_MAX_OFFSET, ext={**(right.ext or {}), **proof}, body=b"x")
+        assert (await ask(address, changed, None)).code == REFUSED
+
+
+@pytest.mark.spec("A7", "A8")
+async def test_the_dialects_of_clients_are_accepted(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        address = servers.broker.address
+        for added in (
+            {"_UNIQUE_KEY_QUERY": "true"},
+            {"OnsChannel": "ALIYUN"},
+            {acl.SECURITY_TOKEN: "token"},
+            {"note": "Ünïcode-主题"},
+        ):
+            command = max_offset()
+            command.ext = {**(command.ext or {}), **added}
+            assert (await ask(address, command)).code != REFUSED, added
+        unsigned = max_offset()
+        proof = acl.sign(unsigned.ext, b"", APP, APP_SECRET)
+        unsigned.ext = {**(unsigned.ext or {}), **proof, "_UNIQUE_KEY_QUERY": "true"}
+        assert (await ask(address, unsigned, None)).code != REFUSED
+
+
+@pytest.mark.spec("A19", "A23", "A25")
+async def test_a_refused_send_stores_nothing_on_the_fast_path_either(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+            await admin.create_topic("other", 1)
+        address = servers.broker.address
+
+        def send(topic: str) -> Command:
+            fields = {"a": "p", "b": topic, "c": "TBW102", "d": "8", "e": "0", "f": "0"}
+            fields |= {
+                "g": "1700000000000",
+                "h": "0",
+                "i": "",
+                "j": "0",
+                "k": "false",
+                "m": "false",
+            }
+            return Command(RequestCode.SEND_MESSAGE_V2, ext=fields, body=b"x")
+
+        def stored(topic: str) -> int:
+            return servers.broker.state.storage.max_offset(topic, 0)
+
+        async with Pool(lambda peer, request: None) as pool:
+            for _ in range(3):
+                assert (await ask(address, send("orders"), pool=pool)).code == 0
+            before = stored("orders")
+            assert before == 3
+            for _ in range(3):
+                wrong = await ask(address, send("orders"), APP, "wrong", pool=pool)
+                assert wrong.code == REFUSED
+                assert (await ask(address, send("other"), pool=pool)).code == REFUSED
+                for topic in ("SCHEDULE_TOPIC_XXXX", "%DLQ%billing", "RMQ_SYS_TRANS_HALF_TOPIC"):
+                    assert (await ask(address, send(topic), pool=pool)).code == REFUSED
+            replayed = send("orders")
+            proof = acl.sign(replayed.ext, b"x", APP, APP_SECRET)
+            replayed.ext = {**(replayed.ext or {}), **proof}
+            replayed.body = b"y"
+            assert (await ask(address, replayed, None, pool=pool)).code == REFUSED
+        assert stored("orders") == before
+        assert stored("other") == 0
+
+
+@pytest.mark.spec("A10", "A20", "A66")
+async def test_a_change_holds_from_the_next_request_on(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers, Pool(lambda peer, request: None) as pool:
+        address = servers.broker.address
+        assert (await ask(address, max_offset(), pool=pool)).code == REFUSED
+        servers.grant(ORDERS)
+        await servers.take_changes()
+        assert (await ask(address, max_offset(), pool=pool)).code != REFUSED
+        servers.users.change(
+            lambda users: users.with_user(replace(users.require(APP), status=UserStatus.DISABLE))
+        )
+        await servers.take_changes()
+        await eventually(lambda: pool.find(address) is None)
+        assert (await ask(address, max_offset())).code == REFUSED
+
+
+@pytest.mark.spec("A11", "A12")
+async def test_two_secrets_are_valid_until_the_old_one_expires(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        now = servers.broker.state.clock.time_ms()
+
+        def rotate(grace_ms: int, at_ms: int) -> None:
+            servers.users.change(
+                lambda users: users.with_user(
+                    rotated(users.require(APP), at_ms, grace_ms=grace_ms, value="second-secret")
+                )
+            )
+
+        rotate(3_600_000, now)
+        await servers.take_changes()
+        for secret in (APP_SECRET, "second-secret"):
+            assert (await ask(servers.broker.address, max_offset(), APP, secret)).code != REFUSED
+        rotate(1, now - 10_000)
+        await servers.take_changes()
+        assert (await ask(servers.broker.address, max_offset(), APP, APP_SECRET)).code == REFUSED
+
+
+@pytest.mark.spec("A21")
+async def test_many_wrong_tries_are_refused_without_computing(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        address = servers.broker.address
+        for _ in range(12):
+            assert (await ask(address, max_offset(), APP, "wrong")).code == REFUSED
+        assert (await ask(address, max_offset())).code == REFUSED
+        assert (await ask(address, max_offset(), ADMIN, ADMIN_SECRET)).code != REFUSED
+
+
+@pytest.mark.spec("A48", "A74")
+async def test_lists_have_the_rows_a_user_has_a_right_on(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+            await admin.create_topic("other", 1)
+            assert {"orders", "other"} <= set(await admin.topics())
+        async with aio.Admin(**servers.as_user()) as user:
+            assert set(await user.topics()) == {"orders"}
+        command = Command(RequestCode.GET_ALL_TOPIC_CONFIG)
+        answer = await ask(servers.broker.address, command)
+        table = json.loads(bytes(answer.body))["topicConfigTable"]  # type: ignore[arg-type]
+        assert set(table) == {"orders"}
+
+
+@pytest.mark.spec("A31")
+async def test_a_held_pull_is_refused_when_the_right_is_gone(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS, BILLING) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+            await admin.create_group("billing")
+        pull = Command(
+            RequestCode.PULL_MESSAGE,
+            ext={
+                "consumerGroup": "billing",
+                "topic": "orders",
+                "queueId": "0",
+                "queueOffset": "0",
+                "maxMsgNums": "32",
+                "sysFlag": "6",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "20000",
+                "subscription": "*",
+                "subVersion": "0",
+                "expressionType": "TAG",
+            },
+        )
+        waiting = asyncio.ensure_future(ask(servers.broker.address, pull))
+        await eventually(lambda: bool(servers.broker.state.held.queues))
+        servers.users.change(lambda users: users.without_entries(APP))
+        await servers.take_changes()
+        async with aio.Producer("p", **servers.as_admin) as producer:
+            await producer.send(Message("orders", b"secret"))
+        answer = await asyncio.wait_for(waiting, 60)
+        assert (answer.code, answer.body) == (REFUSED, b"")
+
+
+@pytest.mark.spec("A13", "A70", "A71")
+async def test_the_audit_file_has_refusals_and_changes_and_no_secret(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+        await ask(servers.broker.address, max_offset())
+    text = (tmp_path / "audit.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    changes = [line for line in lines if line["action"] == "UPDATE_AND_CREATE_TOPIC"]
+    assert changes[0]["user"] == ADMIN
+    refused = [line for line in lines if line["decision"] == "deny"]
+    assert refused[0]["user"] == APP
+    assert "Topic:orders" in refused[0]["resources"]
+    assert set(refused[0]) == {
+        *("ts", "server", "user", "remote", "tls", "code", "action"),
+        *("resources", "decision", "entry", "reason"),
+    }
+    for secret in (ADMIN_SECRET, APP_SECRET, "Signature"):
+        assert secret not in text
+
+
+async def test_a_missing_right_is_an_error_that_names_it(tmp_path: Path) -> None:
+    async with guarded(tmp_path, BILLING, ORDERS) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+        async with aio.Admin(**servers.as_user()) as user:
+            with pytest.raises(NoPermission, match="Delete on Topic:orders"):
+                await user.delete_topic("orders")
