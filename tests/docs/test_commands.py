@@ -65,7 +65,9 @@ class Terminal:
             )
         )
         ready = child.wait_for_line(r"^ready namesrv=(\S+).*$")
-        self._environment["NAMESRV_ADDR"] = ready[1]
+        if "--auth" not in arguments:
+            # With users, the server has saved a context with its address and the keys.
+            self._environment["NAMESRV_ADDR"] = ready[1]
         return ready[0]
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from penstock.admin.cluster_requests import ClusterRequests, on_host
 from penstock.admin.reports import UserRight, UserRow
 from penstock.client.requests import body_bytes
 from penstock.errors import NoPermission
-from penstock.protocol.bodies.auth import (
-    AclEntry,
-    AclInfo,
-    AclList,
-    AclPolicy,
-    UserInfo,
-    UserList,
-)
+from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.headers.auth import AclSubject, DeleteAcl, ListAcls, ListUsers, UserName
+
+if TYPE_CHECKING:
+    from penstock.protocol.headers.codec import Header
 
 _SUBJECT = "User:"
 _EXISTS = "The user is existed"
@@ -31,10 +27,13 @@ class AccessActions(ClusterRequests):
     async def users(self) -> list[UserRow]:
         """Every user, without secrets."""
         answer = await self.ask(
-            await self._first_master(), RequestCode.AUTH_LIST_USER, ListUsers(), about="all users"
+            await self._first_master(),
+            RequestCode.AUTH_LIST_USER,
+            headers.auth.ListUsers(),
+            about="all users",
         )
         body = body_bytes(answer)
-        rows = decode_body(UserList, body).users if body else ()
+        rows = decode_body(bodies.auth.UserList, body).users if body else ()
         return [
             UserRow(row.username or "", row.user_type == "Super", row.user_status != "disable")
             for row in rows
@@ -43,7 +42,7 @@ class AccessActions(ClusterRequests):
     @on_host
     async def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:
         """Add a user without rights."""
-        body = UserInfo(name, secret, "Super" if is_super else "Normal")
+        body = bodies.auth.UserInfo(name, secret, "Super" if is_super else "Normal")
         await self._change_user(RequestCode.AUTH_CREATE_USER, name, body)
 
     @on_host
@@ -58,13 +57,13 @@ class AccessActions(ClusterRequests):
         """Change a user; what is left out stays."""
         # Brokers of 5.3 change one thing at a time.
         if secret is not None:
-            body = UserInfo(name, password=secret)
+            body = bodies.auth.UserInfo(name, password=secret)
             await self._change_user(RequestCode.AUTH_UPDATE_USER, name, body)
         if is_super is not None:
-            body = UserInfo(name, user_type="Super" if is_super else "Normal")
+            body = bodies.auth.UserInfo(name, user_type="Super" if is_super else "Normal")
             await self._change_user(RequestCode.AUTH_UPDATE_USER, name, body)
         if is_enabled is not None:
-            body = UserInfo(name, user_status="enable" if is_enabled else "disable")
+            body = bodies.auth.UserInfo(name, user_status="enable" if is_enabled else "disable")
             await self._change_user(RequestCode.AUTH_UPDATE_USER, name, body)
 
     @on_host
@@ -79,11 +78,11 @@ class AccessActions(ClusterRequests):
         answer = await self.ask(
             await self._first_master(),
             RequestCode.AUTH_LIST_ACL,
-            ListAcls(subject_filter=subject),
+            headers.auth.ListAcls(subject_filter=subject),
             about="rights of all users" if name is None else f"rights of user {name!r}",
         )
         body = body_bytes(answer)
-        found = decode_body(AclList, body).acls if body else ()
+        found = decode_body(bodies.auth.AclList, body).acls if body else ()
         return [
             UserRight(
                 (acl.subject or "").removeprefix(_SUBJECT),
@@ -111,11 +110,13 @@ class AccessActions(ClusterRequests):
     ) -> None:
         """Give or deny a user rights; those it has on the same resources are replaced."""
         what, where = tuple(actions), tuple(sources)
-        entries = tuple(AclEntry(resource, what, where, decision) for resource in resources)
-        acl = AclInfo(_SUBJECT + name, (AclPolicy(None, entries),))
+        entries = tuple(
+            bodies.auth.AclEntry(resource, what, where, decision) for resource in resources
+        )
+        acl = bodies.auth.AclInfo(_SUBJECT + name, (bodies.auth.AclPolicy(None, entries),))
         await self._on_masters(
             RequestCode.AUTH_CREATE_ACL,
-            AclSubject(_SUBJECT + name),
+            headers.auth.AclSubject(_SUBJECT + name),
             encode_body(acl),
             f"rights of user {name!r}",
         )
@@ -125,18 +126,16 @@ class AccessActions(ClusterRequests):
         """Take away the rights on a resource, or all."""
         await self._on_masters(
             RequestCode.AUTH_DELETE_ACL,
-            DeleteAcl(_SUBJECT + name, resource=resource),
+            headers.auth.DeleteAcl(_SUBJECT + name, resource=resource),
             b"",
             f"rights of user {name!r}",
         )
 
-    async def _change_user(self, code: int, name: str, body: UserInfo | None) -> None:
+    async def _change_user(self, code: int, name: str, body: bodies.auth.UserInfo | None) -> None:
         data = b"" if body is None else encode_body(body)
-        await self._on_masters(code, UserName(name), data, f"user {name!r}")
+        await self._on_masters(code, headers.auth.UserName(name), data, f"user {name!r}")
 
-    async def _on_masters(
-        self, code: int, header: UserName | AclSubject | DeleteAcl, body: bytes, about: str
-    ) -> None:
+    async def _on_masters(self, code: int, header: Header, body: bytes, about: str) -> None:
         """One after the other, so that brokers that share their users do not collide."""
         is_first = True
         for address in (await self.masters()).values():

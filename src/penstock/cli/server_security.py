@@ -106,12 +106,12 @@ def check_bind(host: str, plan: SecurityPlan) -> None:
         return
     missing = []
     if not plan.auth:
-        missing.append("--auth: every machine that reaches it may read and write all messages")
+        missing.append("users (--auth)")
     if plan.tls is None or plan.tls_mode != TlsMode.ENFORCING:
-        missing.append("--tls DIR|auto: requests can be read and repeated on the way")
+        missing.append("TLS for all connections (--tls DIR or --tls auto)")
     if missing:
         raise ConfigError(
-            f"--bind {host} serves other machines without " + "; and without ".join(missing),
+            f"--bind {host} serves other machines, but it lacks {' and '.join(missing)}",
             expected="a loopback address, or users and TLS",
             hint="add what is missing, or --insecure if the network is trusted",
         )
