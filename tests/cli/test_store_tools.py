@@ -1,4 +1,4 @@
-"""``penstock store inspect | verify | export`` as a user runs them."""
+"""``penstock store inspect | verify | export | repair`` as a user runs them."""
 
 from __future__ import annotations
 
@@ -242,3 +242,26 @@ def test_importing_penstock_loads_no_tables_and_no_command_line() -> None:
     code = "import penstock, sys; print({'rich', 'click'} & set(sys.modules) or 'none')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "none"
+
+
+def test_repair_rebuilds_each_store_and_says_what_it_did(data: Path) -> None:
+    for path in data.glob("*/consumequeue/*/0/0*"):
+        with path.open("r+b") as file:
+            file.write(b"\xff" * 40)
+    run("verify", data, code=1)
+    text = run("repair", data)
+    assert "broker-a" in text
+    assert "30 entries in 1 queues" in text
+    run("verify", data)
+    lines = [json.loads(line) for line in run("repair", data, "--json").splitlines()]
+    assert [(line["name"], line["records"]) for line in lines] == [
+        ("broker-a", 30),
+        ("broker-b", 5),
+    ]
+
+
+def test_repair_refuses_a_damaged_log(data: Path) -> None:
+    damage(data / "broker-a")
+    result = CliRunner().invoke(app, ["store", "repair", str(data)])
+    assert result.exit_code != 0
+    assert "the log itself is damaged" in str(result.exception or result.output)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.doctor.patients import GROUP, consuming, examine, only, shop
+from tests.support.asking import put_topic
 from tests.support.stage import Stage, in_virtual_time
 
 from penstock import aio, doctor
@@ -138,6 +139,26 @@ async def test_a_broker_whose_disk_is_full_is_reported(tmp_path: Path) -> None:
             assert found.evidence == {"broker": "broker-a", "disk_used": used}
             roomy = Thresholds(disk_used=used + 0.1)
             assert (await doctor.examine_cluster(admin, limits=roomy)).findings == ()
+
+
+async def test_a_message_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server()
+        broker = await stage.broker(broker_ip1="127.0.0.1")
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T")
+        for _ in range(3):
+            await wire.send("T", b"x")
+        log = tmp_path / "broker-a/commitlog/00000000000000000000"
+        entry = broker.state.storage.store.entry("T", 0, 1)
+        assert entry is not None
+        with log.open("r+b") as file:
+            file.seek(entry.log_position)
+            file.write(b"\x7f")
+        await wire.pull("g", "T", 1)
+        async with aio.Admin(namesrv=server.address) as admin:
+            found = only(await doctor.examine_cluster(admin), "store-damaged")
+        assert "message 1 of topic 'T', queue 0, cannot be read" in found.what
 
 
 async def test_a_clock_that_is_off_by_a_second_is_fine(tmp_path: Path) -> None:

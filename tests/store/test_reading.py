@@ -392,8 +392,10 @@ def test_an_entry_about_nothing_is_reported_with_its_queue(
     queue = store.queue_table.get("orders", 0)
     assert queue is not None
     queue.tail[20:40] = pack_unit(1 << 40, 100, 0)
-    with pytest.raises(StoreDamaged, match="consumequeue/orders/0 at queue offset"):
-        store.read("orders", 0, 0)
+    before = store.read("orders", 0, 0)
+    assert (before.status, before.count, before.next_offset) == (ReadStatus.FOUND, 1, 1)
+    with pytest.raises(StoreDamaged, match="message 1 of topic 'orders', queue 0, cannot be read"):
+        store.read("orders", 0, 1)
 
 
 def test_a_record_deleted_under_the_reader_is_skipped_with_its_segment(

@@ -1,4 +1,4 @@
-"""``penstock store inspect | verify | export``: read the files of a store; no broker is needed."""
+"""``penstock store inspect | verify | export | repair``: the files of a store, without a broker."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.cli.times import end_option, moment_ms
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.store.tools import Exporter, ExportRange, Survey, Verification
+    from penstock.store.tools import Exporter, ExportRange, Repair, Survey, Verification
 
 _T = TypeVar("_T")
 
 app = Group(
-    help="Inspect, verify or export the files of a store.\n\n"
+    help="Inspect, verify, export or repair the files of a store.\n\n"
     "Example: penstock store inspect penstock-data"
 )
 
@@ -148,6 +148,33 @@ def _print_verification(result: Verification) -> None:
         output.say(output.plain(f"  note: {note}"))
     for damage in result.damages:
         output.say(output.plain(f"  damage: {damage.file} at {damage.position}: {damage.what}"))
+
+
+@app.command("repair")
+@directory_argument
+@json_option
+def repair_store(directory: Path, as_json: bool) -> None:
+    """Rebuild consume queues and key index from the commit log. The broker must be stopped.
+
+    Refuses a store whose commit log is damaged; offsets stay as they are.
+
+    Example: penstock store repair penstock-data
+    """
+    from penstock.store.tools import repair
+
+    for result in _examine(directory, "repairing", repair):
+        if as_json:
+            output.print_json_line(asdict(result))
+        else:
+            _print_repair(result)
+
+
+def _print_repair(result: Repair) -> None:
+    output.say(output.plain(f"{result.name}  {result.root}: rebuilt"))
+    output.say(
+        f"  {result.queue_entries:,} entries in {result.queues:,} queues and "
+        f"{result.index_files:,} index files, from {result.records:,} records"
+    )
 
 
 @app.command("export")

@@ -24,6 +24,7 @@ CLUSTER_CHECKS: Final[dict[str, tuple[str, ClusterCheck]]] = {
     ),
     "clock-skew": ("the clocks of two machines differ", servers.clock_skew),
     "disk-full": ("the disk of a broker is full", servers.disk_full),
+    "store-damaged": ("a broker has messages that it cannot read", servers.store_damaged),
 }
 
 GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {

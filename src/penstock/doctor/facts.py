@@ -45,6 +45,8 @@ class BrokerFacts:
     """brokerPermission"""
     disk_used: float | None = None
     """The part of its disk that is full, 0 to 1."""
+    store_damage: str | None = None
+    """Messages that it found it cannot read; only our own brokers say so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,7 @@ async def _broker(admin: Admin, name: str, broker_id: int, address: str) -> Brok
         clock_precision_ms=_HALF_A_SECOND + (after - before) // 2,
         permission=int(permission) if permission.isascii() and permission.isdecimal() else None,
         disk_used=_ratio(info.table.get("commitLogDiskRatio", "")),
+        store_damage=info.table.get("penstockStoreDamage"),
     )
 
 

@@ -28,8 +28,8 @@ UNIT: Final = struct.Struct(">" + UNIT_LAYOUT)
 pack_unit: Final = UNIT.pack
 
 # What RocketMQ fills the part of a first file with that is before the queue's first entry.
-FILLER: Final = pack_unit(0, 0x7FFF_FFFF, 0)
-_FILLER_SIZE = 0x7FFF_FFFF
+FILLER_SIZE: Final = 0x7FFF_FFFF
+FILLER: Final = pack_unit(0, FILLER_SIZE, 0)
 _NOTHING = bytes(UNIT_BYTES)
 _MAX_FILL = 100_000
 
@@ -161,7 +161,7 @@ class ConsumeQueue:
         is_record: Callable[[ConsumeQueue, int, QueueEntry], bool],
     ) -> bool:
         entry = QueueEntry._make(UNIT.unpack_from(view, (count - 1) * UNIT_BYTES))
-        if entry.size == _FILLER_SIZE:
+        if entry.size == FILLER_SIZE:
             return True
         return is_record(self, base // UNIT_BYTES + count - 1, entry)
 
@@ -177,7 +177,7 @@ class ConsumeQueue:
         for position, size, _ in UNIT.iter_unpack(view):
             if size <= 0 or position < 0:
                 break
-            if size != _FILLER_SIZE:
+            if size != FILLER_SIZE:
                 if position <= previous or position + size > log_end:
                     break
                 previous = position
@@ -208,8 +208,9 @@ class ConsumeQueue:
             entry = self.entry(middle)
             if (
                 entry is None
-                or entry.log_position < log_start
-                or (entry.size == _FILLER_SIZE and entry.log_position == 0)
+                # An entry that cannot be is damage, and no sign that its message was deleted.
+                or (0 <= entry.log_position < log_start and entry.size > 0)
+                or (entry.size == FILLER_SIZE and entry.log_position == 0)
             ):
                 low = middle + 1
             else:
@@ -258,15 +259,6 @@ class ConsumeQueue:
     def units_per_file(self) -> int:
         """How many entries one file takes."""
         return self._shared.segment_bytes // UNIT_BYTES
-
-    def points_nowhere(self, queue_offset: int) -> StoreDamaged:
-        """The error for entries that are not about anything in the log."""
-        return StoreDamaged(
-            f"{self.directory} at queue offset {queue_offset} or behind it points to bytes "
-            "that the log does not have",
-            hint="penstock store verify names what is damaged; stop the broker, and rebuild queues "
-            "and index from the log with penstock store repair",
-        )
 
     # Writing
 
@@ -419,7 +411,7 @@ def _valid_units(view: memoryview, log_end: int) -> int:
     while low < high:
         middle = (low + high) // 2
         position, size, _ = UNIT.unpack_from(view, middle * UNIT_BYTES)
-        if size > 0 and position >= 0 and (size == _FILLER_SIZE or position + size <= log_end):
+        if size > 0 and position >= 0 and (size == FILLER_SIZE or position + size <= log_end):
             low = middle + 1
         else:
             high = middle

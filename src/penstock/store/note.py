@@ -18,6 +18,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.store.checkpoint import load_flushed
 from penstock.store.files import FileLayer
 from penstock.store.segments import write_fully
 
@@ -89,6 +90,19 @@ def load_state(files: FileLayer, root: str) -> StoreState | None:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         log.warning("note of the last run is damaged and not used file=%s error=%r", path, error)
         return None
+
+
+def vouched_end(files: FileLayer, root: str, state: StoreState | None) -> int:
+    """Up to where the log is known to have been on the disk, or complete at a clean stop."""
+    flushed = load_flushed(files, root)
+    # Without a readable note its run is not known, but that the log was on the disk still is.
+    is_damaged = state is None and files.stat(f"{root}/{STATE_NAME}") is not None
+    vouched = 0
+    if flushed is not None and (is_damaged or (state and flushed.run == state.run)):
+        vouched = flushed.position
+    if state is not None:
+        vouched = max(vouched, state.flushed_position, state.log_end if state.clean else 0)
+    return vouched
 
 
 def _decode_state(raw: Any) -> StoreState:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from penstock.errors import StoreDamaged
 from penstock.store import layout
-from penstock.store.checkpoint import load_checkpoint, load_flushed
+from penstock.store.checkpoint import load_checkpoint
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.index_builder import IndexBuilder
 from penstock.store.key_index import KeyIndex
-from penstock.store.note import StoreState, load_state, save_state
+from penstock.store.note import StoreState, load_state, save_state, vouched_end
 from penstock.store.queue_ends import end_of, load_queue_ends, save_queue_ends
 from penstock.store.queue_table import QueueTable
 from penstock.store.recovery import (
@@ -43,16 +43,10 @@ def load_context(
 ) -> StoreContext:
     """Load the files into a context; no message is read yet."""
     state = load_state(files, root)
-    flushed = load_flushed(files, root)
-    # Without a readable note its run is not known, but that the log was on the disk still is.
-    is_note_damaged = state is None and files.stat(f"{root}/{layout.STATE}") is not None
-    vouched = 0
-    if flushed is not None and (is_note_damaged or (state and flushed.run == state.run)):
-        vouched = flushed.position
+    vouched = vouched_end(files, root, state)
     if state is not None:
-        vouched = state.flushed_position = max(state.flushed_position, vouched)
-        if state.clean:
-            vouched = max(vouched, state.log_end)
+        # To be kept in the notes of this start, which has another run.
+        state.flushed_position = vouched
     has_crashed = files.stat(f"{root}/{layout.ABORT}") is not None or (
         state is not None and not state.clean
     )

@@ -13,13 +13,14 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Container
-from itertools import compress
+from itertools import compress, repeat
 from operator import add, ne
 from typing import Final, NamedTuple
 
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
-from penstock.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from penstock.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from penstock.store.soundness import FoundDamages, is_sound
 
 MAX_READ_BYTES: Final = 128 << 20
 MAX_ASKED: Final = 1024
@@ -87,8 +88,18 @@ TagFilter = Container[int] | Callable[[int, memoryview], bool] | RecordTest
 class Reader:
     """Reads queues of one store; decides nothing about the store itself."""
 
-    def __init__(self, config: StoreConfig, commit_log: CommitLog, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        memory_bytes: int,
+        *,
+        checked_before: int = 0,
+    ) -> None:
         self._log = commit_log
+        self._checked_before = checked_before
+        """Records before this log position are looked at before they are delivered."""
+        self.damages = FoundDamages()
         self._memory_span = memory_bytes * config.access_message_in_memory_max_ratio // 100
         self._memory_limits = (
             config.max_transfer_bytes_on_message_in_memory,
@@ -135,12 +146,12 @@ class Reader:
                     byte_limit, fits = max_bytes, True
                 if fits and size <= byte_limit:
                     # Records do not overlap, so those that fill their span lie side by side.
-                    if positions[-1] + sizes[-1] - first == size:
+                    if positions[-1] + sizes[-1] - first == size and sizes[-1] > 0:
                         view = commit_log.slice(first, size)
                         slices = None if view is None else [view]
                     else:
                         slices = self._scattered(positions, sizes)
-                    if slices is not None:
+                    if slices is not None and self._are_sound(slices, positions, sizes):
                         return ReadResult(
                             ReadStatus.FOUND,
                             slices,
@@ -156,6 +167,23 @@ class Reader:
             if many is not None:
                 return many
         return self._read_each(queue, queue_offset, max_count, max_bytes, matches)
+
+    def _are_sound(
+        self, slices: list[memoryview], positions: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> bool:
+        """Whether the first record is one, or all of them if they are old."""
+        first = positions[0]
+        if not is_sound(slices[0], 0, sizes[0], first):
+            return False
+        if first >= self._checked_before:
+            return True
+        if len(slices) == 1:
+            view = slices[0]
+            return all(
+                is_sound(view, position - first, size, position)
+                for position, size in zip(positions, sizes, strict=True)
+            )
+        return all(map(is_sound, slices, repeat(0), sizes, positions))
 
     def _read_many(
         self, queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
@@ -179,7 +207,7 @@ class Reader:
             sizes = numbers[1::2]
             more = sum(sizes)
             found = self._pieces(positions, sizes, more) if size + more <= limit else None
-            if found is None:
+            if found is None or (not count and not is_sound(found[0], 0, sizes[0], positions[0])):
                 largest = portion // 2
                 continue
             slices += found
@@ -207,9 +235,9 @@ class Reader:
         whole = self._log.slice(first, positions[-1] + sizes[-1] - first)
         if whole is None:
             return None
-        if len(whole) == size:
+        if len(whole) == size and sizes[-1] > 0:
             return [whole]
-        if min(positions) < first:
+        if min(positions) < first or 0 in sizes:
             return None
         ends = list(map(add, positions, sizes))
         is_apart = list(map(ne, positions[1:], ends))
@@ -228,7 +256,7 @@ class Reader:
         """The records one by one, if all of them are there and in one segment."""
         first = positions[0]
         whole = self._log.slice(first, positions[-1] + sizes[-1] - first)
-        if whole is None or min(positions) < first:
+        if whole is None or min(positions) < first or 0 in sizes:
             return None
         slices = [
             whole[position - first : position - first + size]
@@ -262,8 +290,10 @@ class Reader:
         max_count: int,
         max_bytes: int | None,
         matches: TagFilter | None,
+        *,
+        is_checked: bool = False,
     ) -> ReadResult:
-        """Read entry by entry: for filters, for limits that cut, and for scattered records."""
+        """Read entry by entry: for filters, limits that cut, scattered and damaged records."""
         scan_limit = max(self._max_filter_bytes, max_count * UNIT_BYTES) // UNIT_BYTES
         if callable(matches):
             # A limit for foreign clients; they continue at once where this read ends.
@@ -290,21 +320,36 @@ class Reader:
             if count and self._is_full(position, record_size, count, size, max_count, max_bytes):
                 break
             scanned += 1
-            if position < removed_before or (codes is not None and code not in codes):
+            if 0 <= position < removed_before or (codes is not None and code not in codes):
                 continue
-            if asks is not None or position < commit_log.min_position:
+            if record_size == FILLER_SIZE:
+                continue  # a place that a queue was moved past
+            if 0 <= position < commit_log.min_position and record_size > 0:
+                # The segment was deleted after the queue was looked at; skip all of it.
+                removed_before = position - position % commit_log.segment_size
+                removed_before += commit_log.segment_size
+                status = ReadStatus.MESSAGE_WAS_REMOVING
+                continue
+            record = None
+            if (
+                is_checked
+                or asks is not None
+                or position < self._checked_before
+                or not count
+                or record_size <= 0
+            ):
                 record = commit_log.slice(position, record_size)
-                if record is None:
-                    # The segment was deleted after the queue was looked at; skip all of it.
-                    removed_before = position - position % commit_log.segment_size
-                    removed_before += commit_log.segment_size
-                    status = ReadStatus.MESSAGE_WAS_REMOVING
+                if record is None or not is_sound(record, 0, record_size, position):
+                    damage = self.damages.note(queue, queue_offset + scanned - 1, position)
+                    scanned -= 1
+                    if not scanned:
+                        raise damage
+                    break
+            if asks is not None and record is not None:
+                # Only properties are looked at, and there are 32 KiB of them at most.
+                work += steps * (_ASK_BYTES + min(record_size, _MAX_ASK_BYTES))
+                if not asks(code, record):
                     continue
-                if asks is not None:
-                    # Only properties are looked at, and there are 32 KiB of them at most.
-                    work += steps * (_ASK_BYTES + min(record_size, _MAX_ASK_BYTES))
-                    if not asks(code, record):
-                        continue
             if runs and runs[-1][0] + runs[-1][1] == position:
                 runs[-1] = (runs[-1][0], runs[-1][1] + record_size)
             else:
@@ -313,7 +358,9 @@ class Reader:
             size += record_size
         slices = [view for view in (commit_log.slice(*run) for run in runs) if view is not None]
         if len(slices) != len(runs):
-            raise queue.points_nowhere(queue_offset)
+            return self._read_each(
+                queue, queue_offset, max_count, max_bytes, matches, is_checked=True
+            )
         if count:
             status = ReadStatus.FOUND
         return ReadResult(

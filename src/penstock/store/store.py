@@ -179,7 +179,13 @@ class MessageStore:
         self.append_batch_body = self._appender.append_batch_body
         self._cleaner = Cleaner(context)
         memory_bytes = self.config.memory_bytes or self._files.memory_bytes()
-        self._reader = Reader(self.config, context.commit_log, memory_bytes)
+        self._reader = Reader(
+            self.config,
+            context.commit_log,
+            memory_bytes,
+            # Who reads a store without its broker checks records, too, and walks past damage.
+            checked_before=0 if self.read_only else context.commit_log.written[0],
+        )
         self._queue_table = context.queues
         self._log = context.commit_log
         context.counts.started_ms = self._time_ms()
@@ -585,6 +591,11 @@ class MessageStore:
     def foreign(self) -> list[str]:
         """What was found in the directory and is left alone."""
         return self._context.foreign
+
+    @property
+    def damages(self) -> list[str]:
+        """Messages that readers asked for and that cannot be read, at most one of each queue."""
+        return [str(error) for _, error in self._reader.damages.by_queue.values()]
 
     @property
     def is_writable(self) -> bool:

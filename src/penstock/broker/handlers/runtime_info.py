@@ -15,6 +15,7 @@ from penstock.protocol.versions import version_text
 from penstock.remoting.dispatch import Reply, handles
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_MAX_DAMAGES: Final = 5
 # RocketMQ's requests wait in queues of thread pools. There are none here, but tools divide by the
 # capacity.
 _QUEUE_CAPACITIES: Final = {
@@ -45,6 +46,7 @@ def get_runtime_info(broker: BrokerState) -> Reply:
                 **_totals(broker),
                 **_queues(),
                 **_store(broker),
+                **_damages(broker),
                 **_delays(broker),
                 **_timers(broker),
             }
@@ -106,6 +108,12 @@ def _queues() -> dict[str, str]:
         texts[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         texts[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
     return texts
+
+
+def _damages(broker: BrokerState) -> dict[str, str]:
+    """Messages that cannot be read, for our own tools; RocketMQ's show every key they get."""
+    damages = broker.storage.store.damages
+    return {"penstockStoreDamage": " | ".join(damages[:_MAX_DAMAGES])} if damages else {}
 
 
 def _store(broker: BrokerState) -> dict[str, str]:

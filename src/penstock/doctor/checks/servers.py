@@ -137,3 +137,19 @@ def disk_full(facts: ClusterFacts, limits: Thresholds) -> Iterator[Finding]:
             broker=broker.name,
             disk_used=used,
         )
+
+
+def store_damaged(facts: ClusterFacts, limits: Thresholds) -> Iterator[Finding]:
+    """Consumers of such a queue get what precedes the damage, and nothing behind it."""
+    for broker in facts.brokers:
+        if broker.store_damage is None:
+            continue
+        yield critical(
+            "store-damaged",
+            f"broker {broker.name} ({broker.address}) cannot read messages: {broker.store_damage}",
+            "penstock store verify DIR, with its data directory, shows what is damaged",
+            "a damaged queue: stop the broker, then penstock store repair DIR",
+            "a damaged record of the log: penstock group reset moves a group past it",
+            broker=broker.name,
+            store_damage=broker.store_damage,
+        )

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.errors import ProtocolError
-from penstock.model.record_layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from penstock.model.record_layout import BLANK_HEAD_BYTES
 from penstock.protocol.records.codec import decode_record
 from penstock.store import layout
 from penstock.store.commit_log import CommitLog
 from penstock.store.files import FileEntry, FileLayer
 from penstock.store.log_scan import Scanned
+from penstock.store.log_search import records_in_segment
 from penstock.store.note import StoreState
 from penstock.store.segments import (
     NAME_DIGITS,
@@ -26,8 +27,6 @@ from penstock.store.segments import (
 )
 
 _OPEN_SEGMENTS = 4
-_SEARCH_BYTES = 1 << 20
-_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
 
 class Damage(NamedTuple):
@@ -165,6 +164,17 @@ class LogWalk:
     def _report_gap(self, base: int, at: int, damage: str | None) -> None:
         self._report(base, at, damage or "zeros, but records behind them")
 
+    def check_end(self, vouched: int) -> None:
+        """Report a log that ends before where it is known to have been; after the walk."""
+        end = self.end
+        left = self.segment_size - end % self.segment_size if self.segment_size else 0
+        if left < BLANK_HEAD_BYTES:
+            end += left
+        if end < vouched:
+            base = self.bases[-1] if self.bases else 0
+            what = f"the log ends at {end}, but was on the disk up to {vouched}"
+            self._report(base, max(end - base, 0), what)
+
     @property
     def torn_tail(self) -> str | None:
         """What follows the last record, if not zeros: a write that a crash cut short."""
@@ -177,31 +187,7 @@ class LogWalk:
 
     def _record_behind(self, base: int, at: int) -> int | None:
         """Where the first whole record begins behind a place in a segment; None: nowhere."""
-        view = self.log.segment_view(base)
-        if view is None:
-            return None
-        start = at + 1
-        while start < len(view):
-            # Chunks overlap by a head, so that none hides on their border.
-            chunk = bytes(view[start : start + _SEARCH_BYTES + MIN_RECORD_BYTES])
-            first = min(
-                (place for magic in _MAGICS for place in self._places(base, start, chunk, magic)),
-                default=None,
-            )
-            if first is not None:
-                return first
-            start += _SEARCH_BYTES
-        return None
-
-    def _places(self, base: int, start: int, chunk: bytes, magic: bytes) -> Iterator[int]:
-        """Where the first whole record with this magic is in a chunk of a segment."""
-        found = chunk.find(magic, 4)
-        while found >= 0:
-            place = base + start + found - 4
-            if self.is_record(place):
-                yield place
-                return
-            found = chunk.find(magic, found + 1)
+        return next(records_in_segment(self.log, base, at + 1), None)
 
     def record_at(self, position: int) -> memoryview | None:
         """The record that starts at a position; None if none does, or its file is not usable."""

@@ -311,7 +311,7 @@ class QueueCheck:
             notes.append(f"{self._replaced} records are older than their topic, which was deleted")
         if self.damages and is_log_whole:
             notes.append(
-                f"queues are made from the log: stop the broker, delete {self._root} as a whole "
-                "and start it again, and it makes all of them anew"
+                "queues are made from the log: stop the broker, and rebuild all of them with "
+                f"penstock store repair {self._store_root}"
             )
         return notes

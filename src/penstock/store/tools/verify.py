@@ -18,7 +18,7 @@ from penstock.store import layout
 from penstock.store.checkpoint import Checkpoint, load_checkpoint
 from penstock.store.files import FileLayer
 from penstock.store.log_scan import Scanned
-from penstock.store.note import StoreState, load_state
+from penstock.store.note import StoreState, load_state, vouched_end
 from penstock.store.segments import OS_FILES
 from penstock.store.tools.index_check import IndexCheck
 from penstock.store.tools.log_walk import Damage, LogWalk
@@ -91,7 +91,9 @@ def verify(
     walk = LogWalk(files, root, state)
     try:
         index.start(walk.is_record)
+        vouched = vouched_end(files, root, state)
         _walk_log(walk, queues, index, trust, result, progress)
+        walk.check_end(vouched)
         queues.finish(walk, is_clean=is_clean)
         index.finish(walk.end, is_clean=is_clean)
     finally:
