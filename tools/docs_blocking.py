@@ -1,7 +1,8 @@
-"""Extension of griffe for the reference: blocking methods that are derived from coroutines.
+"""Extension of griffe for the reference: shows members as users see them.
 
 ``topics = blocking(admin.Admin.topics)`` is an attribute for a reader of the source. In the
-reference it is a method with the signature and the docstring of the coroutine.
+reference it is a method with the signature and the docstring of the coroutine. A field of a stored
+message, ``flag: _OfHead[int]``, is read as an ``int``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import griffe
 
 BLOCKING = "admin.blocking.Admin"
 COROUTINES = "admin.admin.Admin"
+MESSAGE = "model.message.StoredMessage"
+LAZY = "_OfHead"
 
 
 class BlockingMethods(griffe.Extension):
@@ -22,6 +25,10 @@ class BlockingMethods(griffe.Extension):
         """Called when a package and all its modules are loaded."""
         if pkg.path != "penstock":
             return
+        for member in pkg[MESSAGE].members.values():
+            annotation = getattr(member, "annotation", None)
+            if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == LAZY:
+                member.annotation = annotation.slice
         blocking, coroutines = pkg[BLOCKING], pkg[COROUTINES].all_members
         for name, member in list(blocking.members.items()):
             if member.is_attribute and str(member.value).startswith("blocking("):

@@ -132,12 +132,19 @@ class StoredMessage:
     _head: list[Any] | bytes
 
     flag: _OfHead[int] = _OfHead(0)
+    """A number that the producer may set; brokers only keep it."""
     log_position: _OfHead[int] = _OfHead(1)
+    """Its position in the broker's commit log."""
     sys_flag: _OfHead[int] = _OfHead(2)
+    """RocketMQ's bits: compression, transactions, IPv6 addresses."""
     born_timestamp: _OfHead[int] = _OfHead(3)
+    """When the producer sent it, in milliseconds since 1970."""
     store_timestamp: _OfHead[int] = _OfHead(5)
+    """When the broker stored this copy, in milliseconds since 1970."""
     reconsume_times: _OfHead[int] = _OfHead(7)
+    """How many attempts failed before this one; 0 at the first."""
     prepared_transaction_offset: _OfHead[int] = _OfHead(8)
+    """The position of the half message of a transaction."""
 
     def __init__(
         self,
