@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ from tests.cli.running import succeed
 from tests.support.wire import Wire
 
 from penstock.cli.server_plan import ServerPlan, everything, load_settings
+from penstock.errors import ConfigError
 from penstock.protocol.bodies.registration import RegisterBrokerBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.nameserver import RegisterBroker
@@ -340,3 +342,52 @@ async def test_other_brokers_may_register_only_if_the_option_says_so(
                 RegisterBrokerBody(),
             )
     assert (answer.code == ResponseCode.SUCCESS) == others
+
+
+@pytest.mark.spec("O5")
+def test_each_broker_has_a_port_for_its_metrics(tmp_path: Path) -> None:
+    def get(address: str, path: str) -> tuple[int, str]:
+        host, _, port = address.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    with up(tmp_path, "--brokers", "2", "--metrics", "0", "--json") as process:
+        ready = json.loads(process.wait_for_line(r'^\{"ready".*$', 60)[0])
+        assert len(set(ready["metrics"])) == 2
+        for address, name in zip(ready["metrics"], ("broker-a", "broker-b"), strict=True):
+            assert get(address, "/readyz") == (200, "ready\n")
+            status, text = get(address, "/metrics")
+            assert status == 200
+            assert f'node_id="{name}"' in text
+        assert process.terminate() == 0
+
+
+@pytest.mark.spec("O5")
+def test_metrics_can_be_set_in_a_file_and_are_off_without(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("metricsExporterType=PROM\nmetricsPromExporterPort=15557\n")
+    found = load_settings(ServerPlan(data=tmp_path, config_file=file))
+    assert found.warnings == []
+    assert (found.broker.exports_metrics, found.broker.metrics_prom_exporter_port) == (True, 15557)
+    assert not load_settings(ServerPlan(data=tmp_path)).broker.exports_metrics
+    # What the broker listens on is not what its metrics listen on: they need no user.
+    assert found.broker.metrics_prom_exporter_host == "127.0.0.1"
+    file.write_text("metricsLabel=zone\n")
+    with pytest.raises(ConfigError, match="metricsLabel has 'zone'"):
+        load_settings(ServerPlan(data=tmp_path, config_file=file))
+
+
+@pytest.mark.spec("O14")
+def test_logs_are_json_by_a_flag(tmp_path: Path) -> None:
+    with up(tmp_path, "--log-format", "json", "--verbose") as process:
+        process.wait_for_line(READY)
+        assert process.terminate() == 0
+    lines = [line for line in process.output.splitlines() if not line.startswith("ready ")]
+    events = [json.loads(line)["event"] for line in lines]
+    assert "broker started" in events
+    assert "name server started" in events

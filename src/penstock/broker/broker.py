@@ -24,6 +24,7 @@ from penstock.broker.handlers import add_all
 from penstock.broker.handlers.clients import forget_peer, notify_members
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.lock_endings import LockEndings
+from penstock.broker.metrics.exporter import MetricsExporter
 from penstock.broker.name_server_registrar import NameServerRegistrar
 from penstock.broker.pop.orders import ORDERS_FILE
 from penstock.broker.pop.parts import build_parts
@@ -118,6 +119,7 @@ class Broker(Service):
         self._state: BrokerState | None = None
         self._server: Server | None = None
         self._registration: NameServerRegistrar | None = None
+        self._metrics: MetricsExporter | None = None
 
     @property
     def state(self) -> BrokerState:
@@ -143,8 +145,38 @@ class Broker(Service):
             raise LifecycleError("the broker is not running", hint="await broker.start() first")
         return self._server.port
 
+    @property
+    def metrics_address(self) -> str | None:
+        """``host:port`` of the metrics; None if they are not served."""
+        if self._metrics is None:
+            return None
+        return format_address((self._config.metrics_prom_exporter_host, self._metrics.port))
+
+    def _not_ready(self) -> list[str]:
+        """Why the broker does not serve; empty if it does."""
+        if self._stop_requested:
+            return ["stopping"]
+        if not self.is_running or self._state is None or self._registration is None:
+            return ["starting: the store is opened and checked"]
+        reasons: list[str] = []
+        if self._name_servers and not self._registration.registered:
+            reasons.append(f"not registered at a name server: {', '.join(self._name_servers)}")
+        if not (self._config.is_slave or self._state.storage.store.is_writable):
+            reasons.append(f"sends are refused: {self._state.storage.store.refusal}")
+        return reasons
+
     async def _run(self, ready: Callable[[], None]) -> None:
         async with AsyncExitStack() as stack:
+            observers: list[Service] = []
+            if self._config.exports_metrics:
+                # Before the store is opened and until it is closed, so that both can be seen.
+                self._metrics = MetricsExporter(
+                    self._config,
+                    self._clock,
+                    state=lambda: self._state,
+                    not_ready=self._not_ready,
+                )
+                observers.append(await stack.enter_async_context(self._metrics))
             store = MessageStore(
                 self._root,
                 self._store_config,
@@ -240,7 +272,7 @@ class Broker(Service):
             )
             self._warn_of_role()
             ready()
-            await wait_any(*parts, registration)
+            await wait_any(*parts, *observers, registration)
 
     # Building
 

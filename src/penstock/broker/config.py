@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ _MAX_INT: Final = (1 << 31) - 1
 _DAY_MS: Final = 86_400_000
 _PRECISIONS: Final = (100, 200, 500, 1000)
 _LONGEST_WINDOW: Final = 7 * 86_400 - 60
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
+_MAX_LABELS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +230,23 @@ class BrokerConfig:
     allow_recall_when_broker_not_writeable: bool = setting(
         True, changeable=True, doc="they can be recalled while brokerPermission forbids writing"
     )
+    metrics_exporter_type: str = setting(
+        "DISABLE",
+        choices=("DISABLE", "PROM", "0", "2"),
+        doc="PROM: serve /metrics, /healthz and /readyz; 0 and 2 are DISABLE and PROM",
+    )
+    metrics_prom_exporter_host: str = setting(
+        "127.0.0.1", doc="address of the metrics, which need no user (RocketMQ: brokerIP1)"
+    )
+    metrics_prom_exporter_port: int = setting(
+        5557, least=0, most=65_535, doc="port of the metrics; 0 picks a free one"
+    )
+    metrics_label: str = setting("", doc="labels of all metrics, name:value,name:value")
+    metrics_detail: str = setting(
+        "topic",
+        choices=("broker", "topic", "all"),
+        doc="broker: no names of topics and groups; topic: 2,000 series a metric; all: 10,000",
+    )
 
     dead_letter_permission: int = setting(
         READ | WRITE,
@@ -266,6 +286,7 @@ class BrokerConfig:
                 raise ConfigError(
                     f"namesrvAddr (--namesrv) has {address!r}", expected=error.expected
                 ) from error
+        _parse_labels(self.metrics_label)
         # Both are also names of topics.
         check_topic(self.broker_name)
         check_topic(self.broker_cluster_name)
@@ -287,6 +308,16 @@ class BrokerConfig:
         return window if 2 <= window <= _LONGEST_WINDOW else _LONGEST_WINDOW
 
     @property
+    def exports_metrics(self) -> bool:
+        """Whether metrics and health are served over HTTP."""
+        return self.metrics_exporter_type in ("PROM", "2")
+
+    @property
+    def metrics_labels(self) -> dict[str, str]:
+        """The labels of ``metricsLabel``."""
+        return _parse_labels(self.metrics_label)
+
+    @property
     def name_servers(self) -> tuple[str, ...]:
         """The addresses of ``namesrvAddr``."""
         parts = map(str.strip, self.namesrv_addr.split(";"))
@@ -296,3 +327,20 @@ class BrokerConfig:
     def register_period_seconds(self) -> float:
         """Between two registrations, within what name servers expect."""
         return min(max(self.register_broker_period_ms, 10_000), 60_000) / 1000
+
+
+def _parse_labels(text: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, separator, value = part.partition(":")
+        if not separator or not _LABEL.fullmatch(name) or name in labels:
+            raise ConfigError(
+                f"metricsLabel has {part!r}",
+                expected="name:value,name:value, each name once, of letters, digits and _",
+            )
+        labels[name] = value
+    if len(labels) > _MAX_LABELS:
+        raise ConfigError(
+            f"metricsLabel has {len(labels)} labels", expected=f"at most {_MAX_LABELS}"
+        )
+    return labels

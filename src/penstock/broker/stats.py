@@ -86,6 +86,8 @@ class BrokerStats:
         """By group: acknowledgements that came after the invisible time."""
         self._pop_total = Counter()
         self._ack_total = Counter()
+        self.dead_letter_origins: dict[tuple[str, str], int] = {}
+        """By topic and group: dead letters; for metrics only."""
         self._put_total = Counter()
         self._get_total = Counter()
         self._gone_puts = Counter()
@@ -140,9 +142,11 @@ class BrokerStats:
         """Count a message that a consumer sent back."""
         _count(self.sent_backs.setdefault((topic, group), Counter()))
 
-    def dead_letter(self, group: str) -> None:
-        """Count a dead letter."""
+    def dead_letter(self, group: str, topic: str) -> None:
+        """Count a dead letter of a group, which came from ``topic``."""
         _count(self.dead_letters.setdefault(group, Counter()))
+        origin = (topic, group)
+        self.dead_letter_origins[origin] = self.dead_letter_origins.get(origin, 0) + 1
 
     def check_points(self, group: str, topic: str, count: int) -> None:
         """Count the check-points of a pop."""
@@ -183,6 +187,19 @@ class BrokerStats:
         total.add(self._gone_gets)
         return total
 
+    def put_topics(self) -> list[str]:
+        """The topics that messages were stored in."""
+        return list(self._puts)
+
+    def get_keys(self) -> list[tuple[str, str]]:
+        """The topics and groups that messages were delivered to."""
+        return list(self._gets)
+
+    def gets_of(self, topic: str, group: str) -> Counter:
+        """The messages of a topic that were delivered to a group."""
+        flow = self._gets.get((topic, group))
+        return Counter() if flow is None else flow.summed()
+
     def named(self, cluster: str) -> Iterator[tuple[str, str, Counter]]:
         """The counters of topics, groups and the broker with RocketMQ's names and keys."""
         for topic, flow in self._puts.items():
@@ -221,6 +238,8 @@ class BrokerStats:
         if flow is not None:
             self._gone_puts.add(flow.summed())
         self._forget_gets([key for key in self._gets if key[0] == topic])
+        for key in [key for key in self.dead_letter_origins if key[0] == topic]:
+            del self.dead_letter_origins[key]
         for counters in (self.sent_backs, self.pops, self.acks):
             for key in [key for key in counters if key[0] == topic]:
                 del counters[key]
@@ -234,6 +253,8 @@ class BrokerStats:
         for counters in (self.sent_backs, self.pops, self.acks):
             for key in [key for key in counters if key[1] == group]:
                 del counters[key]
+        for key in [key for key in self.dead_letter_origins if key[1] == group]:
+            del self.dead_letter_origins[key]
 
     def _forget_gets(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

@@ -74,6 +74,13 @@ def server_options(function: F) -> F:
             help="Every request needs a user; the first start makes the user admin.",
             section=SECURITY,
         ),
+        option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            envvar="PENSTOCK_LOG_FORMAT",
+            default="text",
+            help="json: one object per line.",
+        ),
         option("--bind", metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
         option(
             "--data",
@@ -106,6 +113,14 @@ def broker_options(function: F) -> F:
             "--cluster", metavar="NAME", help="Name of the cluster.", show_default="DefaultCluster"
         ),
         option("--broker-name", help="Name of the broker.", show_default="broker-a"),
+        option(
+            "--metrics",
+            "metrics_port",
+            type=_PORT,
+            metavar="PORT",
+            help="Serve /metrics for Prometheus, /healthz and /readyz; 0 picks a free port.",
+            show_default="off; RocketMQ uses 5557",
+        ),
         option(
             "--broker-port",
             type=_PORT,

@@ -72,7 +72,9 @@ class ServerPlan:
     flush: str | None = None
     other_brokers: bool = False
     security: SecurityPlan = field(default_factory=SecurityPlan)
+    metrics_port: int | None = None
     verbose: bool = False
+    log_format: str = "text"
 
 
 def make_plan(options: dict[str, Any]) -> ServerPlan:
@@ -98,6 +100,7 @@ class Running(NamedTuple):
     data: Path
     namesrv: str | None = None
     brokers: Sequence[str] = ()
+    metrics: Sequence[str] = ()
 
     def ready_line(self, *, as_json: bool) -> str:
         """The line printed when everything is ready."""
@@ -107,10 +110,13 @@ class Running(NamedTuple):
                 where["namesrv"] = self.namesrv
             if self.brokers:
                 where["brokers"] = list(self.brokers)
+            if self.metrics:
+                where["metrics"] = list(self.metrics)
             return json.dumps({"ready": True, **where})
         namesrv = "" if self.namesrv is None else f"namesrv={self.namesrv} "
         brokers = "".join(f"broker={address} " for address in self.brokers)
-        return f"ready {namesrv}{brokers}data={self.data}"
+        metrics = "".join(f"metrics={address} " for address in self.metrics)
+        return f"ready {namesrv}{brokers}{metrics}data={self.data}"
 
 
 # Settings
@@ -137,6 +143,8 @@ def load_settings(plan: ServerPlan) -> Settings:
         "listen_port": plan.broker_port,
         "broker_name": plan.broker_name,
         "broker_cluster_name": plan.cluster,
+        "metrics_prom_exporter_port": plan.metrics_port,
+        "metrics_exporter_type": None if plan.metrics_port is None else "PROM",
     }
     store_given = {}
     if plan.flush is not None:
@@ -187,6 +195,7 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
             await stack.enter_async_context(name_server)
         services: list[Service] = [name_server]
         addresses: list[str] = []
+        metrics: list[str] = []
         address = _reachable(name_server)
         for name, broker in _brokers(plan, settings, names, address, security, key):
             try:
@@ -198,10 +207,12 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
                 ) from error
             services.append(broker)
             addresses.append(broker.address)
+            if broker.metrics_address is not None:
+                metrics.append(broker.metrics_address)
         host = settings.broker.broker_ip1 or settings.broker.bind_host
         namesrv = format_address((host, name_server.port))
         remember_admin(security, namesrv)
-        yield Running(services, plan.data, namesrv, addresses)
+        yield Running(services, plan.data, namesrv, addresses, metrics)
 
 
 def _security(plan: ServerPlan, settings: Settings) -> Security:
@@ -244,12 +255,21 @@ def _brokers(
                 plan,
                 name,
                 port=first + index * PORTS_PER_BROKER if first else 0,
+                metrics_port=_metrics_port(settings.broker, index),
                 name_server=name_server,
                 key=key,
             ),
         )
         for index, name in enumerate(names)
     ]
+
+
+def _metrics_port(config: BrokerConfig, index: int) -> int | None:
+    """The port of the metrics of each broker: one after the other, as they share a machine."""
+    if not config.exports_metrics:
+        return None
+    first = config.metrics_prom_exporter_port
+    return first + index if first else 0
 
 
 @asynccontextmanager
@@ -291,7 +311,8 @@ async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
         )
         with _naming_flag("--broker-port"):
             await stack.enter_async_context(broker)
-        yield Running([broker], plan.data, brokers=[broker.address])
+        metrics = [] if broker.metrics_address is None else [broker.metrics_address]
+        yield Running([broker], plan.data, brokers=[broker.address], metrics=metrics)
 
 
 @contextmanager
@@ -321,7 +342,7 @@ def serve(
     as_json: bool = False,
 ) -> None:
     """Serve until Ctrl-C, SIGTERM or the failure of a service."""
-    set_up_logging("INFO" if plan.verbose else "WARNING")
+    set_up_logging("INFO" if plan.verbose else "WARNING", as_json=plan.log_format == "json")
     raise_soft_limit()
     run(_serve(start(plan), as_json))
 
@@ -376,14 +397,23 @@ class BrokerProcess(Service):
     """A broker in a separate process, supervised by this one."""
 
     def __init__(
-        self, plan: ServerPlan, name: str, *, port: int, name_server: str, key: str | None
+        self,
+        plan: ServerPlan,
+        name: str,
+        *,
+        port: int,
+        name_server: str,
+        key: str | None,
+        metrics_port: int | None = None,
     ) -> None:
         self._plan = plan
         self._broker_name = name
         self._port = port
         self._name_server = name_server
         self._key = {} if key is None else {_KEY: key}
+        self._metrics_port = metrics_port
         self.address = ""
+        self.metrics_address: str | None = None
 
     async def _run(self, ready: Callable[[], None]) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -406,7 +436,9 @@ class BrokerProcess(Service):
                     f"the process ended with status {await process.wait()} before it was ready",
                     hint="its own message is above",
                 )
-            self.address = line.split("broker=", 1)[1].split()[0]
+            fields = dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
+            self.address = fields["broker"]
+            self.metrics_address = fields.get("metrics")
             ready()
             status = await process.wait()
             raise PenstockError(f"broker {self._broker_name} died with status {status}")
@@ -425,6 +457,8 @@ class BrokerProcess(Service):
             ("--advertise", plan.advertise),
             ("--config", plan.config_file),
             ("--flush", plan.flush),
+            ("--metrics", self._metrics_port),
+            ("--log-format", plan.log_format),
         ]
         arguments = ["broker"]
         for flag, value in flags:

@@ -42,9 +42,15 @@ class LineFormatter(logging.Formatter):
 
 
 def set_up_logging(
-    level: str = "INFO", *, stream: TextIO | None = None, file: Path | None = None
+    level: str = "INFO",
+    *,
+    stream: TextIO | None = None,
+    file: Path | None = None,
+    as_json: bool = False,
 ) -> Callable[[], None]:
     """Send log lines to stderr (or ``stream``) and, if given, to a file that is rotated.
+
+    ``as_json`` makes each line an object; see `json_logs`.
 
     ``level`` is for our own lines; other libraries are heard from WARNING up. Called again, it
     replaces what the last call set up. Returns a function that undoes it.
@@ -70,7 +76,7 @@ def set_up_logging(
     _remove_our_handlers(root)
     before = (root.level, ours.level)
     for handler in handlers:
-        handler.setFormatter(LineFormatter())
+        handler.setFormatter(_formatter(as_json=as_json))
         handler.set_name(_HANDLER_NAME)
         root.addHandler(handler)
     root.setLevel(logging.WARNING)
@@ -84,6 +90,14 @@ def set_up_logging(
         ours.setLevel(before[1])
 
     return undo
+
+
+def _formatter(*, as_json: bool) -> logging.Formatter:
+    if not as_json:
+        return LineFormatter()
+    from penstock.runtime.json_logs import JsonFormatter
+
+    return JsonFormatter()
 
 
 _HANDLER_NAME: Final = "penstock"

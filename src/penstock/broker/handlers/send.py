@@ -337,7 +337,7 @@ class Sending:
         group = ask.topic.removeprefix(RETRY_PREFIX)
         dead = dead_letter_topic(group)
         self._broker.topics.ensure(dead, 1, self._broker.config.dead_letter_permission)
-        self._broker.stats.dead_letter(group)
+        self._broker.stats.dead_letter(group, ask.topic)
         return dead
 
 

@@ -94,7 +94,7 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         # As for a delayed send: counted now, for the target topic.
         broker.stats.put(target.topic, queue_id, appended.size)
     else:
-        broker.stats.dead_letter(ask.group)
+        broker.stats.dead_letter(ask.group, properties[Property.RETRY_TOPIC])
         log.info(
             "dead letter stored group=%s topic=%s attempts=%d id=%s",
             ask.group,

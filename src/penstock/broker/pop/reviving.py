@@ -312,7 +312,7 @@ class Reviver(Service):
             )
             return
         if is_dead:
-            broker.stats.dead_letter(group)
+            broker.stats.dead_letter(group, record.topic)
         else:
             broker.stats.put(draft.topic, RETRY_QUEUE, appended.size)
 
