@@ -44,11 +44,14 @@ from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
 from penstock.broker.timers.timer_files import TimerFiles, TimerShape
 from penstock.broker.timers.timer_metrics import METRICS_FILE
 from penstock.broker.timers.timer_service import TimerService
+from penstock.broker.topic_routes import TopicRoutes
 from penstock.broker.transactions.check_rounds import CheckRounds
 from penstock.broker.transactions.counters import COUNTERS_FILE
 from penstock.broker.transactions.transactions import Transactions
 from penstock.errors import LifecycleError, RemotingError, StoreError
+from penstock.model import MessageQueue
 from penstock.model.hosts import pack_host
+from penstock.model.names import READ
 from penstock.protocol.commands import Command
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.message_ids import UniqueIds
@@ -230,6 +233,7 @@ class Broker(Service):
                 state.held,
                 state.pop.held,
                 state.pop.notified,
+                state.pop.routes,
                 state.rate_sampler,
                 state.lock_endings,
                 self._dispatcher.long_answers,
@@ -313,7 +317,16 @@ class Broker(Service):
             flushed_position=lambda: storage.store.flushed_position,
         )
         store_host = pack_host(ip, server.port)
-        pop = build_parts(settings, clock, storage, offsets, store_host, changed=tables.changed)
+        routes = TopicRoutes(
+            clock,
+            self._name_servers,
+            handler=self._dispatcher,
+            own_queues=lambda topic: _own_queues(topics, topic, config.broker_name),
+            sign=_unsigned if self._auth is None else self._auth.sign,
+        )
+        pop = build_parts(
+            settings, clock, storage, offsets, store_host, routes=routes, changed=tables.changed
+        )
         return BrokerState(
             settings=settings,
             clock=clock,
@@ -537,3 +550,10 @@ class Broker(Service):
 
 def _unsigned(command: Command) -> Command:
     return command
+
+
+def _own_queues(topics: Topics, topic: str, broker_name: str) -> tuple[MessageQueue, ...]:
+    """The queues of a topic at this broker that consumers may read."""
+    config = topics.get(topic)
+    count = config.read_queue_nums if config is not None and config.perm & READ else 0
+    return tuple(MessageQueue(topic, broker_name, queue_id) for queue_id in range(count))

@@ -188,7 +188,6 @@ class BrokerConfig:
     default_message_request_mode: str = setting(
         "PULL",
         choices=("PULL", "POP"),
-        changeable=True,
         doc="mode of groups that let the broker assign queues",
     )
     default_pop_share_queue_num: int = setting(

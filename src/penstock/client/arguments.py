@@ -17,6 +17,7 @@ from penstock.client.session.client_ids import DEFAULT_INSTANCE, client_id, loca
 from penstock.client.session.namespaces import wrap
 from penstock.client.settings import (
     ConsumerSettings,
+    Mode,
     Model,
     ProducerSettings,
     ProfileName,
@@ -74,6 +75,10 @@ class ConsumerOptions(AccessOptions, total=False):
     unit_mode: bool
     task_limit: int | None
     offsets_dir: str | os.PathLike[str] | None
+    mode: Mode
+    invisible: Duration
+    pop_batch_size: int
+    pop_limit: int
 
 
 class PullConsumerOptions(AccessOptions, total=False):

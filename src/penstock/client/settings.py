@@ -29,6 +29,7 @@ _INTERVAL = (0.001, 86_400)
 
 ProfileName = Literal["current", "documents"]
 Model = Literal["clustering", "broadcasting"]
+Mode = Literal["pull", "pop", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,10 +321,32 @@ class ConsumerSettings:
         "rocketmq.client.localOffsetStoreDir",
         "directory of the offsets of a broadcasting client",
     )
+    mode: Mode = option(
+        "pull", "clientRebalance", "`pull`, `pop`, or `auto`: as the broker is set for the group"
+    )
+    invisible: float = duration(
+        60.0, 1, 300, "popInvisibleTime", "how long popped messages stay invisible to others"
+    )
+    pop_batch_size: int = count(32, 1, 32, "popBatchNums", "messages in one pop")
+    pop_limit: int = count(
+        96,
+        1,
+        65_535,
+        "popThresholdForQueue",
+        "popped and unfinished messages above which no more are popped",
+    )
     namespace: str | None = None
 
     def __post_init__(self) -> None:
         _check_group(self.group)
+        if self.mode not in ("pull", "pop", "auto"):
+            raise ConfigError(f"mode is {self.mode!r}", expected="pull, pop or auto")
+        if self.mode != "pull" and (self.orderly or not self.is_clustering):
+            raise ConfigError(
+                f"mode is {self.mode!r} with {'orderly' if self.orderly else 'broadcasting'}",
+                expected="a concurrent consumer of a clustering group",
+                hint='mode="pull"',
+            )
         if self.model not in ("clustering", "broadcasting"):
             raise ConfigError(f"model is {self.model!r}", expected="clustering or broadcasting")
         check_options(self)

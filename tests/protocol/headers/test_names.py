@@ -62,8 +62,8 @@ REQUEST_FIELDS: dict[int, tuple[str, str]] = {
     326: (f"{SEND} bornHost storeHost storeTimestamp", "properties reconsumeTimes unitMode"),
     # Pop.
     200050: (
-        "consumerGroup topic queueId maxMsgNums invisibleTime pollTime bornTime initMode",
-        "expType exp order attemptId",
+        "consumerGroup topic queueId maxMsgNums invisibleTime pollTime",
+        "bornTime initMode expType exp order attemptId",
     ),
     200051: ("consumerGroup topic queueId extraInfo offset", ""),
     200053: ("consumerGroup topic queueId extraInfo offset invisibleTime", "suspend"),

@@ -31,11 +31,6 @@ UNSUPPORTED: Final = (
         "they are in the files of the timer wheel, which need no setting",
     ),
     Limit(
-        "assignment of queues by the broker",
-        (RequestCode.QUERY_ASSIGNMENT,),
-        "let clients assign queues among themselves, which they do when this is refused",
-    ),
-    Limit(
         "lite topics",
         (
             RequestCode.POP_LITE_MESSAGE,

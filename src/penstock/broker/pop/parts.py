@@ -13,6 +13,7 @@ from penstock.broker.pop.request_modes import REQUEST_MODES_FILE, RequestModeTab
 from penstock.broker.settings import Settings
 from penstock.broker.storage import Storage
 from penstock.broker.tables.offsets import Offsets
+from penstock.broker.topic_routes import TopicRoutes
 from penstock.model.names import revive_topic
 from penstock.runtime.clock import Clock
 
@@ -34,6 +35,7 @@ class PopParts:
     """Requests that ask only whether there is something to pop."""
     orders: Orders
     modes: RequestModeTable
+    routes: TopicRoutes
     wake_reviver: Callable[[int], None] = field(default=_no_reviver)
     """To be called with the time a new check-point is due."""
 
@@ -77,6 +79,7 @@ def build_parts(
     offsets: Offsets,
     store_host: bytes,
     *,
+    routes: TopicRoutes,
     changed: Callable[[str], None],
 ) -> PopParts:
     """The parts of a broker; ``changed`` is called with the name of a file to save."""
@@ -98,6 +101,7 @@ def build_parts(
         notified=_held_pops(clock, settings, is_newest_first=True),
         orders=Orders(now_ms=clock.time_ms, changed=lambda: changed(ORDERS_FILE)),
         modes=RequestModeTable(lambda: changed(REQUEST_MODES_FILE)),
+        routes=routes,
     )
 
 

@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.errors import ConfigError, InvalidArgument
 from penstock.model import MessageQueue
+from penstock.model.queue_shares import average_share, circle_share
 
 VIRTUAL_NODES = 10
 
@@ -73,12 +74,7 @@ class Average:
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> Sequence[MessageQueue]:
         index = place(client_id, queues, members)
-        if index is None:
-            return []
-        share, rest = divmod(len(queues), len(members))
-        size = 1 if len(queues) <= len(members) else share + (index < rest)
-        start = index * size if index < rest else index * size + rest
-        return queues[start : start + size]
+        return [] if index is None else average_share(index, len(members), queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ class Circle:
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> Sequence[MessageQueue]:
         index = place(client_id, queues, members)
-        return [] if index is None else queues[index :: len(members)]
+        return [] if index is None else circle_share(index, len(members), queues)
 
 
 @dataclass(frozen=True, slots=True)

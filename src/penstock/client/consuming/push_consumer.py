@@ -27,6 +27,9 @@ from penstock.client.consuming.offset_stores import (
     ReadFrom,
 )
 from penstock.client.consuming.orderly import OrderlyRunner
+from penstock.client.consuming.pop_loops import PopLoops
+from penstock.client.consuming.pop_receipts import PopRequests
+from penstock.client.consuming.pop_runner import PopRunner
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.pulling import FilterHook, Puller
 from penstock.client.consuming.rebalance import Rebalancer
@@ -95,13 +98,20 @@ class PushConsumerCore(ConsumerCore):
             namespace=settings.namespace,
         )
         self.make_executor = make_executor
-        self._executors: dict[bool, Executor] = {}
+        self._executors: dict[tuple[bool, bool], Executor] = {}
+        """By whether handlers are coroutines, and whether their messages were popped."""
         runner_type = OrderlyRunner if settings.orderly else ConcurrentRunner
         self.runner: OrderlyRunner | ConcurrentRunner = runner_type(
             state, failed, listener=self.listener_for, executor=self._executor
         )
+        pops = PopRequests(session, settings.group, settings.namespace)
+        self.pop_runner = PopRunner(
+            state, pops, failed, listener=self.listener_for, executor=self._pop_executor
+        )
+        self.pop_loops = PopLoops(state, pops, self.pop_runner)
         self.rebalancer = Rebalancer(
             state,
+            popped_topics=self.pop_loops.popped_topics,
             pull=lambda cursor, delay: self.puller.begin(cursor, delay),
             locks=self.runner if isinstance(self.runner, OrderlyRunner) else None,
             on_change=on_change,
@@ -176,6 +186,8 @@ class PushConsumerCore(ConsumerCore):
         if self.tracer is not None:
             self.tracer.start()
         self.runner.start()
+        if self.settings.mode != "pull":
+            self.pop_runner.start()
         self.started_ms = session.clock.time_ms()
         state.is_running = True
         self._phase = "running"
@@ -184,6 +196,7 @@ class PushConsumerCore(ConsumerCore):
             if subscription.expression_type == SQL92:
                 await self._check_filter(subscription.topic)
         await session.heartbeat_all()
+        await self.pop_loops.check()
         session.wake_rebalance()
         log.info(
             "consumer started group=%s client=%s model=%s orderly=%s topics=%s",
@@ -214,9 +227,10 @@ class PushConsumerCore(ConsumerCore):
         self._phase = "stopping"
         state = self.state
         state.is_stopping = True
-        for executor in self._executors.values():
+        for (_, is_popped), executor in self._executors.items():
             # Returned to the runner unfinished, so that it does not wait for them.
-            self.runner.finished(executor.discard())
+            finished = self.pop_runner.finished if is_popped else self.runner.finished
+            finished(executor.discard())
         unfinished = await self._drain(seconds)
         for job in unfinished:
             log.warning(
@@ -296,7 +310,16 @@ class PushConsumerCore(ConsumerCore):
     # --------------------------------------------------------------------- as its session sees it
 
     async def rebalance(self) -> bool:
-        return await self.rebalancer.run()
+        is_balanced = True
+        if self.settings.mode != "pull":
+            is_balanced = await self.pop_loops.rebalance()
+            if self.settings.mode == "pop":
+                # All topics are popped; the retry topic of earlier pulls is still pulled.
+                self.pop_loops.popped_topics |= self._own_topics()
+        return await self.rebalancer.run() and is_balanced
+
+    def _own_topics(self) -> set[str]:
+        return {topic for topic in self.topics if not topic.startswith(RETRY_PREFIX)}
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         return running_info(self, with_stacks=with_stacks)
@@ -373,11 +396,12 @@ class PushConsumerCore(ConsumerCore):
 
     def assignment(self) -> set[MessageQueue]:
         """The queues held now, those of the retry topic left out."""
-        return {
+        pulled = {
             queue
             for queue, held in self.state.queues.items()
             if not held.is_dropped and not queue.topic.startswith(RETRY_PREFIX)
         }
+        return pulled | self.pop_loops.queues
 
     async def committed(self, queue: MessageQueue) -> int:
         """Where the group stands in a queue, as far as this consumer knows."""
@@ -394,10 +418,19 @@ class PushConsumerCore(ConsumerCore):
         return listener
 
     def _executor(self, listener: Listener) -> Executor:
-        executor = self._executors.get(listener.is_async)
+        return self._executor_of(listener, self.runner.finished, is_popped=False)
+
+    def _pop_executor(self, listener: Listener) -> Executor:
+        return self._executor_of(listener, self.pop_runner.finished, is_popped=True)
+
+    def _executor_of(
+        self, listener: Listener, finished: Callable[[list[Job]], None], *, is_popped: bool
+    ) -> Executor:
+        key = (listener.is_async, is_popped)
+        executor = self._executors.get(key)
         if executor is None:
-            executor = self._executors[listener.is_async] = self.make_executor(
-                self.caller, self.runner.finished, listener.is_async
+            executor = self._executors[key] = self.make_executor(
+                self.caller, finished, listener.is_async
             )
         return executor
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from penstock.client import requests
@@ -53,8 +53,11 @@ class Rebalancer:
         pull: Callable[[PullCursor, float], None],
         locks: Locks | None,
         on_change: Callable[[str, frozenset[MessageQueue]], None] | None = None,
+        popped_topics: Collection[str] = (),
     ) -> None:
+        """Of ``popped_topics``, a live view, no queues are held: they are not pulled."""
         self._state = state
+        self._popped_topics = popped_topics
         self._pull = pull
         self._locks = locks
         self._on_change = on_change
@@ -124,6 +127,8 @@ class Rebalancer:
     async def _assigned(self, topic: str) -> frozenset[MessageQueue] | None:
         """What this member should hold; None when that is unknown now."""
         state = self._state
+        if topic in self._popped_topics:
+            return frozenset()
         queues = state.session.routes.subscribe_queues(topic)
         if not queues:
             return None

@@ -1,0 +1,131 @@
+"""`PushConsumer(mode="pop")`: the same handlers and outcomes, acknowledged message by message."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import (
+    DeadLetter,
+    Message,
+    Producer,
+    PushConsumer,
+    RetryLater,
+    SimpleConsumer,
+    embedded,
+)
+from penstock.errors import ConfigError
+
+POP: dict[str, Any] = {"mode": "pop", "start_from": "first"}
+
+
+@pytest.fixture
+def mq() -> Iterator[Any]:
+    with embedded(clock="virtual") as mq:
+        mq.admin.create_topic("jobs", queues=1)
+        yield mq
+
+
+def send(mq: Any, *bodies: bytes) -> None:
+    with Producer("p", namesrv=mq.namesrv) as producer:
+        for body in bodies:
+            producer.send(Message("jobs", body))
+
+
+def member(mq: Any, handle: Any, **more: Any) -> Any:
+    consumer = PushConsumer("workers", namesrv=mq.namesrv, **{**POP, **more})
+    consumer.on("jobs")(handle)
+    return consumer
+
+
+def test_members_share_one_queue(mq: Any) -> None:
+    got: list[list[bytes]] = [[], []]
+    members = [
+        member(mq, lambda m, i=i: got[i].append(m.body), instance=f"i{i}", pop_batch_size=4)
+        for i in range(2)
+    ]
+    with members[0], members[1]:
+        mq.clock.advance("3s")
+        assert members[0].assignment() == members[1].assignment() != set()
+        for round_ in range(10):
+            send(mq, *(b"%d-%d" % (round_, i) for i in range(20)))
+            mq.clock.advance("1s")
+        assert sorted(got[0] + got[1]) == sorted(
+            b"%d-%d" % (round_, i) for round_ in range(10) for i in range(20)
+        )
+        assert got[0]
+        assert got[1]
+        mq.clock.advance("10m")
+    assert len(got[0] + got[1]) == 200
+
+
+@pytest.mark.spec("P40")
+def test_a_failed_message_comes_again_after_growing_delays(mq: Any) -> None:
+    seen: list[tuple[str, int, float]] = []
+
+    def handle(message: Any) -> None:
+        seen.append((message.topic, message.reconsume_times, mq.clock.monotonic()))
+        raise RuntimeError("again")
+
+    with member(mq, handle):
+        send(mq, b"one")
+        mq.clock.advance("110s")
+    assert [(topic, times) for topic, times, _ in seen] == [("jobs", i) for i in range(4)]
+    times = [at for _, _, at in seen]
+    delays = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert delays == pytest.approx([10, 30, 60], abs=1)
+
+
+def test_retry_later_and_dead_letter_choose(mq: Any) -> None:
+    seen: list[float] = []
+
+    def handle(message: Any) -> None:
+        seen.append(mq.clock.monotonic())
+        if len(seen) == 1:
+            raise RetryLater("1m")
+        raise DeadLetter("bad data")
+
+    with member(mq, handle):
+        send(mq, b"one")
+        mq.clock.advance("80s")
+        assert seen[1] - seen[0] == pytest.approx(60, abs=1)
+        mq.clock.advance("10m")
+        assert len(seen) == 2
+    (letter,) = mq.admin.dead_letters("workers")
+    assert letter.message.body == b"one"
+
+
+@pytest.mark.spec("P82")
+def test_the_invisible_time_is_renewed_while_a_handler_runs() -> None:
+    calls: list[int] = []
+    is_called, may_end = threading.Event(), threading.Event()
+    # In real time: virtual time stands still while a handler runs.
+    with embedded() as mq:
+        mq.admin.create_topic("jobs", queues=1)
+        consumer = PushConsumer("workers", namesrv=mq.namesrv, invisible=1, **POP)
+
+        @consumer.on("jobs")
+        def work(message: Any) -> None:
+            calls.append(message.reconsume_times)
+            is_called.set()
+            may_end.wait(30)
+
+        with consumer, SimpleConsumer("workers", namesrv=mq.namesrv) as other:
+            send(mq, b"slow")
+            assert is_called.wait(30)
+            other.subscribe("jobs")
+            assert other.receive(wait=2) == []
+            may_end.set()
+            assert other.receive(wait=1.5) == []
+    assert calls == [0]
+
+
+def test_modes_that_make_no_sense_are_refused(mq: Any) -> None:
+    with pytest.raises(ConfigError, match="mode"):
+        PushConsumer("g", namesrv=mq.namesrv, mode="push")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="orderly"):
+        PushConsumer("g", namesrv=mq.namesrv, mode="pop", orderly=True)
