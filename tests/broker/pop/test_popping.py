@@ -75,8 +75,8 @@ async def test_a_pop_reads_every_queue_once_and_says_what_it_took(tmp_path: Path
             starts = fields["startOffsetInfo"].split(";")
             assert sorted(one.split(" ")[1] for one in starts) == ["0", "1", "2", "3"]
             for start, offsets in zip(starts, fields["msgOffsetInfo"].split(";"), strict=True):
-                flag, queue, first = start.split(" ")
-                assert offsets == f"{flag} {queue} {first},{int(first) + 1}"
+                flag, of_queue, first = start.split(" ")
+                assert offsets == f"{flag} {of_queue} {first},{int(first) + 1}"
             assert fields["invisibleTime"] == "20000"
             assert 0 <= int(fields["popTime"]) - before < 1000
             assert 0 <= int(fields["reviveQid"]) < 8

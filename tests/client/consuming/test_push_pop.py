@@ -126,6 +126,6 @@ def test_the_invisible_time_is_renewed_while_a_handler_runs() -> None:
 
 def test_modes_that_make_no_sense_are_refused(mq: Any) -> None:
     with pytest.raises(ConfigError, match="mode"):
-        PushConsumer("g", namesrv=mq.namesrv, mode="push")  # type: ignore[arg-type]
+        PushConsumer("g", namesrv=mq.namesrv, **{**POP, "mode": "push"})
     with pytest.raises(ConfigError, match="orderly"):
         PushConsumer("g", namesrv=mq.namesrv, mode="pop", orderly=True)
