@@ -4,7 +4,8 @@ A question goes to one member of the producer group, over the connection that th
 the members take turns. Each question needs a copy of the half, which saves the count of questions.
 A half is given up after so many of them, or when retention would delete it.
 
-A question counts only if a member is there to get it.
+A question counts only if a member is there to get it. A half that nothing is asked about is copied,
+too, before retention reaches it, or when so many halves follow it that a start would take long.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.broker.transactions.open_transactions import OpenTransaction
 from penstock.broker.transactions.transactions import Transactions
 from penstock.errors import ConnectionLost, IllegalMessage, StoreError
 from penstock.model.hosts import offset_message_id
-from penstock.model.names import TRANSACTION_GIVEN_UP_TOPIC
+from penstock.model.names import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from penstock.model.properties import parse_properties
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
@@ -44,6 +45,8 @@ _MAX_STEP_BYTES: Final = 8 << 20
 _MAX_BURST: Final = 1000
 """Questions before a pause: Java's client drops what it cannot queue, and the question counts."""
 _PAUSE_SECONDS: Final = 1.0
+_MAX_BEHIND: Final = 100_000
+"""A start reads all halves from the oldest open one on."""
 
 
 class _Found(NamedTuple):
@@ -59,11 +62,13 @@ class _Question(NamedTuple):
     """A question whose copy of the half is staged."""
 
     entry: OpenTransaction
-    channel: ClientChannel
+    channel: ClientChannel | None
+    """None: the half is only copied, no question is asked."""
     record: Record
     half: HalfMessage
     properties: dict[str, str]
     """Those of the copy."""
+    check_times: int
     copy: Appended
 
 
@@ -134,7 +139,7 @@ class CheckRounds(Service):
                 continue
             if question is not None:
                 questions.append(question)
-                count += 1
+                count += question.channel is not None
                 size += question.copy.size
                 if size > _MAX_STEP_BYTES:
                     self._finish(questions)
@@ -177,14 +182,24 @@ class CheckRounds(Service):
         self._transactions.close(entry, TransactionDecision.UNKNOWN, op_records)
 
     def _prepare(self, found: _Found) -> _Question | None:
-        """Stage the copy for a question; None if no member can be asked."""
+        """Stage the copy for a question; None if none is needed."""
         entry, record, half, properties = found
         channel = self._next_member(entry.key.group)
-        if channel is None:
+        if channel is None and not self._must_move(entry):
             return None
-        draft = half_records.copied(record, properties, entry.check_times + 1)
+        check_times = entry.check_times + (channel is not None)
+        draft = half_records.copied(record, properties, check_times)
         copy = self._storage.append(draft)
-        return _Question(entry, channel, record, half, parse_properties(draft.properties), copy)
+        shown = parse_properties(draft.properties)
+        return _Question(entry, channel, record, half, shown, check_times, copy)
+
+    def _must_move(self, entry: OpenTransaction) -> bool:
+        """Whether a half has to be copied although there is nothing to ask."""
+        store = self._storage.store
+        size = store.commit_log.segment_size
+        oldest_end = store.min_position - store.min_position % size + size
+        behind = store.max_offset(HALF_TOPIC, half_records.HALF_QUEUE) - entry.offsets[0]
+        return behind > _MAX_BEHIND or entry.position < oldest_end <= store.max_position
 
     def _finish(self, questions: list[_Question]) -> None:
         """Write the copies, then send the questions."""
@@ -201,12 +216,13 @@ class CheckRounds(Service):
                 question.entry,
                 copy.queue_offset,
                 copy.log_position,
-                question.entry.check_times + 1,
+                question.check_times,
             )
-            self._ask(question)
+            if question.channel is not None:
+                self._ask(question, question.channel)
         transactions.save_soon()
 
-    def _ask(self, question: _Question) -> None:
+    def _ask(self, question: _Question, channel: ClientChannel) -> None:
         copy, key = question.copy, question.entry.key
         header = CheckTransactionState(
             tran_state_table_offset=copy.queue_offset,
@@ -222,7 +238,7 @@ class CheckRounds(Service):
         body = half_records.asked_about(question.record, question.half, question.properties, copy)
         command = Command(RequestCode.CHECK_TRANSACTION_STATE, ext=encode_header(header), body=body)
         try:
-            question.channel.peer.oneway(command)
+            channel.peer.oneway(command)
         except ConnectionLost:
             log.info("question about a transaction not sent %s", _shown(question.entry))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from penstock.protocol.bodies.codec import decode_body, encode_state
+from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.transactions import HalfCount, TransactionMetrics
 
@@ -46,4 +46,4 @@ class TransactionCounters:
             topic: HalfCount(self._open[topic], self._changed_ms[topic])
             for topic in sorted(self._changed_ms)
         }
-        return encode_state(TransactionMetrics(self._version, counts))
+        return encode_body(TransactionMetrics(self._version, counts))

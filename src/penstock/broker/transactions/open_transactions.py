@@ -52,6 +52,8 @@ class OpenTransaction:
 
     def is_due(self, now_ms: int, timeout_ms: int) -> bool:
         """Whether the transaction is old enough to be asked about."""
+        # The clock may have been set back, or the store comes from another machine.
+        self.first_stored_ms = min(self.first_stored_ms, now_ms)
         limit = timeout_ms if self.immunity_ms is None else self.immunity_ms
         return now_ms - self.first_stored_ms > limit
 

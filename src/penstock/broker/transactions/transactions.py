@@ -111,6 +111,8 @@ class Transactions:
         return entry
 
     def _add(self, entry: OpenTransaction) -> None:
+        # The store may come from a machine whose clock was ahead.
+        entry.first_stored_ms = min(entry.first_stored_ms, self._clock.time_ms())
         if self.open.add(entry):
             self.counters.add(entry.key.topic, 1)
 
