@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     )
     from penstock.client.middleware import HandlerCall, Middleware, SendCall
     from penstock.client.observing.consumer_stats import ConsumerStats
+    from penstock.client.producing.outbox import Outbox
     from penstock.client.producing.receipts import Receipt, SendStatus
+    from penstock.client.producing.transactions import PreparedMessage
     from penstock.errors import (
         ConfigError,
         ConnectFailed,
@@ -86,10 +88,12 @@ _NAMES = {
         "SendCall",
     ),
     "penstock.client.observing.consumer_stats": ("ConsumerStats",),
+    "penstock.client.producing.outbox": ("Outbox",),
     "penstock.client.producing.receipts": (
         "Receipt",
         "SendStatus",
     ),
+    "penstock.client.producing.transactions": ("PreparedMessage",),
     "penstock.errors": (
         "ConfigError",
         "ConnectFailed",
@@ -141,7 +145,9 @@ __all__ = [
     "Middleware",
     "NameserverUnavailable",
     "NoPermission",
+    "Outbox",
     "PenstockError",
+    "PreparedMessage",
     "Producer",
     "PullConsumer",
     "PushConsumer",

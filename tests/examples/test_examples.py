@@ -47,6 +47,13 @@ PRINTED = {
         r"billed once each: order-1, order-2, order-3",
     ],
     "request_reply": [r"a book costs 12", r"a coat costs 80", r"unicorn: RequestTimeout"],
+    "outbox": [
+        *(rf"order-{number}: killed (before|after) .*, exit status -9" for number in range(5)),
+        r"order-5: killed never, exit status 0",
+        r"in the database: order-3, order-4, order-5\n",
+        r"billed: +order-3, order-4, order-5\n",
+        r"the same orders, each once: True",
+    ],
     "fastapi_app": [
         r"POST /orders: 202",
         r"GET /bills/o-1: 200 {'number': 'o-1', 'amount': 42}",

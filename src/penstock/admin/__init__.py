@@ -9,6 +9,7 @@ from penstock.admin.reports import (
     QueueLag,
     QueueRange,
     QueueSlice,
+    UndecidedTransaction,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "QueueLag",
     "QueueRange",
     "QueueSlice",
+    "UndecidedTransaction",
 ]

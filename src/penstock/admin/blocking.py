@@ -112,6 +112,10 @@ class Admin:
     settle_dead_letters = blocking(admin.Admin.settle_dead_letters)
     delete_dead_letters = blocking(admin.Admin.delete_dead_letters)
 
+    # Transactions
+    transactions = blocking(admin.Admin.transactions)
+    resume_transaction = blocking(admin.Admin.resume_transaction)
+
     # Brokers
     cluster = blocking(admin.Admin.cluster)
     broker_info = blocking(admin.Admin.broker_info)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Failure, Property, Redrive
@@ -171,3 +172,30 @@ class DeadLetterQueue:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and len(text) < 10 and text.isascii() and text.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndecidedTransaction:
+    """A message of a transaction that is neither committed nor rolled back."""
+
+    msg_id: str
+    """The id of the transaction, which its message has after a commit, too."""
+    offset_msg_id: str
+    """Where its newest copy is stored; ``resume_transaction`` takes that of one given up."""
+    group: str
+    """The producer group whose members are asked about it."""
+    topic: str
+    queue_id: int
+    broker_name: str
+    checks: int
+    """How often a member was asked."""
+    born_ms: int
+    stored_ms: int
+    """When its newest copy was stored, in ms."""
+    is_given_up: bool
+    """Whether the broker asks no more."""
+    keys: tuple[str, ...]
+
+    def at(self, broker_name: str) -> Self:
+        """The same with the name of its broker."""
+        return replace(self, broker_name=broker_name)

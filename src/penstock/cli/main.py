@@ -40,6 +40,7 @@ VERBS = {
         ("tail", "tail:tail", "Print the newest messages of a topic, or those from a given point."),
         ("query", "query:query", "Find messages by id, by key, or by the time they were stored."),
         ("dlq", "dead_letters:app", "Dead letters: list, show, redrive, purge."),
+        ("transaction", "transactions:app", "Transactions without a decision: list, resume."),
         ("doctor", "doctor:doctor", "Find out why a consumer group receives nothing."),
         (
             "bench",

@@ -38,8 +38,12 @@ from penstock.client.producing.send_futures import Window
 from penstock.client.producing.send_middleware import SendMiddleware
 from penstock.client.producing.send_queue import SendQueue
 from penstock.client.producing.transactions import (
+    NOT_RUN,
+    LocalResult,
+    PreparedMessage,
     decision_of,
     end_transaction,
+    failed,
     refuse_coroutine_function,
     send_half,
 )
@@ -92,7 +96,9 @@ class Producer(Entered, ProducerFacade):
     lets single sends wait so long for others to the same topic, to share one request; bodies of
     ``compress_over`` bytes (compressMsgBodyOverHowmuch) and more are compressed. ``instance``
     (instanceName): clients with the same one share a session; ``check_transaction``
-    (transactionListener) decides about a transaction that a broker asks for. With ``trace``
+    (transactionListener) decides about a transaction that a broker asks for, also one that another
+    process of the group began; brokers of ``topics`` know the producer from its start, others from
+    its first send. With ``trace``
     (enableMsgTrace) each send is reported to RMQ_SYS_TRACE_TOPIC, or to the topic it names
     (customizedTraceTopic). ``middleware`` (registerSendMessageHook) is called around each send: see
     `Middleware`.
@@ -295,12 +301,18 @@ class Producer(Entered, ProducerFacade):
         return self._host.run(request_reply.reply(self._core, request, body))
 
     def send_in_transaction(
-        self, message: Message, execute: Callable[[Message], bool | None]
+        self, message: Message, execute: Callable[[PreparedMessage], bool | None]
     ) -> Receipt:
         """Send a message that becomes visible only if ``execute`` returns True.
 
         ``execute`` runs the local transaction: True commits, False rolls back; None or anything
-        else, or an exception, leaves it to ``check_transaction``.
+        else, or an exception, leaves it to ``check_transaction``. It stores the ``transaction_id``
+        of the message that it gets together with its data, so that ``check_transaction`` of any
+        process of the group can look for it.
+
+        If the broker does not take the message, the error is raised and ``execute`` is not called.
+        Neither is it if the broker is not sure to keep the message (`Receipt.status`); then the
+        message is rolled back. `Receipt.decision` says what was sent to the broker.
         """
         refuse_coroutine_function(execute, "execute")
 
@@ -308,14 +320,14 @@ class Producer(Entered, ProducerFacade):
             [message] = messages
             host = self._host
             half = host.run(send_half(self._core, self._named(message)))
-            msg_id = half.receipt.msg_id
-            decision: bool | None = None
-            try:
-                decision = execute(message)
-            except Exception:
-                log.exception("local transaction failed msg_id=%s", msg_id)
-            host.run(end_transaction(self._core, half, decision_of(decision, msg_id)))
-            return half.receipt
+            result = NOT_RUN
+            if half.is_safe:
+                msg_id = half.receipt.msg_id
+                try:
+                    result = LocalResult(decision_of(execute(half.prepared(message)), msg_id))
+                except Exception as error:
+                    result = failed(error, msg_id)
+            return host.run(end_transaction(self._core, half, result))
 
         if self._middleware is None:
             return send((message,))

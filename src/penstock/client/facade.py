@@ -50,6 +50,7 @@ from penstock.client.options import check_count, check_flag
 from penstock.client.producing.producer import ProducerCore
 from penstock.client.producing.send_middleware import SendMiddleware
 from penstock.client.producing.transactions import (
+    MAX_WAITING_CHECKS,
     CheckTransaction,
     decision_of,
     refuse_coroutine_function,
@@ -173,6 +174,7 @@ class ProducerFacade(Facade):
         compress_over: int = 4096,
         instance: str | None = None,
         check_transaction: CheckTransaction | None = None,
+        topics: Iterable[str] = (),
         trace: bool | str = False,
         middleware: Sequence[Middleware] = (),
         **options: Unpack[ProducerOptions],
@@ -194,18 +196,29 @@ class ProducerFacade(Facade):
         if not self._may_await:
             refuse_coroutine_function(check_transaction, "check_transaction")
         self._check = check_transaction
+        if isinstance(topics, str):
+            raise InvalidArgument(f"topics is {topics!r}", expected="several names, as in a list")
+        self._topics = tuple(topics)
+        self._waiting_checks = 0
         self._checkers: concurrent.futures.ThreadPoolExecutor | None = None
         super().__init__(f"producer {group!r}", session, is_named=instance is not None)
 
     def _make_core(self, lease: Lease) -> ProducerCore:
         check = None if self._check is None else self._check_elsewhere
         tracer = make_tracer(lease, self._settings, self._trace_topic, "PRODUCE")
-        return ProducerCore(lease.session, self._settings, check=check, tracer=tracer)
+        topics = [wrap(self._namespace, check_topic(topic)) for topic in self._topics]
+        return ProducerCore(
+            lease.session, self._settings, check=check, tracer=tracer, topics=topics
+        )
 
     def _check_elsewhere(self, message: StoredMessage, answer: TransactionAnswer) -> None:
         """Run the user's check on another thread, never on the session's loop."""
         check, host = self._check, self._host
         assert check is not None
+        if self._waiting_checks >= MAX_WAITING_CHECKS:
+            log.warning("too many transaction checks, one dropped msg_id=%s", message.msg_id)
+            return
+        self._waiting_checks += 1
         if self._checkers is None:
             self._checkers = concurrent.futures.ThreadPoolExecutor(
                 1, thread_name_prefix=f"{self._what} transactions"
@@ -217,7 +230,11 @@ class ProducerFacade(Facade):
             except BaseException:
                 log.exception("transaction check failed msg_id=%s", message.msg_id)
                 decision = TransactionDecision.UNKNOWN
-            host.call_soon(answer, decision)
+            host.call_soon(done, decision)
+
+        def done(decision: int) -> None:
+            self._waiting_checks -= 1
+            answer(decision)
 
         self._checkers.submit(run)
 

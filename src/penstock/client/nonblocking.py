@@ -54,7 +54,15 @@ from penstock.client.producing.selection import QueueSelector, chosen
 from penstock.client.producing.send_middleware import SendMiddleware
 from penstock.client.producing.send_queue import SendQueue
 from penstock.client.producing.sending import SendDone
-from penstock.client.producing.transactions import decision_of, end_transaction, send_half
+from penstock.client.producing.transactions import (
+    NOT_RUN,
+    LocalResult,
+    PreparedMessage,
+    decision_of,
+    end_transaction,
+    failed,
+    send_half,
+)
 from penstock.client.session.members import TransactionAnswer
 from penstock.client.session.namespaces import wrap
 from penstock.client.session.session_registry import Lease
@@ -295,22 +303,26 @@ class Producer(Entered, ProducerFacade):
         return await self._host.await_(request_reply.reply(self._core, request, body))
 
     async def send_in_transaction(
-        self, message: Message, execute: Callable[[Message], Awaitable[bool | None]]
+        self, message: Message, execute: Callable[[PreparedMessage], Awaitable[bool | None]]
     ) -> Receipt:
-        """Send a message that becomes visible only if ``execute`` returns True."""
+        """Send a message that becomes visible only if ``execute`` returns True.
+
+        See `penstock.Producer.send_in_transaction`.
+        """
 
         async def send(messages: Sequence[Message]) -> Receipt:
             [message] = messages
             host = self._host
             half = await host.await_(send_half(self._core, self._named(message)))
-            msg_id = half.receipt.msg_id
-            decision: bool | None = None
-            try:
-                decision = await execute(message)
-            except Exception:
-                log.exception("local transaction failed msg_id=%s", msg_id)
-            await host.await_(end_transaction(self._core, half, decision_of(decision, msg_id)))
-            return half.receipt
+            result = NOT_RUN
+            if half.is_safe:
+                msg_id = half.receipt.msg_id
+                try:
+                    decision = await execute(half.prepared(message))
+                    result = LocalResult(decision_of(decision, msg_id))
+                except Exception as error:
+                    result = failed(error, msg_id)
+            return await host.await_(end_transaction(self._core, half, result))
 
         if self._middleware is None:
             return await send((message,))

@@ -50,13 +50,14 @@ class Request(Generic[_T_co]):
     """The response code that means: there is none. It is read like success."""
     seconds: float | None = None
     """How long to wait for the answer; None: as long as the caller always does."""
+    remark: str | None = None
 
     def command(self) -> Command:
         """The request as it is sent, without a signature."""
         ext = encode_header(self.header) if self.header else None
         if self.extra:
             ext = {**(ext or {}), **self.extra}
-        return Command(self.code, ext=ext, body=self.body)
+        return Command(self.code, ext=ext, body=self.body, remark=self.remark)
 
     def result(self, answer: Command, address: str) -> _T_co:
         """The result in an answer; a refusal is raised with the name of its server."""
@@ -162,13 +163,16 @@ def check_filter(client_id: str, group: str, subscription: Subscription) -> Requ
     )
 
 
-def end_transaction(header: headers.transactions.EndTransaction) -> Request[None]:
+def end_transaction(
+    header: headers.transactions.EndTransaction, remark: str | None = None
+) -> Request[None]:
     """Commit or roll back a half message; sent one way."""
     return Request(
         code=RequestCode.END_TRANSACTION,
         about=f"message {header.msg_id} of group {header.producer_group!r}",
         header=header,
         read=_nothing,
+        remark=remark,
     )
 
 

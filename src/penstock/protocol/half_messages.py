@@ -99,11 +99,11 @@ def op_bodies(offsets: Iterable[int]) -> Iterator[bytes]:
         yield body
 
 
-def op_offsets(record: Record) -> list[int]:
+def op_offsets(tag: str | None, body: bytes) -> list[int]:
     """The offsets that an op record closes; empty for one that is not read as such."""
-    if parse_properties(record.properties).get(Property.TAGS) != OP_TAG:
+    if tag != OP_TAG:
         return []
-    numbers = (_number(part) for part in record.body.decode("ascii", "replace").split(","))
+    numbers = (_number(part) for part in body.decode("ascii", "replace").split(","))
     return [number for number in numbers if number is not None]
 
 

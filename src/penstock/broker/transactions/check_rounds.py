@@ -10,6 +10,7 @@ too, before retention reaches it, or when so many halves follow it that a start 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -92,18 +93,34 @@ class CheckRounds(Service):
         self._clients = clients
         self._topics = topics
         self._store_host = store_host
+        self._changed = asyncio.Event()
         self._turns: dict[str, int] = {}
         """By producer group: how many questions its members got."""
 
     async def _run(self, ready: Callable[[], None]) -> None:
+        self._settings.on_change(lambda settings: self._changed.set())
         ready()
         try:
             while True:
-                interval_ms = self._settings.broker.transaction_check_interval_ms
-                await self._clock.sleep(interval_ms / 1000)
+                await self._wait()
                 await self._round()
         finally:
             self._transactions.save_now()
+
+    async def _wait(self) -> None:
+        """Wait for the next round, with the interval as it is set at its end."""
+        begun = self._clock.monotonic()
+        while True:
+            self._changed.clear()
+            interval = self._settings.broker.transaction_check_interval_ms / 1000
+            left = begun + interval - self._clock.monotonic()
+            if left <= 0:
+                return
+            timer = self._clock.call_later(left, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                timer.cancel()
 
     async def _round(self) -> None:
         transactions = self._transactions

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.broker.transactions.finding import is_committed, record_in_queue
 from penstock.broker.transactions.half_records import HALF_QUEUE
-from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC
+from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, Property
 from penstock.model.properties import parse_properties
 from penstock.protocol.half_messages import HalfMessage, op_offsets, read_half
 from penstock.protocol.records.codec import Record
@@ -46,7 +46,7 @@ def find_open(
     closed: set[int] = set()
     for offset in _offsets(store, OP_HALF_TOPIC, op_offset):
         record = record_in_queue(store, OP_HALF_TOPIC, HALF_QUEUE, offset)
-        named = [] if record is None else op_offsets(record)
+        named = [] if record is None else _named_by(record)
         closed.update(named)
         if named:
             op_records.append((offset, max(named)))
@@ -70,6 +70,11 @@ def find_open(
         else:
             found.append(FoundHalf(half, record))
     return Found(found, op_records, unnamed)
+
+
+def _named_by(record: Record) -> list[int]:
+    tag = parse_properties(record.properties).get(Property.TAGS)
+    return op_offsets(tag, record.body)
 
 
 def _offsets(store: MessageStore, topic: str, saved: int | None) -> range:

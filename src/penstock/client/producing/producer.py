@@ -65,7 +65,9 @@ class ProducerCore:
         *,
         check: TransactionCheck | None = None,
         tracer: Tracer | None = None,
+        topics: Collection[str] = (),
     ) -> None:
+        """``topics`` are those whose brokers know the producer from its start."""
         self.session = session
         self.settings = settings
         self.clock = session.clock
@@ -82,6 +84,8 @@ class ProducerCore:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_running = False
+        for topic in topics:
+            self.turns(topic)
 
     # -------------------------------------------------------------- as its session sees it
 
@@ -129,11 +133,18 @@ class ProducerCore:
         self.session.add_producer(self)
         self._is_running = True
         self.session.start()
+        if self._turns:
+            self.session.tasks.spawn(self._join_brokers(), f"{self.group} joins")
         if self.tracer is not None:
             self.tracer.start()
         if self.faults is not None:
             self.session.tasks.spawn(self._probe_by_the_clock(self.faults), f"{self.group} probes")
         log.info("producer started group=%s client=%s", self.group, self.session.client_id)
+
+    async def _join_brokers(self) -> None:
+        """Make the producer known to the brokers of its topics before its first send."""
+        await self.session.refresh_all_routes()
+        self.session.heartbeat_soon()
 
     async def _probe_by_the_clock(self, faults: FaultLatency) -> None:
         """Check whether unreachable brokers accept connections again."""

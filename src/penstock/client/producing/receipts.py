@@ -46,6 +46,8 @@ class Receipt(NamedTuple):
     transaction_id: str | None = None
     attempts: int = 1
     """More than 1: an earlier attempt was not confirmed, so the message may be stored twice."""
+    decision: bool | None = None
+    """Of a transaction: True was sent to commit, False to roll back, None to decide later."""
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
@@ -92,6 +94,6 @@ def receipts_of_batch(batch: Receipt, msg_ids: list[str]) -> list[Receipt]:
     # The same as Receipt(...), without the Python function a NamedTuple calls.
     new, kind = tuple.__new__, Receipt
     return [
-        new(kind, (status, msg_id, offset_id, queue, offset, None, attempts))
+        new(kind, (status, msg_id, offset_id, queue, offset, None, attempts, None))
         for offset, msg_id, offset_id in zip(itertools.count(first), msg_ids, ids)
     ]
