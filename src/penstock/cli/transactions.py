@@ -73,11 +73,15 @@ def _row(one: UndecidedTransaction) -> dict[str, object]:
 @app.command("resume")
 @on_cluster
 @argument("offset_id", help="The offset id of a transaction that was given up, as listed.")
-def resume_transaction(target: Target, offset_id: str) -> None:
+@json_flag
+def resume_transaction(target: Target, offset_id: str, as_json: bool) -> None:
     """Have the broker ask about a transaction again that it has given up.
 
     Example: penstock transaction resume 7F00000100002A9F0000000000000000
     """
     with target.admin() as admin:
         admin.resume_transaction(offset_id)
-    output.say(f"The producers of transaction {offset_id} are asked again within 40 seconds.")
+    if as_json:
+        output.print_json({"resumed": offset_id})
+    else:
+        output.say(f"The producers of transaction {offset_id} are asked about it again.")
