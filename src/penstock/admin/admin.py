@@ -1,8 +1,8 @@
 """Each operator action as one typed coroutine.
 
 It uses only requests that RocketMQ defines, so it also works with clusters of Apache RocketMQ. The
-actions are in the modules `topics`, `groups`, `offsets`, `messages`, `dead_letters`, `transactions`,
-`brokers` and `access`; `blocking` has a line for each.
+actions are in the modules `topics`, `groups`, `offsets`, `messages`, `dead_letters`,
+`transactions`, `brokers` and `access`; `blocking` has a line for each.
 """
 
 from __future__ import annotations
