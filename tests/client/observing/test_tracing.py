@@ -15,7 +15,7 @@ from penstock import Message, MessageQueue, Producer, PushConsumer, StoredMessag
 from penstock.client.observing import tracing
 from penstock.client.observing.tracing import Tracer
 from penstock.client.producing.producer import ProducerCore
-from penstock.client.producing.transactions import end_transaction, send_half
+from penstock.client.producing.transactions import LocalResult, end_transaction, send_half
 from penstock.client.settings import ProducerSettings
 from penstock.errors import ConfigError, IllegalName
 from penstock.model.names import TRACE_TOPIC
@@ -177,7 +177,7 @@ async def test_transactions_are_traced_when_they_end(bench: Bench) -> None:
     producer = ProducerCore(session, ProducerSettings(group="shop"), tracer=tracer)
     producer.start()
     half = await send_half(producer, Message("T", b"x", keys=["o-1"]))
-    await end_transaction(producer, half, TransactionDecision.COMMIT)
+    await end_transaction(producer, half, LocalResult(TransactionDecision.COMMIT))
     await producer.stop()
     sent = bench.broker.asked(RequestCode.SEND_MESSAGE_V2)
     [first, last] = [entry for request in sent for entry in decode_traces(bytes(request.body))]

@@ -13,7 +13,7 @@ from tests.support.scripted import Answer, Script
 from penstock.client.producing import request_reply
 from penstock.client.producing.outgoing import make_outgoing
 from penstock.client.producing.receipts import Receipt, SendStatus
-from penstock.client.producing.transactions import end_transaction, send_half
+from penstock.client.producing.transactions import LocalResult, end_transaction, send_half
 from penstock.errors import (
     ConnectionLost,
     IllegalMessage,
@@ -719,7 +719,7 @@ async def test_a_transaction_is_prepared_and_then_ended_as_decided(
     assert header.sys_flag & 0xC == 0x4
     assert properties_of(bench)["TRAN_MSG"] == "true"
     assert properties_of(bench)["PGROUP"] == "shop"
-    await end_transaction(producer, half, decision)
+    await end_transaction(producer, half, LocalResult(decision))
     await asyncio.sleep(0.1)
     (request,) = bench.broker.asked(RequestCode.END_TRANSACTION)
     end = decode_header(EndTransaction, request.ext)
@@ -730,13 +730,7 @@ async def test_a_transaction_is_prepared_and_then_ended_as_decided(
 
 
 @on_bench()
-async def test_a_half_message_not_safely_stored_is_rolled_back(bench: Bench) -> None:
+async def test_a_delayed_half_message_is_refused(bench: Bench) -> None:
     producer = bench.producer()
-    half = await send_half(producer, Message("T", b"x"))
-    unsafe = half._replace(receipt=half.receipt._replace(status=SendStatus.FLUSH_DISK_TIMEOUT))
-    await end_transaction(producer, unsafe, TransactionDecision.COMMIT)
-    await asyncio.sleep(0.1)
-    (request,) = bench.broker.asked(RequestCode.END_TRANSACTION)
-    assert request.ext["commitOrRollback"] == str(TransactionDecision.ROLLBACK)
     with pytest.raises(InvalidArgument, match="delayed"):
         await send_half(producer, Message("T", b"x", delay=1))
