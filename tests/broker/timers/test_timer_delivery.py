@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.asking import all_records, bodies, ext, properties, send_back
+from tests.support.asking import all_records, ext, properties, send_back
 from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire, json_body
 
@@ -15,7 +15,6 @@ from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.bodies.timers import TimerMetricsTable
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.headers.send import RecallMessage
 from penstock.protocol.recall_handles import decode_handle
 from penstock.protocol.records.batches import BatchItem, encode_batch
 from penstock.protocol.records.codec import Record
@@ -354,39 +353,3 @@ async def test_tools_see_what_waits(tmp_path: Path) -> None:
         info = json_body(KvTable, await wire.ok(RequestCode.GET_BROKER_RUNTIME_INFO)).table
         assert info["timerCongestNum"] == "3"
         assert info["timerOffsetBehind"] == "0"
-
-
-# Recall
-
-
-async def recall(wire: Wire, handle: str, topic: str = "T") -> tuple[int, str]:
-    answer = await wire.request(RequestCode.RECALL_MESSAGE, RecallMessage(topic, handle, "g"))
-    return answer.code, answer.remark or ext(answer).get("msgId", "")
-
-
-@pytest.mark.spec("Y33")
-@pytest.mark.spec("Y36")
-@in_virtual_time
-async def test_a_recalled_message_never_arrives(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        broker = await stage.broker(recall_message_enable=True)
-        wire = await stage.connect(broker)
-        handle = await timed(wire, b"recalled", TIMER_DELAY_SEC=5, UNIQ_KEY="ONE")
-        await timed(wire, b"kept", TIMER_DELAY_SEC=5, UNIQ_KEY="TWO")
-        assert await recall(wire, handle) == (OK, "ONE")
-        # Once more does no harm.
-        assert await recall(wire, handle) == (OK, "ONE")
-        await stage.clock.sleep(2)
-        assert broker.state.timers.pending == 1
-        await stage.clock.sleep(10)
-        assert bodies(await wire.pull("g", "T", 0)) == [b"kept"]
-        assert delivered(broker) == 1
-        assert broker.state.timers.pending == 0
-
-
-@pytest.mark.spec("Y33")
-async def test_recall_is_forbidden_unless_it_is_enabled(broker: Broker, wire: Wire) -> None:
-    handle = await timed(wire, TIMER_DELAY_SEC=60)
-    code, remark = await recall(wire, handle)
-    assert code == ResponseCode.NO_PERMISSION
-    assert remark.startswith("recall failed, operation is forbidden")
