@@ -60,9 +60,13 @@ async def guarded(data: Path, *entries: Entry, audit_all: bool = False) -> Async
     """Servers with the users admin (super), servers (super) and app with ``entries``."""
     file = UserFile(data / "auth.json")
     for name, secret, type_ in (
-        (ADMIN, ADMIN_SECRET, UserType.SUPER),
-        (SERVERS, SERVERS_SECRET, UserType.SUPER),
-        (APP, APP_SECRET, UserType.NORMAL),
+        ()
+        if file.exists()
+        else (
+            (ADMIN, ADMIN_SECRET, UserType.SUPER),
+            (SERVERS, SERVERS_SECRET, UserType.SUPER),
+            (APP, APP_SECRET, UserType.NORMAL),
+        )
     ):
         user = new_user(name, 0, value=secret, type_=type_)
         file.change(lambda users, user=user: users.with_user(user))  # type: ignore[misc]

@@ -23,7 +23,7 @@ from penstock.auth.model import Action, ResourceType, User, parse_address
 from penstock.auth.needs import Ask, Facts, Need, Rule
 from penstock.auth.user_source import UserSource
 from penstock.auth.users import Users
-from penstock.errors import NoPermission, PenstockError
+from penstock.errors import NoPermission, PenstockError, TopicNotFound
 from penstock.model.names import RETRY_PREFIX, TRACE_TOPIC
 from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, request_name
@@ -142,7 +142,7 @@ class Guard:
         try:
             if not user.is_super:
                 self._authorise(user, peer, command, needs)
-        except NoPermission as error:
+        except (NoPermission, TopicNotFound) as error:
             self._note(peer, user.name, command.code, needs, error=error)
             raise
         if self._audit_all or _is_change(command.code):
@@ -200,7 +200,8 @@ class Guard:
             needs.append(need)
             verdict = self._verdict(user, need, peer)
             if not verdict.is_allowed:
-                raise NoPermission(
+                refusal = TopicNotFound if need.creates else NoPermission
+                raise refusal(
                     f"User:{user.name} has no permission to access {need.type}:{need.name} "
                     f"from {_address_text(peer)}, {verdict.reason}.",
                     expected=str(need),

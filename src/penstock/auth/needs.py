@@ -60,6 +60,8 @@ class Need(NamedTuple):
     actions: frozenset[Action]
     otherwise: Need | None = None
     """Enough as well."""
+    creates: bool = False
+    """Whether a refusal means that the topic does not exist, since it is not created."""
 
     def __str__(self) -> str:
         return f"{'|'.join(a for a in Action if a in self.actions)} on {self.type}:{self.name}"
@@ -210,7 +212,7 @@ def _send(topic_field: str) -> Rule:
             return
         yield topic_need(topic, _PUB)
         if not topic.startswith(RETRY_PREFIX) and not ask.facts.has_topic(topic):
-            yield Need(ResourceType.TOPIC, topic, _any(Action.CREATE))
+            yield Need(ResourceType.TOPIC, topic, _any(Action.CREATE), creates=True)
 
     return needs
 

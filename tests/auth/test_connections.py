@@ -1,0 +1,173 @@
+"""Connections of users: several on one, limits, TLS with and without certificates, reload."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, ask, guarded
+
+from penstock.auth.certificate_files import CertificateFiles
+from penstock.auth.certificates import make_certificates
+from penstock.auth.model import Entry
+from penstock.errors import ConfigError, RemotingError
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.remoting import Pool, Server, ServerTls, Tls, TlsMode
+from penstock.remoting.certificate_reload import LOOK_SECONDS
+from penstock.runtime.clock import SystemClock
+from penstock.testing.eventually import eventually
+
+REFUSED = ResponseCode.NO_PERMISSION
+HOSTS = ("127.0.0.1", "localhost")
+
+
+def max_offset() -> Command:
+    return Command(RequestCode.GET_MAX_OFFSET, ext={"topic": "orders", "queueId": "0"})
+
+
+@pytest.mark.spec("A14")
+async def test_each_request_is_judged_by_its_own_user(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers, Pool(lambda peer, request: None) as pool:
+        address = servers.broker.address
+        for _ in range(3):
+            admin = await ask(address, max_offset(), ADMIN, ADMIN_SECRET, pool=pool)
+            assert admin.code != REFUSED
+            assert (await ask(address, max_offset(), APP, APP_SECRET, pool=pool)).code == REFUSED
+
+
+@pytest.mark.spec("A90")
+async def test_a_limit_of_connections_counts_for_its_user_only(tmp_path: Path) -> None:
+    async with guarded(tmp_path, Entry.parse("Topic:orders", ["Get"])) as servers:
+        servers.users.change(
+            lambda users: users.with_user(replace(users.require(APP), max_connections=2))
+        )
+        await servers.take_changes()
+        address = servers.broker.address
+        pools = [Pool(lambda peer, request: None) for _ in range(3)]
+        answers = []
+        for pool in pools:
+            await pool.__aenter__()
+            answers.append((await ask(address, max_offset(), pool=pool)).code == REFUSED)
+        assert answers == [False, False, True]
+        assert (await ask(address, max_offset(), ADMIN, ADMIN_SECRET)).code != REFUSED
+        await pools[0].__aexit__(None, None, None)
+        await eventually(lambda: _served(address))
+        for pool in pools[1:]:
+            await pool.__aexit__(None, None, None)
+
+
+async def _served(address: str) -> bool:
+    return (await ask(address, max_offset())).code != REFUSED
+
+
+def answer(peer: object, command: Command) -> Command:
+    return Command(0)
+
+
+async def connect(server: Server, tls: Tls | None) -> int:
+    async with Pool(lambda peer, request: None, tls=tls) as pool:
+        return (await pool.request(f"127.0.0.1:{server.port}", Command(1), 10)).code
+
+
+@pytest.mark.spec("A77", "A82")
+async def test_modes_decide_about_plain_and_tls_connections(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path, HOSTS)
+    trusting = Tls(ca_file=files.authority)
+    for mode, plain, encrypted in (
+        (TlsMode.PERMISSIVE, True, True),
+        (TlsMode.ENFORCING, False, True),
+    ):
+        tls = ServerTls(mode=mode, certificate_file=files.certificate, key_file=files.key)
+        async with Server(answer, tls=tls) as server:
+            for wanted, client in ((plain, None), (encrypted, trusting)):
+                if wanted:
+                    assert await connect(server, client) == 0
+                else:
+                    with pytest.raises(RemotingError):
+                        await connect(server, client)
+            with pytest.raises(RemotingError):
+                await connect(server, Tls())  # An authority that the system does not know.
+
+
+@pytest.mark.spec("A78")
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="permisive"):
+        TlsMode("permisive")
+    with pytest.raises(ConfigError, match="without a certificate"):
+        ServerTls(mode=TlsMode.ENFORCING)
+
+
+@pytest.mark.spec("A79")
+async def test_versions_before_1_2_are_refused(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path, HOSTS)
+    tls = ServerTls(certificate_file=files.certificate, key_file=files.key)
+    context = tls.context()
+    assert context is not None
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    async with Server(answer, tls=tls) as server:
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            client = Tls(ca_file=files.authority).context()
+            client.minimum_version = client.maximum_version = version
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=client)
+            assert writer.get_extra_info("ssl_object").version() == version.name.replace("_", ".")
+            writer.close()
+
+
+@pytest.mark.spec("A80")
+async def test_client_certificates_are_demanded(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path / "ours", HOSTS)
+    foreign = make_certificates(tmp_path / "foreign", HOSTS)
+    tls = ServerTls(
+        mode=TlsMode.ENFORCING,
+        certificate_file=files.certificate,
+        key_file=files.key,
+        client_ca_file=files.authority,
+    )
+
+    def client(own: CertificateFiles | None) -> Tls:
+        return Tls(
+            ca_file=files.authority,
+            certificate_file=None if own is None else own.client_certificate,
+            key_file=None if own is None else own.client_key,
+        )
+
+    async with Server(answer, tls=tls) as server:
+        assert await connect(server, client(files)) == 0
+        for wrong in (None, foreign):
+            with pytest.raises(RemotingError):
+                await connect(server, client(wrong))
+
+
+@pytest.mark.spec("A83")
+async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path / "now", HOSTS)
+    later = make_certificates(tmp_path / "later", HOSTS)
+    tls = ServerTls(mode=TlsMode.ENFORCING, certificate_file=files.certificate, key_file=files.key)
+    old, new = Tls(ca_file=files.authority), Tls(ca_file=tmp_path / "later-ca.pem")
+    (tmp_path / "later-ca.pem").write_bytes(later.authority.read_bytes())
+    old_authority = tmp_path / "old-ca.pem"
+    old_authority.write_bytes(files.authority.read_bytes())
+    old = Tls(ca_file=old_authority)
+
+    async def accepts(client: Tls) -> bool:
+        try:
+            return await connect(server, client) == 0
+        except RemotingError:
+            return False
+
+    async with Server(answer, tls=tls) as server:
+        reload = server.certificate_reload(SystemClock())
+        assert reload is not None
+        async with reload:
+            assert await accepts(old)
+            # A pair that does not fit leaves the old one in use.
+            files.certificate.write_bytes(later.certificate.read_bytes())
+            await asyncio.sleep(LOOK_SECONDS * 1.5)
+            assert await accepts(old)
+            files.key.write_bytes(later.key.read_bytes())
+            await eventually(lambda: accepts(new), 30)
+            assert not await accepts(old)
