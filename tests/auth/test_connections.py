@@ -13,7 +13,12 @@ from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, ask, guarde
 from penstock.auth.certificate_files import CertificateFiles
 from penstock.auth.certificates import make_certificates
 from penstock.auth.model import Entry
+from penstock.auth.server_auth import ServerAuth
+from penstock.auth.user_file import UserFile
+from penstock.auth.users import new_user
+from penstock.broker import Broker, BrokerConfig
 from penstock.errors import ConfigError, RemotingError
+from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.remoting import Pool, Server, ServerTls, Tls, TlsMode
@@ -171,3 +176,50 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path) -> No
             files.key.write_bytes(later.key.read_bytes())
             await eventually(lambda: accepts(new), 30)
             assert not await accepts(old)
+
+
+@pytest.mark.spec("A1")
+async def test_servers_without_users_take_signed_and_unsigned_requests(tmp_path: Path) -> None:
+    async with Broker(BrokerConfig(listen_port=0), tmp_path) as broker:
+        for name in (None, APP):
+            command = Command(RequestCode.GET_MAX_OFFSET, ext={"topic": "TBW102", "queueId": "0"})
+            assert (await ask(broker.address, command, name)).code == 0
+        # The C++ client sends an empty key if it has none.
+        command = Command(
+            RequestCode.GET_MAX_OFFSET, ext={"topic": "TBW102", "queueId": "0", "AccessKey": ""}
+        )
+        assert (await ask(broker.address, command, None)).code == 0
+
+
+@pytest.mark.spec("A17")
+async def test_a_white_listed_code_gives_no_identity(tmp_path: Path) -> None:
+    file = UserFile(tmp_path / "auth.json")
+    file.change(lambda users: users.with_user(new_user(ADMIN, 0, value=ADMIN_SECRET)))
+    auth = ServerAuth(user_file=file.path, white_list=(RequestCode.GET_BROKER_RUNTIME_INFO,))
+    async with (
+        Broker(BrokerConfig(listen_port=0), tmp_path / "broker-a", auth=auth) as broker,
+        Pool(lambda peer, request: None) as pool,
+    ):
+        free = Command(RequestCode.GET_BROKER_RUNTIME_INFO, ext={acl.ACCESS_KEY: ADMIN})
+        assert (await ask(broker.address, free, None, pool=pool)).code == 0
+        other = Command(RequestCode.GET_BROKER_CONFIG, ext={acl.ACCESS_KEY: ADMIN})
+        assert (await ask(broker.address, other, None, pool=pool)).code == REFUSED
+
+
+@pytest.mark.spec("A69")
+async def test_a_change_through_one_broker_holds_on_the_others(tmp_path: Path) -> None:
+    right = Entry.parse("Topic:orders", ["Get"])
+    async with guarded(tmp_path) as servers:
+        auth = ServerAuth(user_file=servers.users.path)
+        config = BrokerConfig(listen_port=0, broker_name="broker-b")
+        async with Broker(config, tmp_path / "broker-b", auth=auth) as second:
+            assert (await ask(second.address, max_offset())).code == REFUSED
+            grant = Command(
+                RequestCode.AUTH_CREATE_ACL,
+                ext={"subject": "User:app"},
+                body=b'{"policies":[{"entries":[{"resource":"%s","actions":["Get"],'
+                b'"decision":"Allow"}]}]}' % str(right.resource).encode(),
+            )
+            answered = await ask(servers.broker.address, grant, ADMIN, ADMIN_SECRET)
+            assert answered.code == 0, answered.remark
+            await eventually(lambda: _served(second.address), 30)
