@@ -85,6 +85,8 @@ class Admin:
     group_config = blocking(admin.Admin.group_config)
     create_group = blocking(admin.Admin.create_group)
     delete_group = blocking(admin.Admin.delete_group)
+    group_modes = blocking(admin.Admin.group_modes)
+    set_group_mode = blocking(admin.Admin.set_group_mode)
     connections = blocking(admin.Admin.connections)
     clients = blocking(admin.Admin.clients)
     members = blocking(admin.Admin.members)

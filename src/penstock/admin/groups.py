@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Mapping
 
 from penstock.admin.cluster_requests import on_host
-from penstock.admin.reports import Client, Member
+from penstock.admin.reports import Client, GroupMode, Member
 from penstock.admin.topics import TopicActions
 from penstock.errors import (
     ConsumerNotOnline,
     GroupNotFound,
+    InvalidArgument,
     PenstockError,
     RequestRefused,
 )
@@ -31,6 +32,52 @@ _ASKED_AT_ONCE = 16
 
 class GroupActions(TopicActions):
     """Actions on consumer groups."""
+
+    @on_host
+    async def group_modes(self, group: str) -> list[GroupMode]:
+        """The topics for which a mode was set, broker by broker; all others are pulled."""
+        name = self.long_name(group)
+        code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+        tables = await self.each(
+            await self.masters(),
+            lambda address: self.ask_body(
+                bodies.pop.RequestModes, address, code, about="the modes of groups"
+            ),
+        )
+        return [
+            GroupMode(self.short_name(topic), broker, mode.mode.value, mode.pop_share_queue_num)
+            for broker, table in sorted(tables.items())
+            for topic, groups in sorted(table.message_request_mode_map.items())
+            if (mode := groups.get(name)) is not None
+        ]
+
+    @on_host
+    async def set_group_mode(
+        self, group: str, topic: str, mode: str, *, share: int = 0
+    ) -> list[GroupMode]:
+        """Let the members of a group pull or pop a topic, on every broker that has it.
+
+        Members that leave the choice to the broker follow at their next rebalance: ``mode="auto"``
+        here, ``clientRebalance=false`` in Java. ``share`` members share a popped queue with its
+        owner; 0: all members pop from all queues.
+        """
+        chosen = mode.upper()
+        if chosen not in bodies.common.RequestMode.__members__:
+            raise InvalidArgument(f"mode {mode!r}", expected="pull or pop")
+        name, topic_name = self.long_name(group), self.long_name(topic)
+        body = encode_body(
+            bodies.pop.SetRequestMode(topic_name, name, bodies.common.RequestMode[chosen], share)
+        )
+        await self.each(
+            await self.topic_masters(topic_name),
+            lambda address: self.ask(
+                address,
+                RequestCode.SET_MESSAGE_REQUEST_MODE,
+                body=body,
+                about=f"group {group!r} in topic {topic!r}",
+            ),
+        )
+        return await self.group_modes(group)
 
     @on_host
     async def groups(self, *, internal: bool = False) -> list[str]:

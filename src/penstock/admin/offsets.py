@@ -62,8 +62,9 @@ class OffsetActions(GroupActions):
                 queue.queue_id,
                 stands.consumer_offset,
                 stands.broker_offset,
-                max(0, stands.broker_offset - stands.consumer_offset),
+                _lag(stands),
                 stands.last_timestamp,
+                _in_flight(stands),
             )
             for table in tables.values()
             for queue, stands in table.offset_table.items()
@@ -278,3 +279,19 @@ def _timestamp(to: Time) -> int:
     if end is None:
         return timestamp_ms(to)
     return 0 if end == "first" else TO_THE_END
+
+
+def _in_flight(stands: bodies.stats.ConsumeOffset) -> int:
+    """Messages that were handed out and are not finished."""
+    if stands.penstock_in_flight is not None:
+        return stands.penstock_in_flight
+    return 0
+
+
+def _lag(stands: bodies.stats.ConsumeOffset) -> int:
+    """Messages that are not finished: what is ready, and what is in flight."""
+    behind = max(0, stands.broker_offset - stands.consumer_offset)
+    if stands.penstock_in_flight is None:
+        return behind
+    ready = max(0, stands.broker_offset - (stands.pull_offset or 0))
+    return min(behind, ready + stands.penstock_in_flight)

@@ -55,6 +55,8 @@ class QueueLag:
     lag: int
     last_timestamp: int
     """When the last message the group has consumed was stored, in ms; 0 when that is unknown."""
+    in_flight: int = 0
+    """Messages that were popped and are not finished; they are part of the lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +201,14 @@ class UndecidedTransaction:
     def at(self, broker_name: str) -> Self:
         """The same with the name of its broker."""
         return replace(self, broker_name=broker_name)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMode:
+    """Whether a group pulls or pops a topic at one broker, as it was set there."""
+
+    topic: str
+    broker_name: str
+    mode: str
+    share: int
+    """How many members share a popped queue with its owner; 0 or less: all."""

@@ -34,6 +34,7 @@ _COLUMNS = (
     Column(
         "lag", align="right", style=lambda lag: "yellow" if isinstance(lag, int) and lag else ""
     ),
+    Column("in_flight", "in flight", align="right"),
     Column("last_ms", "consumed up to", format=output.local_time),
     Column("members", "member", whole=True),
 )
@@ -64,6 +65,7 @@ class Standing:
                 "committed": queue.committed,
                 "latest": queue.latest,
                 "lag": queue.lag,
+                "in_flight": queue.in_flight,
                 "last_ms": queue.last_timestamp or None,
                 "members": self.holders.get(
                     MessageQueue(queue.topic, queue.broker_name, queue.queue_id)

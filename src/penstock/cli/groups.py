@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.cli import output
 from penstock.cli.commands import Group, Number, argument, option
 from penstock.cli.group_lag import show_lag
+from penstock.cli.group_mode import group_mode
 from penstock.cli.group_reset import reset_group
 from penstock.cli.name_completion import group_argument, guessing_group
 from penstock.cli.output import Column, Table, json_flag, names_flag, yes_flag
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.model import MessageQueue
 
 app = Group(
-    help="Consumer groups: list, create, describe, lag, reset, delete.\n\n"
+    help="Consumer groups: list, create, describe, lag, mode, reset, delete.\n\n"
     "Example: penstock group lag billing",
 )
 
@@ -254,6 +255,7 @@ def _by_topic(queues: list[QueueLag]) -> list[dict[str, object]]:
 
 
 app.add_command(show_lag, "lag")
+app.add_command(group_mode, "mode")
 app.add_command(reset_group, "reset")
 
 

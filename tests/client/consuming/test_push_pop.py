@@ -129,3 +129,35 @@ def test_modes_that_make_no_sense_are_refused(mq: Any) -> None:
         PushConsumer("g", namesrv=mq.namesrv, **{**POP, "mode": "push"})
     with pytest.raises(ConfigError, match="orderly"):
         PushConsumer("g", namesrv=mq.namesrv, mode="pop", orderly=True)
+
+
+@pytest.mark.spec("P80")
+def test_a_group_switches_modes_while_it_runs_and_loses_nothing(mq: Any) -> None:
+    got: list[bytes] = []
+    sent: list[bytes] = []
+    consumer = member(mq, lambda message: got.append(message.body), mode="auto")
+    with consumer:
+        mq.clock.advance("2s")
+        for round_, mode in enumerate(["pull", "pop", "pull", "pop"]):
+            mq.admin.set_group_mode("workers", "jobs", mode)
+            for i in range(6):
+                sent.append(b"%d-%d" % (round_, i))
+                send(mq, sent[-1])
+                mq.clock.advance("5s")
+            queues = {queue.queue_id for queue in consumer.assignment()}
+            assert queues == ({-1} if mode == "pop" else {0})
+        mq.clock.advance("2m")
+    # Where one mode ends and the other begins, a message may come twice.
+    assert set(got) == set(sent)
+    assert len(got) <= len(sent) + 6
+
+
+def test_pop_after_pull_begins_where_the_group_stands(mq: Any) -> None:
+    got: list[bytes] = []
+    for mode in ("pull", "pop", "pull"):
+        with member(mq, lambda message: got.append(message.body), mode=mode, instance=mode):
+            send(mq, *(mode.encode() + b"%d" % i for i in range(5)))
+            mq.clock.advance("40s")
+    assert sorted(got) == sorted(
+        mode + b"%d" % i for mode in (b"pull", b"pop", b"pull") for i in range(5)
+    )

@@ -95,12 +95,21 @@ def _stats_of(
     for queue_id in range(config.read_queue_nums):
         if queue_id % STEP == 0:
             yield None
-        committed = offsets.committed(group, topic, queue_id) or 0
+        frontier = offsets.committed(group, topic, queue_id) or 0
         pulled = offsets.pulled(group, topic, queue_id) or 0
+        popped = broker.pop.points.find_queue(group, topic, queue_id)
+        in_flight = 0 if popped is None else len(popped.receipts)
+        # What was popped and is not finished is behind the committed offset.
+        lowest = popped.lowest if popped is not None and in_flight else None
+        committed = frontier if lowest is None else min(lowest, frontier)
         # When the last consumed message was stored; 0 without one.
         last = store.store_time_at(topic, queue_id, committed - 1) if committed else 0
         table[MessageQueue(topic, broker.config.broker_name, queue_id)] = ConsumeOffset(
-            store.max_offset(topic, queue_id), committed, max(committed, pulled), max(0, last)
+            store.max_offset(topic, queue_id),
+            committed,
+            max(frontier, pulled),
+            max(0, last),
+            in_flight or None,
         )
     return ConsumeStats(table, broker.rate_sampler.group_get_tps(group, topic))
 

@@ -35,6 +35,8 @@ class ConsumeOffset:
     consumer_offset: int = 0
     pull_offset: int | None = None
     last_timestamp: int = 0
+    penstock_in_flight: int | None = None
+    """Popped and unfinished messages; a member of our own."""
 
 
 @dataclass(frozen=True, slots=True)
