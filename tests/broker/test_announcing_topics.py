@@ -97,6 +97,23 @@ async def test_a_deleted_topic_and_many_new_ones_register_the_whole_table(tmp_pa
         assert set(names.codes) == {ALL}
 
 
+@pytest.mark.spec("S11")
+async def test_a_topic_that_is_deleted_while_another_is_new_registers_the_whole_table(
+    tmp_path: Path,
+) -> None:
+    """The new one alone would leave the deleted one at name servers that drop unnamed topics."""
+    async with Stage(tmp_path) as stage:
+        server = await stage.name_server(delete_topic_with_broker_registration=True)
+        names = await stage.connect(server)
+        broker = await stage.broker()
+        await put_topic(await stage.connect(broker), "T", 1)
+        assert await route(names, "T") is not None
+        broker.state.topics.put(topic_config("U", 1, 1))
+        broker.state.topics.remove("T")
+        await eventually(lambda: "U" in server.routes.topics().topic_list)
+        assert await route(names, "T") is None
+
+
 @pytest.mark.parametrize(
     "code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_ERROR]
 )

@@ -359,6 +359,28 @@ async def test_saved_progress_beyond_the_queue_is_corrected(tmp_path: Path) -> N
         await eventually(lambda: delivered(broker) == 2, 30)
 
 
+async def test_saved_progress_before_the_first_message_is_corrected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "broker-a/config/delayOffset.json"
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        for _ in range(30):
+            await delay(wire, 18, bytes(100_000))
+        store = broker.state.storage.store
+        store.flush(thorough=True)
+        store.request_clean()
+        assert store.clean(stage.clock.time_ms() + 100 * 3_600_000)
+        first = store.min_offset(SCHEDULE_TOPIC, 17)
+        assert first > 0
+        await broker.stop()
+        file.write_text('{"offsetTable":{18:0}}')
+        broker = await stage.broker()
+        assert broker.state.delay_service.progress()[18] == (first, 30)
+        assert f"delay progress corrected level=18 from=0 to={first}" in caplog.text
+
+
 @in_virtual_time
 async def test_a_slave_delivers_nothing(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:

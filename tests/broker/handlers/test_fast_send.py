@@ -7,6 +7,7 @@ another order never does, so every request here is sent both ways and must have 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import struct
 from pathlib import Path
@@ -370,3 +371,17 @@ async def test_a_full_disk_is_reported_on_the_fast_path_too(tmp_path: Path) -> N
         assert said(refused[0]) == said(refused[1])
         assert refused[0] is not None
         assert refused[0].code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+async def test_both_paths_refuse_an_ordered_topic_of_a_broker_that_may_not_be_written_to(
+    broker: Broker, wire: Wire
+) -> None:
+    await enable_fast_path(broker, wire)
+    config = broker.state.topics.require("T")
+    broker.state.topics.put(dataclasses.replace(config, order=True))
+    for expected, permission in ((ResponseCode.SUCCESS, "6"), (ResponseCode.NO_PERMISSION, "4")):
+        broker.state.settings.change({"brokerPermission": permission})
+        for head in (on_plain_path(header()), header(), header()):
+            answer = await ask(broker, head, b"ordered")
+            assert answer is not None
+            assert answer.code == expected

@@ -135,6 +135,9 @@ async def test_the_table_of_another_broker_may_keep_a_group_from_a_topic(
         assert "cg" in (answer.remark or "")
         assert (await wire.pull("cg", "U", 0)).code == 0
         assert (await wire.pull("other", "T", 0)).code == 0
+        # A group of the same name that is made later is another one.
+        await wire.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("cg"))
+        assert (await wire.pull("cg", "T", 0)).code == 0
 
 
 async def test_a_group_is_on_the_disk_when_its_creation_is_answered(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from penstock.broker import Broker
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.clients import LockBatch, LockBatchReply
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.extensions import LOCK_LEASE
+from penstock.protocol.extensions import LOCK_LEASE, LOCK_OWNERS
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
 
@@ -159,6 +160,18 @@ async def test_an_answer_without_locks_still_has_the_list(wire: Wire) -> None:
     answer = await wire.ok(RequestCode.LOCK_BATCH_MQ, body=LockBatch("g", "B", tuple(QUEUES)))
     assert body_of(answer) == b'{"lockOKMQSet":[]}'
     assert json_body(LockBatchReply, answer).locked == ()
+
+
+@pytest.mark.spec("S147")
+async def test_the_owners_of_refused_queues_are_named_beside_what_is_granted(wire: Wire) -> None:
+    await lock(wire, "g", "A", QUEUES[:1])
+    await lock(wire, "g", "B", QUEUES[1:2])
+    ask = LockBatch("g", "C", tuple(QUEUES))
+    answer = await wire.ok(RequestCode.LOCK_BATCH_MQ, body=ask)
+    assert set(json_body(LockBatchReply, answer).locked) == set(QUEUES[2:])
+    assert json.loads(ext(answer)[LOCK_OWNERS]) == {str(QUEUES[0]): "A", str(QUEUES[1]): "B"}
+    answer = await wire.ok(RequestCode.LOCK_BATCH_MQ, body=LockBatch("g", "C", tuple(QUEUES[2:])))
+    assert answer.ext is None, "nothing is refused"
 
 
 async def test_unlocking_may_be_one_way(wire: Wire) -> None:

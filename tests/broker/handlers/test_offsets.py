@@ -21,6 +21,7 @@ from penstock.protocol.headers.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from penstock.testing.eventually import eventually
 
 OK = ResponseCode.SUCCESS
 FILE = "broker-a/config/consumerOffset.json"
@@ -239,6 +240,7 @@ async def test_a_damaged_file_gives_way_to_its_backup(tmp_path: Path) -> None:
         assert await committed(wire, "g", "T") == 6
 
 
+@in_virtual_time
 async def test_offsets_beyond_a_shortened_log_are_pulled_back(tmp_path: Path) -> None:
     # Otherwise the group would skip what is sent next.
     file = tmp_path / FILE
@@ -251,9 +253,22 @@ async def test_offsets_beyond_a_shortened_log_are_pulled_back(tmp_path: Path) ->
         file.write_text('{"offsetTable":{"T@g":{0:50}}}')
         wire = await stage.connect(await stage.broker())
         assert await committed(wire, "g", "T") == 3
+        # Saved without a further commit, so that tools that read the file see it, too.
+        await eventually(lambda: saved(tmp_path) == {"T@g": {0: 3}}, 30)
 
 
 # The table by itself
+
+
+def test_offsets_that_are_pulled_back_are_to_be_saved() -> None:
+    changes: list[None] = []
+    offsets = Offsets(now_ms=lambda: 1, changed=lambda: changes.append(None))
+    offsets.commit("g", "T", 0, 5, "here")
+    changes.clear()
+    assert offsets.clamp(lambda topic, queue_id: 5) == []
+    assert changes == []
+    assert offsets.clamp(lambda topic, queue_id: 4) == ["T@g:0 5->4"]
+    assert len(changes) == 1
 
 
 def test_the_data_version_moves_every_500_commits() -> None:

@@ -109,6 +109,24 @@ async def test_without_storing_the_id_is_a_zero(make_broker: MakeBroker) -> None
         assert broker.state.storage.max_offset(REPLY_TOPIC, 0) == 0
 
 
+async def test_a_reply_is_not_pushed_to_a_connection_that_is_closing(
+    broker: Broker, asker: Wire, connect: Connect
+) -> None:
+    """It stays in the table until its last bytes are sent."""
+    clients = broker.state.clients
+    older = clients.producer_by_client_id("127.0.0.1@asker")
+    again = await connect()
+    await again.heartbeat("127.0.0.1@asker", producer="askers")
+    newer = clients.producer_by_client_id("127.0.0.1@asker")
+    assert older is not None
+    assert newer is not None
+    assert newer.peer is not older.peer
+    newer.peer.close("by the test")
+    assert clients.producer_by_client_id("127.0.0.1@asker") is older
+    older.peer.close("by the test")
+    assert clients.producer_by_client_id("127.0.0.1@asker") is None
+
+
 async def test_an_asker_without_heartbeat_is_not_found_but_the_reply_is_kept(
     broker: Broker, wire: Wire
 ) -> None:

@@ -11,9 +11,9 @@ from tests.support.wire import Wire, body_of, json_body
 from penstock.broker import Broker
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.offsets import ResetOffsets
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Language
-from penstock.protocol.headers.admin import UpdateTopic
+from penstock.protocol.headers.admin import DeleteGroup, DeleteTopic, UpdateTopic
 from penstock.protocol.headers.clients import ResetOffset
 from penstock.protocol.headers.offsets import QueryConsumerOffset, UpdateConsumerOffset
 
@@ -150,6 +150,19 @@ async def test_topic_and_group_must_exist(wire: Wire) -> None:
     await prepare(wire)
     assert (await wire.request(RESET, ResetOffset("none", "cg", 0, True))).code == 17
     assert (await wire.request(RESET, ResetOffset("T", "none", 0, True))).code == 26
+
+
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+async def test_a_reset_is_forgotten_with_its_topic_or_group(wire: Wire, deleted: str) -> None:
+    await prepare(wire)
+    await reset(wire, 0)
+    if deleted == "topic":
+        await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
+    else:
+        await wire.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("cg", clean_offset=True))
+    await prepare(wire)
+    answer = await wire.pull("cg", "T", 1)
+    assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
 
 
 async def test_a_reset_survives_a_restart(make_broker: MakeBroker) -> None:

@@ -340,6 +340,21 @@ async def test_the_dead_letter_topic_has_one_queue(tmp_path: Path, profile: str,
 # Refusals
 
 
+@pytest.mark.spec("S112")
+async def test_a_dead_letter_goes_to_the_only_queue_whatever_the_retry_would_have(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_group(wire, SubscriptionGroupConfig("g", retry_queue_nums=64))
+        for _ in range(4):
+            await send_back(wire, "g", await failed(wire), level=-1)
+        assert len(await all_records(wire, DEAD_TOPIC)) == 4
+        store = broker.state.storage.store
+        assert [queue for topic, queue in store.queues() if topic == DEAD_TOPIC] == [0]
+
+
 @pytest.mark.spec("S99")
 async def test_a_slave_has_no_master_to_send_back_to(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:

@@ -451,6 +451,19 @@ async def test_a_retry_past_its_limit_becomes_a_dead_letter_at_once(
     assert (config.write_queue_nums, config.perm) == (1, 6)
 
 
+@pytest.mark.spec("S112")
+async def test_a_dead_letter_from_another_queue_goes_to_the_only_one(
+    wire: Wire, broker: Broker
+) -> None:
+    await put_topic(wire, "%RETRY%g", 4)
+    answer = await wire.send(
+        "%RETRY%g", b"enough", queue_id=3, reconsume_times=4, max_reconsume_times=3
+    )
+    assert ext(answer)["queueId"] == "0"
+    assert await dead_letters(wire, "g") == [b"enough"]
+    assert broker.state.storage.max_offset("%DLQ%g", 3) == 0
+
+
 async def test_without_a_limit_of_its_own_a_retry_has_the_groups(wire: Wire) -> None:
     await put_group(wire, SubscriptionGroupConfig("g", retry_max_times=2))
     await wire.send("%RETRY%g", b"second", reconsume_times=2)

@@ -105,6 +105,7 @@ class FastSend:
         self._append = broker.storage.append
         self._append_batch_body = broker.storage.append_batch_body
         self._answer_frame = answers.frame
+        # Also after a change of the broker's permission, which ordered topics depend on.
         broker.topics.on_change(self._kinds.clear)
 
     def enable_fast_path(self, ask: SendMessage) -> None:
@@ -113,7 +114,6 @@ class FastSend:
         if (
             not self._is_allowed
             or config is None
-            or config.order
             or topic in SEND_FORBIDDEN
             or topic.startswith(RETRY_PREFIX)
             # The broker chooses a queue for each message.
