@@ -1,7 +1,7 @@
 """RocketMQ for Python and Spark people.
 
-These are the public names; `penstock.spark`, `penstock.admin`, `penstock.errors` and
-`penstock.testing` have further ones. Everything else, `penstock.client` above all, is internal.
+These are the public names; `penstock.spark`, `penstock.admin`, `penstock.errors`, `penstock.otel`
+and `penstock.testing` have further ones. Everything else, `penstock.client` above all, is internal.
 Names are loaded when they are first used, so ``import penstock`` itself costs nothing.
 """
 

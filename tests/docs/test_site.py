@@ -18,13 +18,14 @@ import pytest
 import penstock
 import penstock.admin
 import penstock.aio
+import penstock.otel
 import penstock.spark
 from penstock import errors
 
 ROOT = Path(__file__).parents[2]
 # What only the client itself calls.
 NOT_FOR_USERS = {"penstock.StoredMessage.append_properties"}
-PUBLIC = {"admin", "errors", "spark", "testing"}
+PUBLIC = {"admin", "errors", "otel", "spark", "testing"}
 INTERNAL = sorted({path.parent.name for path in ROOT.glob("src/penstock/*/__init__.py")} - PUBLIC)
 SPARK_NAMES = [
     name
@@ -119,9 +120,10 @@ def members(kind: type) -> Iterator[str]:
         (penstock, penstock.__all__),
         (penstock.aio, penstock.aio.__all__),
         (penstock.admin, penstock.admin.__all__),
+        (penstock.otel, penstock.otel.__all__),
         (penstock.spark, SPARK_NAMES),
     ],
-    ids=["penstock", "aio", "admin", "spark"],
+    ids=["penstock", "aio", "admin", "otel", "spark"],
 )
 def test_every_public_name_is_in_the_reference(
     shown: set[str], module: ModuleType, public: list[str]
