@@ -63,7 +63,7 @@ SCENARIOS = (
 # Needs a cluster with more than one broker.
 SEVERAL_BROKERS = "several_brokers"
 
-PENSTOCK_LIMITS = {"transaction": REFUSED, "timer_message": REFUSED}
+PENSTOCK_LIMITS = {"timer_message": REFUSED}
 
 
 def run_scenarios(

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.interop import transaction_swap
 from tests.interop.results import FAIL, PASS, Cell
 from tests.interop.servers import (
     BROKER_NAME,
@@ -332,6 +333,18 @@ SWAPS: dict[str, Callable[[Toolchain, Path], tuple[str, str]]] = {
     "swap_apache_killed_to_ours": lambda tools, path: apache_to_ours(tools, path, killed=True),
     "swap_penstock_up_to_apache": up_to_apache,
     "swap_apache_to_penstock_up": apache_to_up,
+    "swap_transactions_to_apache": lambda tools, path: transaction_swap.to_apache(
+        tools, path, killed=False
+    ),
+    "swap_transactions_killed_to_apache": lambda tools, path: transaction_swap.to_apache(
+        tools, path, killed=True
+    ),
+    "swap_transactions_from_apache": lambda tools, path: transaction_swap.from_apache(
+        tools, path, killed=False
+    ),
+    "swap_transactions_killed_from_apache": lambda tools, path: transaction_swap.from_apache(
+        tools, path, killed=True
+    ),
 }
 
 

@@ -105,9 +105,9 @@ def test_every_scenario_is_registered_on_the_java_side() -> None:
 
 def test_a_limit_requires_the_refusal_in_its_evidence() -> None:
     refusal = "MQBrokerException: CODE: 16 DESC: these are not supported by this broker yet; try"
-    assert PENSTOCK_LIMITS["transaction"].search(refusal)
-    assert not PENSTOCK_LIMITS["transaction"].search("MQBrokerException: CODE: 1 DESC: oops")
-    assert not PENSTOCK_LIMITS["transaction"].search("after 60 s: the producer was never asked")
+    assert PENSTOCK_LIMITS["timer_message"].search(refusal)
+    assert not PENSTOCK_LIMITS["timer_message"].search("MQBrokerException: CODE: 1 DESC: oops")
+    assert not PENSTOCK_LIMITS["timer_message"].search("after 60 s: the producer was never asked")
 
 
 @pytest.mark.parametrize(

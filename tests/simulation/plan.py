@@ -19,6 +19,8 @@ NETWORKS = {"lan": LAN, "wide": WIDE, "rough": ROUGH}
 # A lock lasts a minute at the broker, and its holder trusts it for half of that; members that
 # are isolated for longer are the interesting cases.
 LONGEST_CUT = 75.0
+TRANSACTIONS_EVERY = 8
+"""One small cluster of so many has transactions, and every big one."""
 
 
 class Fault(StrEnum):
@@ -115,6 +117,8 @@ class Plan:
     """The fraction of messages on which every handler fails."""
     busy_seconds: float
     events: tuple[Event, ...]
+    transactions: int = 0
+    """Begun by each of two members of a producer group."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -126,7 +130,8 @@ class Plan:
             f"{self.network}, busy {self.busy_seconds:.0f} s"
             + (", power cuts" if self.has_power_cuts else ""),
             f"  {self.producers} producers send {self.messages} messages in {self.rush:.0%} of it, "
-            f"linger {self.linger} s, {self.poisoned:.0%} poisoned",
+            f"linger {self.linger} s, {self.poisoned:.0%} poisoned, "
+            f"{self.transactions} transactions each of two more",
         ]
         lines += [f"  {group}" for group in self.groups]
         lines += [f"  {event}" for event in self.events]
@@ -153,6 +158,7 @@ def plan(seed: int, *, is_big: bool = False) -> Plan:
         poisoned=chance.choice([0.0, 0.02, 0.05]),
         busy_seconds=busy,
         events=_events(chance, busy, scale),
+        transactions=10 * scale if is_big or seed % TRANSACTIONS_EVERY == 5 else 0,
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.simulation.plan import TRANSACTIONS_EVERY
 from tests.simulation.world import SimulationFailed, run_seed
 
 from penstock.broker.tables.offsets import Offsets
+from penstock.broker.transactions import recovery
 from penstock.client.consuming.flow_control import FlowLimits
 from penstock.client.consuming.orderly import OrderlyRunner
 from penstock.client.consuming.process_queue import ProcessQueue
@@ -82,3 +84,16 @@ def test_the_simulation_detects_a_broken_part(
     with pytest.raises(SimulationFailed, match=complaint) as failure:
         run_seeds()
     assert "python -m tools.soak --seed" in str(failure.value)
+
+
+def run_transactions() -> None:
+    for seed in range(5, 200, TRANSACTIONS_EVERY):
+        run_seed(seed)
+
+
+def test_the_simulation_detects_forgotten_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that does not find its decisions after a restart commits a second time."""
+    monkeypatch.setattr(recovery, "op_offsets", lambda tag, body: [])
+    monkeypatch.setattr(recovery, "is_committed", lambda *_: False)
+    with pytest.raises(SimulationFailed, match=r"payment .* is visible \d times"):
+        run_transactions()

@@ -17,9 +17,10 @@ from tests.simulation.clients import Member, Scene, SimulatedProducer
 from tests.simulation.ledger import LOCK_TRUST, Broken, Ledger
 from tests.simulation.plan import NETWORKS, ROUGH, Event, Fault, GroupPlan, Plan, plan
 from tests.simulation.servers import BrokerSlot, NameServerSlot
+from tests.simulation.transactions import SimulatedBank, Table
 
 from penstock.model import MessageQueue
-from penstock.model.names import RETRY_PREFIX
+from penstock.model.names import RETRY_PREFIX, TRANSACTION_GROUP
 from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 CHECK_SECONDS = 1.0
@@ -75,6 +76,13 @@ class World:
         self._producers = [
             SimulatedProducer(self._scene, the_plan, n) for n in range(the_plan.producers)
         ]
+        self._transactions = Table()
+        self._banks = [
+            SimulatedBank(
+                self._scene, self._transactions, the_plan.transactions, the_plan.busy_seconds, n
+            )
+            for n in range(2 if the_plan.transactions else 0)
+        ]
         self._members: list[Member] = []
         self._numbers = 0
 
@@ -103,6 +111,8 @@ class World:
         async with asyncio.TaskGroup() as tasks:
             for producer in self._producers:
                 tasks.create_task(producer.run())
+            for bank in self._banks:
+                tasks.create_task(bank.run())
             for event in self.plan.events:
                 tasks.create_task(self._apply(event, begun))
         await self._end_faults()
@@ -143,6 +153,8 @@ class World:
     async def _shut_down(self) -> None:
         for member in self._members:
             await member.leave()
+        for bank in self._banks:
+            await bank.stop()
         for slot in self._brokers:
             await slot.stop()
         await self._name_server.stop()
@@ -177,6 +189,8 @@ class World:
         for slot in self._brokers:
             if slot.broker is not None:
                 for topic, group, queue_id, offset in slot.broker.state.offsets.entries():
+                    if group == TRANSACTION_GROUP:
+                        continue
                     queue = MessageQueue(topic, slot.name, queue_id)
                     self.ledger.groups[group].check_commit(queue, offset)
 
@@ -195,7 +209,7 @@ class World:
             behind = self._behind(group)
             if behind:
                 return f"{group.name} does not reach the end of {behind}"
-        return ""
+        return self._transactions.unfinished(self._brokers)
 
     def _behind(self, group: GroupPlan) -> str:
         topics = {*group.topics, RETRY_PREFIX + group.name}
@@ -221,6 +235,7 @@ class World:
         """Check what must hold after draining; return the number of dead letters."""
         if left := self._unfinished():
             raise Broken(left)
+        self._transactions.check_end(self._brokers)
         count = 0
         for name, group in self.ledger.groups.items():
             dead = self._dead_letters(name)
@@ -286,7 +301,7 @@ class World:
     async def _on_isolation(self, event: Event) -> None:
         hosts = {
             Fault.ISOLATE_MEMBER: [member.host for member in self._members],
-            Fault.ISOLATE_PRODUCER: [producer.host for producer in self._producers],
+            Fault.ISOLATE_PRODUCER: [one.host for one in (*self._producers, *self._banks)],
             Fault.ISOLATE_BROKER: [slot.host for slot in self._brokers],
         }[event.fault]
         if hosts:
