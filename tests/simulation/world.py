@@ -301,7 +301,8 @@ class World:
     async def _on_isolation(self, event: Event) -> None:
         hosts = {
             Fault.ISOLATE_MEMBER: [member.host for member in self._members],
-            Fault.ISOLATE_PRODUCER: [one.host for one in (*self._producers, *self._banks)],
+            Fault.ISOLATE_PRODUCER: [producer.host for producer in self._producers]
+            + [bank.host for bank in self._banks],
             Fault.ISOLATE_BROKER: [slot.host for slot in self._brokers],
         }[event.fault]
         if hosts:
