@@ -98,7 +98,8 @@ def _layout(properties: bytes) -> _Layout | None:
     tag_at, tag_end = find_value(first, TAGS)
     id_at, id_end = find_value(first, UNIQUE_KEY)
     places = [(id_at, id_end)] if id_at else []
-    places += _words(first, *find_value(first, KEYS))
+    keys_at, keys_end = find_value(first, KEYS)
+    places += _words(first, keys_at, keys_end)
     columns = _Columns(properties)
     keys: dict[int, _Key] = {}
     end = 0
@@ -114,7 +115,8 @@ def _layout(properties: bytes) -> _Layout | None:
             # A space would make two words of one.
             forbidden = _MARKS if key_at == id_at else _MARKS + b" "
             keys[key_at] = _Key(head, columns.add(last_at, key_end), forbidden)
-        if value and not inside and start != tag_at:
+        # Blanks instead of keys must be blanks in all rows: letters there would be keys.
+        if value and not inside and start not in (tag_at, keys_at):
             columns.values.append(columns.add(start, end))
     columns.finish()
     return _Layout(
