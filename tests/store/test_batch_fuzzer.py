@@ -68,6 +68,10 @@ def some_batch(chance: random.Random) -> list[BatchItem]:
         for _ in range(chance.randrange(1, 4)):
             if properties:
                 properties[chance.randrange(len(properties))] = chance.choice(b"\x01\x02 aK")
+        hidden = chance.choice((b"\x02KEYS\x01k", b"\x02TAGS\x01t", b"\x02UNIQ_KEY\x01u"))
+        if len(properties) > len(hidden):
+            start = chance.randrange(len(properties) - len(hidden))
+            properties[start : start + len(hidden)] = hidden
         items[at] = items[at]._replace(properties=bytes(properties))
     return items
 
@@ -149,15 +153,14 @@ def test_a_message_with_another_length_of_properties_is_left_to_the_plain_path(
     assert encode_batch_records(bytes(body), HEADER, 5, 1000, NOW) is None
 
 
-@pytest.mark.parametrize("mark", [b"\x01", b"\x02"])
-def test_a_separator_inside_the_column_of_a_value_is_noticed(mark: bytes) -> None:
-    plain = [BatchItem(b"x", b"UNIQ_KEY\x01id-%d\x02row\x01aaaaaaa\x02" % n) for n in range(10)]
-    odd = plain[3]._replace(properties=b"UNIQ_KEY\x01id-3\x02row\x01a" + mark + b"KEYS\x01b"[:5])
-    odd = odd._replace(properties=odd.properties.ljust(len(plain[3].properties), b"z"))
+def test_a_property_inside_the_column_of_a_value_is_noticed() -> None:
+    plain = [BatchItem(b"x", b"UNIQ_KEY\x01id-%d\x02row\x01aaaaaaaa\x02" % n) for n in range(10)]
+    odd = plain[3]._replace(properties=b"UNIQ_KEY\x01id-3\x02row\x01a\x02KEYS\x01b\x02")
     items = [*plain[:3], odd, *plain[4:]]
     for batch in (plain, items):
         made = encode_batch_records(encode_batch(batch), HEADER, 5, 1000, NOW)
         assert made is not None
+        assert made[1].width == len(odd.properties)
         check_keys(made[1], batch)
     assert made is not None
     assert read_batch_keys(made[1], TOPIC) is None
