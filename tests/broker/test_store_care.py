@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.asking import put_topic
+from tests.support.asking import commit, committed, put_topic
 from tests.support.stage import Stage, in_virtual_time
 
 from penstock.broker import Broker
-from penstock.errors import StoreLost
+from penstock.errors import StoreDamaged, StoreLost
 from penstock.protocol.codes import ResponseCode
 from penstock.store import OS_FILES, SYNC_FLUSH, OsFiles
 from penstock.store.note import load_state
@@ -111,3 +112,76 @@ async def test_sends_refused_for_now_are_taken_again_within_seconds(
         await stage.clock.sleep(11)
         assert (await wire.send("T", b"x")).code == OK
         await eventually(lambda: store.max_offset("T", 0) > 200)
+
+
+# Tables
+
+
+async def stopped_broker(tmp_path: Path) -> Path:
+    """The directory of a broker that stopped with a committed offset."""
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T")
+        for _ in range(5):
+            await wire.send("T", b"x")
+        assert (await commit(wire, "g", "T", 4)).code == OK
+    return tmp_path / "broker-a" / "config"
+
+
+async def test_a_key_without_a_group_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = await stopped_broker(tmp_path)
+    path = config / "consumerOffset.json"
+    path.write_text(path.read_text().replace('"T@g"', '"T@g":{0:3},"nothing":{0:99},"@x"'))
+    (config / "consumerOffset.json.sum").unlink()
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        assert await committed(wire, "g", "T") == 3
+    assert "offsets without topic or group are left out key='nothing'" in caplog.text
+
+
+async def test_a_damaged_table_without_a_backup_stops_the_start(tmp_path: Path) -> None:
+    config = await stopped_broker(tmp_path)
+    path = config / "consumerOffset.json"
+    (config / "consumerOffset.json.bak").unlink(missing_ok=True)
+    path.write_text("{" + path.read_text())
+    for _ in range(2):
+        async with Stage(tmp_path) as stage:
+            with pytest.raises(StoreDamaged, match="and there is no backup"):
+                await stage.broker()
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_a_flipped_digit_of_an_offset_does_not_count(tmp_path: Path, is_ours: bool) -> None:
+    config = await stopped_broker(tmp_path)
+    path = config / "consumerOffset.json"
+    text = path.read_text()
+    (config / "consumerOffset.json.bak").unlink(missing_ok=True)
+    path.write_text(text.replace("0:4", "0:5"))
+    assert path.read_text() != text
+    if is_ours:
+        async with Stage(tmp_path) as stage:
+            with pytest.raises(StoreDamaged, match="changed, but not by this program"):
+                await stage.broker()
+        return
+    # After another program used the store, its tables count as they are.
+    checkpoint = tmp_path / "broker-a/checkpoint"
+    os.utime(checkpoint, (1_600_000_000, 1_600_000_000))
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        assert await committed(wire, "g", "T") == 5
+
+
+async def test_offsets_beyond_the_end_are_moved_back_and_saved(tmp_path: Path) -> None:
+    config = await stopped_broker(tmp_path)
+    path = config / "consumerOffset.json"
+    path.write_text(path.read_text().replace("0:4", "0:77"))
+    (config / "consumerOffset.json.sum").unlink()
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        assert await committed(wire, "g", "T") == 5
+    # Without a commit since: the next start must not meet the old one again, when there are more.
+    assert "0:5" in path.read_text()

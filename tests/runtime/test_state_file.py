@@ -7,6 +7,8 @@ import itertools
 import json
 import logging
 import os
+import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,15 +127,88 @@ def test_a_bug_in_the_check_is_not_taken_for_damage(path: Path) -> None:
     assert path.exists()
 
 
-def test_a_torn_file_without_a_backup_starts_empty_with_an_error_in_the_log(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_torn_file_without_a_backup_is_not_taken_for_an_empty_one(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"torn {")
-    with caplog.at_level(logging.WARNING):
-        assert StateFile(path).load(json.loads) is None
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "starting empty" in caplog.text
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="and there is no backup; try: repair it"):
+            StateFile(path).load(json.loads)
+    assert path.read_bytes() == b"torn {"
+
+
+@pytest.mark.parametrize("content", [b"", bytes(100), b" \n"])
+def test_an_empty_file_without_a_backup_is_what_a_crash_of_others_leaves(
+    path: Path, content: bytes
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert StateFile(path, has_sums=True).load(json.loads) is None
+    # Unless it had content once.
+    StateFile(path, has_sums=True).save(OLD)
+    path.write_bytes(content)
+    with pytest.raises(StoreDamaged, match="the file is empty"):
+        StateFile(path, has_sums=True).load(json.loads)
+
+
+# -- checksums -----------------------------------------------------------------------------------
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_a_flipped_bit_is_replaced_by_the_backup(path: Path) -> None:
+    state = StateFile(path, has_sums=True)
+    state.save(OLD)
+    state.save(NEW)
+    assert [int(line, 16) for line in (path.parent / "topics.json.sum").read_text().split()][
+        :2
+    ] == [zlib.crc32(NEW), zlib.crc32(OLD)]
+    for bit in range(len(NEW) * 8):
+        path.write_bytes(flipped(NEW, bit))
+        assert StateFile(path, has_sums=True).load() == OLD
+        path.write_bytes(NEW)
+    assert StateFile(path, has_sums=True).load() == NEW
+
+
+def test_a_flipped_bit_without_a_backup_is_refused_with_the_way_out(path: Path) -> None:
+    StateFile(path, has_sums=True).save(OLD)
+    path.write_bytes(flipped(OLD, 9))
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"if it was meant, delete .*topics.json.sum"):
+            StateFile(path, has_sums=True).load()
+    (path.parent / "topics.json.sum").unlink()
+    assert StateFile(path, has_sums=True).load() == flipped(OLD, 9)
+
+
+def test_what_another_program_wrote_needs_no_checksum(path: Path) -> None:
+    StateFile(path, has_sums=True).save(OLD)
+    path.write_bytes(b"theirs")
+    assert StateFile(path, has_sums=True).load(may_be_changed=True) == b"theirs"
+    StateFile(path, has_sums=True).save(NEW)
+    # Their content is the backup now, and good as such.
+    path.unlink()
+    assert StateFile(path, has_sums=True).load() == b"theirs"
+
+
+def test_checksums_that_are_damaged_themselves_count_for_nothing(path: Path) -> None:
+    StateFile(path, has_sums=True).save(OLD)
+    sums = path.parent / "topics.json.sum"
+    whole = sums.read_bytes()
+    for bit in range(0, len(whole) * 8, 3):
+        sums.write_bytes(flipped(whole, bit))
+        assert StateFile(path, has_sums=True).load() == OLD
+    sums.write_bytes(b"")
+    assert StateFile(path, has_sums=True).load() == OLD
+
+
+def test_files_are_for_their_owner_alone(path: Path) -> None:
+    StateFile(path, has_sums=True).save(OLD)
+    StateFile(path, has_sums=True).save(NEW)
+    assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 def test_two_torn_files_are_not_thrown_away_silently(path: Path) -> None:
@@ -290,12 +365,14 @@ class Disk:
 PLACE = Path("config/topics.json")
 
 
-def save_with_cuts(before: Disk, data: bytes) -> Iterator[tuple[bool, Disk]]:
+def save_with_cuts(
+    before: Disk, data: bytes, *, has_sums: bool = False
+) -> Iterator[tuple[bool, Disk]]:
     """Save with a power cut before each operation, and once without: (returned, disk)."""
     for cut_after in itertools.count():
         disk = before.copy(cut_after)
         try:
-            StateFile(PLACE, files=disk).save(data)
+            StateFile(PLACE, files=disk, has_sums=has_sums).save(data)
         except PowerCut:
             for state in disk.after_the_cut():
                 yield False, state
@@ -305,10 +382,10 @@ def save_with_cuts(before: Disk, data: bytes) -> Iterator[tuple[bool, Disk]]:
         return
 
 
-def load(disk: Disk) -> dict[str, int] | None:
+def load(disk: Disk, *, has_sums: bool = False) -> dict[str, int] | None:
     """What a broker that starts now would see."""
     disk.operations_left = None
-    data = StateFile(PLACE, files=disk).load(json.loads)
+    data = StateFile(PLACE, files=disk, has_sums=has_sums).load(json.loads)
     parsed: dict[str, int] | None = json.loads(data) if data is not None else None
     return parsed
 
@@ -335,4 +412,22 @@ def test_a_power_cut_at_any_point_leaves_the_old_or_the_new_version(
                 allowed = [{"version": 3}] if third_returned else [seen, {"version": 3}]
                 assert load(after_third) in allowed
     # So many ways for three saves to go wrong; the count guards against a test that does nothing.
+    assert states > 500
+
+
+def test_a_power_cut_leaves_no_version_without_its_checksum(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    disk = Disk()
+    for number in (1, 2, 3):
+        StateFile(PLACE, files=disk, has_sums=True).save(version(number))
+    states = 0
+    for first_returned, after_first in save_with_cuts(disk, version(4), has_sums=True):
+        found = load(after_first, has_sums=True)
+        assert found in ([{"version": 4}] if first_returned else [{"version": 3}, {"version": 4}])
+        for returned, after_second in save_with_cuts(after_first, version(5), has_sums=True):
+            states += 1
+            allowed = [{"version": 5}] if returned else [found, {"version": 5}]
+            assert load(after_second, has_sums=True) in allowed
     assert states > 500

@@ -291,6 +291,7 @@ class Broker(Service):
             files=self._state_files,
             # A directory that is not ours any more may be that of another broker.
             check=storage.store.check_held,
+            may_be_changed=storage.store.was_used_by_others,
         )
 
         def topics_changed(topic: str) -> None:

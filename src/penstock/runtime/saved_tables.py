@@ -63,8 +63,13 @@ class SavedTables(Service):
         *,
         files: StateFileSystem = OS_STATE_FILES,
         check: Callable[[], None] | None = None,
+        may_be_changed: bool = False,
     ) -> None:
-        """``check`` is called before each save, in its thread; it raises to prevent the save."""
+        """``check`` is called before each save, in its thread; it raises to prevent the save.
+
+        ``may_be_changed``: another program may have written the tables since they were saved.
+        """
+        self._may_be_changed = may_be_changed
         self._clock = clock
         self._check = check
         self._directory = directory
@@ -82,8 +87,10 @@ class SavedTables(Service):
         first: float = 0.0,
     ) -> None:
         """Manage a table, and load it if its file is there; ``load`` is called in a thread."""
-        file = StateFile(self._directory / name, files=self._files)
-        await run_to_end(None, functools.partial(file.load, check=load))
+        file = StateFile(self._directory / name, files=self._files, has_sums=True)
+        await run_to_end(
+            None, functools.partial(file.load, load, may_be_changed=self._may_be_changed)
+        )
         now = self._clock.monotonic()
         self._tables[name] = _Table(file, dump, period, next_save=now + (first or period))
 

@@ -113,6 +113,7 @@ def recover(context: StoreContext) -> Recovery:
     recovery: Recovery | None = None
     queues_lost = keys_lost = False
     state = context.state
+    were_we_running = state is not None and not state.clean
     if state is not None and state.clean and context.has_crashed:
         state.is_all_ours = False  # we had stopped: it was another program that crashed
     context.commit_log.refuses_zeros = state is not None and state.is_all_ours
@@ -134,6 +135,10 @@ def recover(context: StoreContext) -> Recovery:
         recovery = recover_rebuilt(context, queues_lost=queues_lost, keys_lost=keys_lost)
     elif recovery is None:
         recovery = recover_crash(context) if context.has_crashed else recover_checked(context)
+    if recovery.kind in ("new", "checked"):
+        recovery.is_foreign = not is_untouched
+    elif recovery.kind == "crash":
+        recovery.is_foreign = not were_we_running
     context.published = (*context.commit_log.written, context.commit_log.last_record)
     if context.read_only:
         return recovery

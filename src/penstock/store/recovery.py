@@ -61,6 +61,8 @@ class Recovery:
     reindexed: int = 0
     damage: str | None = None
     """What stood behind the end, if not zeros."""
+    is_foreign: bool = False
+    """Whether another program may have written to the store since we did."""
     kept: list[str] = field(default_factory=list)
     """The files that have what was cut off."""
 

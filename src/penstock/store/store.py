@@ -593,6 +593,11 @@ class MessageStore:
         return self._context.foreign
 
     @property
+    def was_used_by_others(self) -> bool:
+        """Whether another program may have changed the directory since this one closed it."""
+        return self.recovery is None or self.recovery.is_foreign
+
+    @property
     def damages(self) -> list[str]:
         """Messages that readers asked for and that cannot be read, at most one of each queue."""
         return [str(error) for _, error in self._reader.damages.by_queue.values()]

@@ -259,7 +259,12 @@ class Offsets:
     def load(self, data: bytes) -> None:
         """Load the content of a file that ``dump`` or Apache RocketMQ wrote."""
         table = decode_body(ConsumerOffsetTable, data)
-        self._committed = {key: dict(queues) for key, queues in table.offset_table.items()}
+        self._committed = {}
+        for key, queues in table.offset_table.items():
+            if all(_split(key)):
+                self._committed[key] = dict(queues)
+            else:
+                log.warning("offsets without topic or group are left out key=%r", key)
         self._version = table.data_version or self._version
         self.journal_position = table.penstock_pop
 
