@@ -13,6 +13,7 @@ from penstock.model.properties import (
     TAGS,
     UNIQUE_KEY,
     encode_properties,
+    find_value,
     format_properties,
     get_property,
     indexed_values,
@@ -143,3 +144,18 @@ _KEY_LIKE = st.sampled_from(
 def test_the_fast_path_for_indexed_values_finds_what_the_plain_path_finds(text: bytes) -> None:
     plain = tuple(value_of(text, key) for key in (UNIQUE_KEY, KEYS, TAGS))
     assert indexed_values(text) == plain
+
+
+@pytest.mark.parametrize("key", [b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY"])
+def test_a_key_that_only_ends_alike_does_not_end_the_search(key: bytes) -> None:
+    alike = b"X" + key + b"\x01fake\x02"
+    real = key + b"\x01real\x02"
+    for text in (real + alike, alike + real, real + alike + alike, alike + real + alike):
+        start, stop = find_value(text, key + b"\x01")
+        assert text[start:stop] == b"real", text
+        assert value_of(text, key + b"\x01") == b"real"
+        assert get_property(text, key) == b"real"
+    for text in (alike, alike + alike):
+        assert find_value(text, key + b"\x01") == (0, 0)
+        assert get_property(text, key) is None
+    assert indexed_values(real + alike) == indexed_values(real)

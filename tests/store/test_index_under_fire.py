@@ -10,8 +10,10 @@ import mmap
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -90,4 +92,57 @@ def test_messages_are_found_although_the_clock_went_back(tmp_path: Path) -> None
     for number, seconds in enumerate((0, 40, 20, 5), 1):
         stored_ms = NOW + seconds * 1000
         assert list(index.find(number, stored_ms, stored_ms)) == [number * 100]
+    index.close()
+
+
+def add_one_by_one(index: KeyIndex, keys: range) -> None:
+    for key in keys:
+        index.add((key,), key, NOW)
+
+
+def add_together(index: KeyIndex, keys: range) -> None:
+    index.add(list(keys), keys[-1], NOW)
+
+
+def add_many(index: KeyIndex, keys: range) -> None:
+    index.add_many([(key, key, NOW) for key in keys])
+
+
+def add_columns(index: KeyIndex, keys: range) -> None:
+    index.add_columns(keys, keys, NOW)
+
+
+@pytest.mark.parametrize("add", [add_one_by_one, add_together, add_many, add_columns])
+def test_a_slot_never_leads_to_a_unit_that_is_not_there_yet(
+    tmp_path: Path, add: Callable[[KeyIndex, range], None]
+) -> None:
+    """Looked at after each line of the code that adds keys, as a kill there would leave it."""
+    index = KeyIndex(OS_FILES, str(tmp_path), IndexShape(8, 400), SegmentMaps(OS_FILES, 4))
+    index.add((1,), 1, NOW)
+    (path,) = tmp_path.iterdir()
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        data = path.read_bytes()
+        for slot, number in enumerate(struct.unpack_from(">8i", data, HEADER_BYTES)):
+            if number:
+                hashed, position = struct.unpack_from(">iq", data, HEADER_BYTES + 32 + number * 20)
+                assert hashed % 8 == slot, "a slot leads to what is no unit of it"
+                assert position > 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename.endswith("key_index.py"):
+            look()
+            return trace
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        add(index, range(2, 26))
+    finally:
+        sys.settrace(before)
+    assert looks > 10
     index.close()

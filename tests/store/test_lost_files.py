@@ -377,3 +377,23 @@ def test_an_entry_about_another_record_does_not_end_a_queue_after_a_power_loss(
     check(store, 8)
     (hit,) = store.query("orders", "k-6").slices
     assert decode_record(hit).queue_offset == 3
+
+
+def test_entries_about_a_part_of_the_log_that_was_cut_are_cleared(
+    open_store: OpenStore, make_draft: MakeDraft
+) -> None:
+    store = open_store()
+    fill(store, make_draft, 6)
+    store.flush(thorough=True)
+    end = store.max_position
+    fill(store, make_draft, 4)
+    store.queue_table.persist()
+    store.abandon()
+    overwrite(log_file(store), end, bytes(4096 - end))
+    store = open_store(files=AfterPowerLoss())
+    check(store, 6)
+    for queue_id in (0, 1):
+        path = Path(store.root) / f"consumequeue/orders/{queue_id}/00000000000000000000"
+        data = path.read_bytes()
+        assert any(data[40:60])
+        assert not any(data[60:]), "an entry of a message that is gone is still there"
