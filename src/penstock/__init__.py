@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         RequestTimeout,
         TopicNotFound,
     )
-    from penstock.model import Message, MessageQueue, StoredMessage
+    from penstock.model import Message, MessageQueue, StoredMessage, TypedMessage
     from penstock.remoting.tls import Tls
     from penstock.testing.embedded import embedded
 
@@ -114,6 +114,7 @@ _NAMES = {
         "Message",
         "MessageQueue",
         "StoredMessage",
+        "TypedMessage",
     ),
     "penstock.remoting.tls": ("Tls",),
     "penstock.testing.embedded": ("embedded",),
@@ -163,6 +164,7 @@ __all__ = [
     "StoredMessage",
     "Tls",
     "TopicNotFound",
+    "TypedMessage",
     "aio",
     "embedded",
     "__version__",

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         StoredMessage,
         Tls,
         TopicNotFound,
+        TypedMessage,
     )
     from penstock.admin.admin import Admin
     from penstock.client.nonblocking import Producer, PullConsumer, PushConsumer
@@ -103,6 +104,7 @@ __all__ = [
     "StoredMessage",
     "Tls",
     "TopicNotFound",
+    "TypedMessage",
     "embedded",
 ]
 

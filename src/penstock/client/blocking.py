@@ -31,6 +31,7 @@ from penstock.client.facade import (
 from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
 from penstock.client.producing import request_reply
 from penstock.client.producing.blocking_send import BlockingSends, blocking_sends
+from penstock.client.producing.outgoing import as_message
 from penstock.client.producing.producer import STOP_SECONDS
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector, chosen
@@ -150,17 +151,21 @@ class Producer(Entered, ProducerFacade):
 
     def send(
         self,
-        message: Message,
+        message: Message | str,
+        body: bytes | None = None,
         *,
         queue: MessageQueue | QueueSelector | None = None,
         timeout: Duration | None = None,
     ) -> Receipt:
         """Send a message and return when a broker has it.
 
-        ``queue`` is a queue, or a function of the topic's queues and the message. All messages
-        with the same sharding key go to the same queue. While no broker can be reached, the send
-        is tried again until its time is up.
+        ``send("orders", b"...")`` is short for a `Message` with just a topic and a body. ``queue``
+        is a queue, or a function of the topic's queues and the message. All messages with the same
+        sharding key go to the same queue. While no broker can be reached, the send is tried again
+        until its time is up.
         """
+        if body is not None or type(message) is not Message:
+            message = as_message(message, body)
         if self._middleware is None:
             return self._send(message, queue, timeout)
         return self._middleware.around(
@@ -189,12 +194,18 @@ class Producer(Entered, ProducerFacade):
         return host.wait(self._put(message, wish, limit, retry_refusals=True))
 
     def submit(
-        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
     ) -> Future[Receipt]:
         """Send a message and return at once; the future gets the receipt.
 
         Blocks while ``max_in_flight`` sends wait for their answers.
         """
+        if body is not None or type(message) is not Message:
+            message = as_message(message, body)
         if self._blocking_sends is not None:
             self._keep_to_one_connection()
         if self._middleware is not None:
@@ -277,8 +288,9 @@ class Producer(Entered, ProducerFacade):
         self._send_queue.put((message, host.expect(future), queue, timeout, retry_refusals))
         return future
 
-    def send_oneway(self, message: Message) -> None:
+    def send_oneway(self, message: Message | str, body: bytes | None = None) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""
+        message = as_message(message, body)
         self._keep_to_one_connection()
         self._run_around((message,), lambda batch: self._core.send_oneway(self._named(batch[0])))
 

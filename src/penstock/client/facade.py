@@ -327,7 +327,7 @@ class PushConsumerFacade(Facade, Generic[Handled]):
         check_handler_middleware(self._middleware, is_async=True)
         self._filter_hooks = tuple(filter_hooks)
         self._on_queues_changed = on_queues_changed
-        self._handlers: list[tuple[str, HandlerFunction, str, str | None]] = []
+        self._handlers: list[tuple[str, HandlerFunction, str, str | None, object]] = []
         # Checked when a handler is given, not when the consumer starts.
         self._dry_run = Subscriptions(
             self._settings.group, with_retry=False, now_ms=lambda: 0, namespace=namespace
@@ -339,15 +339,41 @@ class PushConsumerFacade(Facade, Generic[Handled]):
             is_named=instance is not None or model == "broadcasting",
         )
 
+    @overload
     def on(
         self, topic: str, *, tags: str = "*", sql: str | None = None
-    ) -> RegisterHandler[Handled]:
+    ) -> RegisterHandler[Handled]: ...
+
+    @overload
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, body: object
+    ) -> RegisterHandler[Any]: ...
+
+    def on(
+        self,
+        topic: str,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        body: object = None,
+        tag: object = None,
+    ) -> RegisterHandler[Any]:
         """Register the decorated function as the handler of a topic.
 
         ``tags`` is ``*`` or ``"a || b"``; ``sql`` is an SQL92 expression over message properties
         instead. The function gets one message, or with a ``batch_size`` above one a list of them,
         and a `ConsumeContext` if it takes a second argument. It may be a coroutine function.
+
+        With ``body``, a type, bodies are parsed as JSON, and the function gets `TypedMessage`
+        objects: their ``value`` is a dataclass, a ``msgspec.Struct``, a pydantic model or what else
+        the type is. A message whose body does not parse becomes a dead letter with the reason.
         """
+        if tag is not None:
+            raise InvalidArgument(
+                f"on({topic!r}, tag={tag!r}): a filter selects one or several tags",
+                expected="tags",
+                hint=f"on({topic!r}, tags={tag!r})",
+            )
         if not isinstance(topic, str):
             raise InvalidArgument(
                 f"the topic of a handler is {topic!r}", expected='text, as in @consumer.on("topic")'
@@ -358,16 +384,20 @@ class PushConsumerFacade(Facade, Generic[Handled]):
             takes_batch = self._settings.batch_size > 1
             is_async = is_coroutine_function(function)
             check_handler_middleware(self._middleware, is_async=is_async)
-            self._dry_run.add(wrapped, function, tags=tags, sql=sql, takes_batch=takes_batch)
-            self._handlers.append((wrapped, function, tags, sql))
+            self._dry_run.add(
+                wrapped, function, tags=tags, sql=sql, takes_batch=takes_batch, body=body
+            )
+            self._handlers.append((wrapped, function, tags, sql, body))
             if self._lease is not None:
-                self._host.call_soon(self._subscribe, wrapped, function, tags, sql)
+                self._host.call_soon(self._subscribe, wrapped, function, tags, sql, body)
             return function
 
         return cast("RegisterHandler[Handled]", register)
 
-    def _subscribe(self, topic: str, function: HandlerFunction, tags: str, sql: str | None) -> None:
-        self._core.subscribe(topic, function, tags=tags, sql=sql)
+    def _subscribe(
+        self, topic: str, function: HandlerFunction, tags: str, sql: str | None, body: object
+    ) -> None:
+        self._core.subscribe(topic, function, tags=tags, sql=sql, body=body)
 
     def _make_core(
         self, lease: Lease, handler_loop: Callable[[], asyncio.AbstractEventLoop]
@@ -393,8 +423,8 @@ class PushConsumerFacade(Facade, Generic[Handled]):
             on_change=None if self._on_queues_changed is None else self._call_queue_listener,
             tracer=make_tracer(lease, settings, self._trace_topic, "CONSUME"),
         )
-        for topic, function, tags, sql in self._handlers:
-            core.subscribe(topic, function, tags=tags, sql=sql)
+        for topic, function, tags, sql, body in self._handlers:
+            core.subscribe(topic, function, tags=tags, sql=sql, body=body)
         return core
 
     def _call_queue_listener(self, topic: str, queues: frozenset[MessageQueue]) -> None:

@@ -49,6 +49,7 @@ from penstock.client.facade import (
 from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
 from penstock.client.producing import request_reply
 from penstock.client.producing.async_send_futures import AsyncSendFutures
+from penstock.client.producing.outgoing import as_message
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector, chosen
 from penstock.client.producing.send_middleware import SendMiddleware
@@ -170,12 +171,15 @@ class Producer(Entered, ProducerFacade):
 
     async def send(
         self,
-        message: Message,
+        message: Message | str,
+        body: bytes | None = None,
         *,
         queue: MessageQueue | QueueSelector | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109  it covers all attempts
     ) -> Receipt:
         """Send a message and return when a broker has it; see `penstock.Producer.send`."""
+        if body is not None or type(message) is not Message:
+            message = as_message(message, body)
         if self._middleware is None:
             return await self._send(message, queue, timeout)
         return await self._middleware.around_async(
@@ -193,12 +197,18 @@ class Producer(Entered, ProducerFacade):
         return await self._put(message, queue, timeout, retry=True)
 
     async def submit(
-        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
     ) -> asyncio.Future[Receipt]:
         """Send a message and return at once; the future gets the receipt.
 
         Waits while ``max_in_flight`` sends wait for their answers.
         """
+        if body is not None or type(message) is not Message:
+            message = as_message(message, body)
         if self._middleware is not None:
             return await self._submit_around(self._middleware, message, queue)
         if queue is not None and not isinstance(queue, MessageQueue):
@@ -278,8 +288,9 @@ class Producer(Entered, ProducerFacade):
         self._send_queue.put((message, host.expect(done), queue, limit, retry))
         return send.future
 
-    async def send_oneway(self, message: Message) -> None:
+    async def send_oneway(self, message: Message | str, body: bytes | None = None) -> None:
         """Send a message without waiting for an answer: one attempt, no receipt."""
+        message = as_message(message, body)
         await self._await_around(
             (message,), lambda batch: self._core.send_oneway(self._named(batch[0]))
         )

@@ -1,6 +1,6 @@
 """Messages, queues, routes and subscriptions, and the layout and text forms they share."""
 
-from penstock.model.message import Message, StoredMessage
+from penstock.model.message import Message, StoredMessage, TypedMessage
 from penstock.model.queue import MessageQueue
 from penstock.model.route import BrokerRoute, QueueRoute, TopicRoute
 from penstock.model.subscription import Subscription
@@ -13,4 +13,5 @@ __all__ = [
     "StoredMessage",
     "Subscription",
     "TopicRoute",
+    "TypedMessage",
 ]

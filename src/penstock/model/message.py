@@ -6,11 +6,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Generic, TypeVar, overload
 
+from penstock.errors import IllegalMessage
 from penstock.model.hosts import offset_message_id, parse_host, unpack_host
+from penstock.model.json_bodies import encode_json
 from penstock.model.names import Property
 from penstock.model.properties import get_property, parse_properties
 from penstock.model.queue import MessageQueue
 from penstock.model.record_layout import head_struct
+
+_NO_JSON: Final = object()
+
+
+def _body_of(topic: str, body: bytes | None, json: object, tags: object) -> bytes | None:
+    """The body of a message made with unusual keywords."""
+    if tags is not None:
+        raise IllegalMessage(
+            f"a message to topic {topic!r} with tags={tags!r}",
+            expected="one tag: a filter selects several tags, a message has one",
+            hint='tag="..."; further labels are keys or properties',
+        )
+    if body is not None:
+        raise IllegalMessage(
+            f"a message to topic {topic!r} with both body and json", expected="one of them"
+        )
+    return encode_json(json)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -18,7 +37,8 @@ class Message:
     """A message to be sent.
 
     ``delay`` is one of RocketMQ's 18 delay levels, as a number or as the text of one (``"10s"``).
-    With a ``sharding_key`` all messages of one key go to the same queue.
+    With a ``sharding_key`` all messages of one key go to the same queue. ``json`` is a value that
+    becomes the body: a dict, a list, a dataclass, a ``msgspec.Struct`` or a pydantic model.
     """
 
     topic: str
@@ -33,7 +53,7 @@ class Message:
     def __init__(
         self,
         topic: str,
-        body: bytes,
+        body: bytes | None = None,
         *,
         tag: str | None = None,
         keys: Iterable[str] = (),
@@ -41,7 +61,11 @@ class Message:
         delay: int | str | None = None,
         sharding_key: str | None = None,
         flag: int = 0,
+        json: object = _NO_JSON,
+        tags: None = None,
     ) -> None:
+        if json is not _NO_JSON or tags is not None:
+            body = _body_of(topic, body, json, tags)
         # Made for each send. The generated __init__ of a frozen dataclass looks up every field by
         # name, which takes three times as long.
         _set_topic(self, topic)
@@ -324,6 +348,26 @@ class StoredMessage:
 
 
 _BODY_SHOWN = 32
+
+_Value = TypeVar("_Value")
+
+
+class TypedMessage(StoredMessage, Generic[_Value]):
+    """A message whose body was parsed to the type that its handler was registered with."""
+
+    __slots__ = ("value",)
+
+    value: _Value
+    """The parsed body."""
+
+    @classmethod
+    def of(cls, message: StoredMessage, value: _Value) -> TypedMessage[_Value]:
+        """The same message, with its parsed body."""
+        typed: TypedMessage[_Value] = object.__new__(cls)
+        for slot in StoredMessage.__slots__:
+            setattr(typed, slot, getattr(message, slot))
+        typed.value = value
+        return typed
 
 
 def append_to_all(messages: Iterable[StoredMessage], encoded: bytes) -> None:

@@ -27,7 +27,8 @@ from penstock.client.consuming.outcomes import (
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.middleware import Middleware
 from penstock.errors import InvalidArgument
-from penstock.model import StoredMessage
+from penstock.model import StoredMessage, TypedMessage
+from penstock.model.json_bodies import BodyParser, body_parser, name_of
 from penstock.model.names import Property
 from penstock.runtime.clock import Clock
 
@@ -50,7 +51,15 @@ context as second argument; plain or a coroutine function."""
 class Listener:
     """A handler with the shape of its calls."""
 
-    __slots__ = ("function", "is_async", "takes_batch", "topic", "wants_context")
+    __slots__ = (
+        "body_name",
+        "function",
+        "is_async",
+        "parse",
+        "takes_batch",
+        "topic",
+        "wants_context",
+    )
 
     def __init__(
         self,
@@ -58,6 +67,7 @@ class Listener:
         function: HandlerFunction,
         *,
         takes_batch: bool,
+        body: object = None,
         owner: str | None = None,
     ) -> None:
         # Named in the error when the handler is refused.
@@ -76,14 +86,19 @@ class Listener:
         self.is_async: bool = is_coroutine_function(function)
         self.wants_context: bool = _positional_parameters(function) >= 2
         _check_call(owner, function, 2 if self.wants_context else 1)
+        self.body_name: str = "" if body is None else name_of(body)
+        self.parse: BodyParser | None = None if body is None else body_parser(body)
+        """What makes the value of a body, if the handler wants one."""
 
     def arguments(self, job: Job) -> tuple[object, ...] | None:
         """What the handler is called with; None: it is not called, as all messages are refused."""
         messages = job.batch.messages
         if job.process_queue.damaged:
             messages = refuse_damaged(job)
-            if not messages:
-                return None
+        if self.parse is not None:
+            messages = parse_bodies(job, messages, self.parse)
+        if not messages:
+            return None
         given: object = list(messages) if self.takes_batch else messages[0]
         return (given, job.context) if self.wants_context else (given,)
 
@@ -102,6 +117,23 @@ def refuse_damaged(job: Job) -> list[StoredMessage]:
         else:
             job.refuse(message, DeadLetter(f"the body is damaged: {error}"))
     return kept
+
+
+def parse_bodies(
+    job: Job, messages: Sequence[StoredMessage], parse: BodyParser
+) -> list[StoredMessage]:
+    """The messages with their values; a body that is no such value is a dead letter.
+
+    Not retried: it would not parse the next time, either.
+    """
+    typed: list[StoredMessage] = []
+    for message in messages:
+        try:
+            typed.append(TypedMessage.of(message, parse(message.body)))
+        except Exception as error:
+            why = DeadLetter(f"the body is no {job.listener.body_name}: {error}")
+            job.refuse(message, why)
+    return typed
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:

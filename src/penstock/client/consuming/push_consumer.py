@@ -127,11 +127,18 @@ class PushConsumerCore(ConsumerCore):
         self._is_hurried = False
 
     def subscribe(
-        self, topic: str, function: HandlerFunction, *, tags: str = "*", sql: str | None = None
+        self,
+        topic: str,
+        function: HandlerFunction,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        body: object = None,
     ) -> None:
         """Have ``function`` handle a topic; a running consumer tells the brokers at once."""
+        takes_batch = self.settings.batch_size > 1
         self.state.subscriptions.add(
-            topic, function, tags=tags, sql=sql, takes_batch=self.settings.batch_size > 1
+            topic, function, tags=tags, sql=sql, takes_batch=takes_batch, body=body
         )
         if self._phase == "running":
             self.state.tasks.spawn(self._join_topic(topic), f"subscribe {topic}")

@@ -45,6 +45,7 @@ class Subscriptions:
         tags: str = "*",
         sql: str | None = None,
         takes_batch: bool,
+        body: object = None,
     ) -> Subscription:
         """Have ``function`` handle the messages of ``topic`` that pass the filter."""
         if topic in self._listeners:
@@ -52,8 +53,9 @@ class Subscriptions:
                 f"topic {topic!r} has two handlers",
                 expected="one handler that distinguishes the messages",
             )
+        listener = Listener(topic, function, takes_batch=takes_batch, body=body)
         wanted = self.want(topic, tags=tags, sql=sql)
-        self._listeners[topic] = Listener(topic, function, takes_batch=takes_batch)
+        self._listeners[topic] = listener
         return wanted
 
     def want(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Subscription:

@@ -256,6 +256,8 @@ async def consume_once(consumer: PushConsumerCore, message: StoredMessage) -> Co
     finally:
         await executor.close()
     outcome = job.outcome or Outcome(ConsumeResult.RECONSUME_LATER, ReturnType.EXCEPTION)
+    for _, refusal in job.refused:
+        outcome = refusal
     return ConsumeDirectlyResult(
         consume_result=_direct_result(outcome),
         order=consumer.settings.orderly,

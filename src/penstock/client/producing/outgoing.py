@@ -54,7 +54,7 @@ def sent_properties(message: Message, msg_id: str) -> dict[str, str]:
     if message.properties:
         properties.update(_user_properties(message.properties))
     if message.tag:
-        properties[Property.TAGS] = _text("tag", message.tag)
+        properties[Property.TAGS] = _tag(message.tag)
     if message.keys:
         properties[Property.KEYS] = _keys(message.keys)
     if message.sharding_key is not None:
@@ -104,7 +104,25 @@ def _keys(keys: Iterable[str]) -> str:
             f"message keys {keys!r} are of type {type(keys).__name__}",
             expected="a list of text, such as ['order-1']",
         )
-    return " ".join([_text("key", key) for key in keys])
+    given = [_text("key", key) for key in keys]
+    joined = " ".join(given)
+    if joined.count(" ") >= max(1, len(given)):
+        wrong = next(key for key in given if " " in key)
+        raise IllegalMessage(
+            f"message key {wrong!r} has a blank, which ends a key",
+            expected="keys without blanks",
+            hint=f"keys={wrong.split()!r}, or another character instead of the blank",
+        )
+    return joined
+
+
+def _tag(tag: str) -> str:
+    if "||" in _text("tag", tag):
+        raise IllegalMessage(
+            f"message tag {tag!r}: a message has one tag; || separates the tags of a filter",
+            expected="one tag",
+        )
+    return tag
 
 
 def _text(what: str, value: str) -> str:
@@ -124,7 +142,7 @@ def _as_text(value: object) -> str:
 @functools.lru_cache(maxsize=1024)
 def before_id(tag: str | None) -> str:
     """The property text of a message with just a tag, up to the value of its id."""
-    properties = {Property.TAGS: tag} if tag else {}
+    properties = {Property.TAGS: _tag(tag)} if tag else {}
     return format_properties({**properties, Property.WAIT: "true"}) + f"{Property.UNIQUE_KEY}\x01"
 
 
@@ -167,7 +185,7 @@ def make_outgoing(
 ) -> OutgoingMessage:
     """Check and prepare a message; ``extra`` are properties that users may not set."""
     if not isinstance(message, Message):
-        raise InvalidArgument(f"a message of type {type(message).__name__}", expected="Message")
+        raise not_a_message(message)
     # A topic that is not text may not be hashable, so it must not reach the cache.
     topic = message.topic
     topic = checked_topic(topic) if isinstance(topic, str) else check_topic(topic)
@@ -223,6 +241,34 @@ def make_outgoing_copy(
         False,
         reconsume_times,
         max_reconsume_times,
+    )
+
+
+def as_message(message: Message | str, body: bytes | None) -> Message:
+    """The message of ``send(message)`` or ``send(topic, body)``."""
+    if isinstance(message, str):
+        if body is not None:
+            return Message(message, body)
+        raise InvalidArgument(
+            f"send({message!r}) without a body",
+            expected="a Message, or a topic and a body",
+            hint=f'send({message!r}, b"...")',
+        )
+    if not isinstance(message, Message):
+        raise not_a_message(message)
+    if body is not None:
+        raise InvalidArgument(
+            f"send(Message(...), {body!r:.50})", expected="a Message alone, or a topic and a body"
+        )
+    return message
+
+
+def not_a_message(given: object) -> InvalidArgument:
+    """The error for a send of something else."""
+    return InvalidArgument(
+        f"send() of {given!r:.50}, of type {type(given).__name__}",
+        expected="a Message, or a topic and a body",
+        hint='send("topic", b"...")',
     )
 
 
