@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -255,3 +256,29 @@ def test_a_users_own_strategy_is_used_as_it_is() -> None:
 
     own = strategy(FirstMemberTakesAll())
     assert table(own, queues(3), ["c0", "c1"]) == {"c0": [0, 1, 2], "c1": []}
+
+
+@pytest.mark.spec("S28")
+def test_machine_room_nearby_gives_each_queue_of_a_deserted_room_one_owner() -> None:
+    class Three(Rooms):
+        def room_of_queue(self, queue: MessageQueue) -> str:
+            return "AABB"[queue.queue_id] if queue.queue_id < 4 else "deserted"
+
+    nearby = MachineRoomNearby(Average(), Three())
+    found = table(nearby, queues(10), ["c0-A", "c1-B", "c2-B"])
+    assert sorted(itertools.chain(*found.values())) == list(range(10))
+    assert found == {"c0-A": [0, 1, 4, 5], "c1-B": [2, 6, 7], "c2-B": [3, 8, 9]}
+
+
+@pytest.mark.spec("S25")
+def test_a_queue_behind_the_last_point_of_the_ring_belongs_to_the_first() -> None:
+    ring = {ring_hash(f"{member}-0"): member for member in members(3)}
+    chosen = ConsistentHash(virtual_nodes=1)
+    behind = [
+        queue
+        for queue in queues(500)
+        if ring_hash(f"MessageQueue [topic=T, brokerName=broker-a, queueId={queue.queue_id}]")
+        > max(ring)
+    ]
+    assert behind
+    assert set(behind) <= share(chosen, GROUP, ring[min(ring)], queues(500), members(3))

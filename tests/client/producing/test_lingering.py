@@ -15,7 +15,9 @@ from penstock.model import Message
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.records.batches import encode_batch
 
-text = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=9)
+text = st.text(
+    st.characters(codec="utf-8", exclude_characters="\x01\x02 |"), min_size=1, max_size=9
+)
 bodies = st.binary(min_size=1, max_size=20)
 # The first two kinds take the fast path. Few tags, so that messages of one kind are common.
 messages = (

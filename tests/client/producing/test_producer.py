@@ -734,3 +734,46 @@ async def test_a_delayed_half_message_is_refused(bench: Bench) -> None:
     producer = bench.producer()
     with pytest.raises(InvalidArgument, match="delayed"):
         await send_half(producer, Message("T", b"x", delay=1))
+
+
+@on_bench()
+async def test_a_batch_of_several_sharding_keys_has_no_queue_of_its_own(bench: Bench) -> None:
+    producer = bench.producer()
+    one = [Message("T", b"x", sharding_key="a"), Message("T", b"y", sharding_key="a")]
+    mixed = [Message("T", b"x", sharding_key="a"), Message("T", b"y", sharding_key="b")]
+    assert len({(await producer.send_batch(one)).queue for _ in range(8)}) == 1
+    assert len({(await producer.send_batch(mixed)).queue for _ in range(8)}) == 4
+
+
+@pytest.mark.parametrize("keys", [(), ("k",)], ids=["plain", "keys"])
+@on_bench()
+async def test_what_was_sent_does_not_count_as_pending_any_more(
+    bench: Bench, keys: tuple[str, ...]
+) -> None:
+    producer = bench.producer(linger=0.05, linger_pending=5000, compress_over=0)
+    results: list[Receipt | PenstockError] = []
+    for _ in range(20):
+        for _ in range(10):
+            producer.send(Message("T", b"x" * 100, keys=keys), results.append)
+        await asyncio.sleep(0.2)
+    assert len(results) == 200
+    # More than may wait in all was sent, and still each burst shares one request.
+    assert len(bench.broker.asked(BATCH)) == 20
+    assert producer.lanes is not None
+    assert producer.lanes.pending_bytes == 0
+
+
+@on_bench()
+async def test_a_delayed_message_does_not_linger_and_keeps_its_delay(bench: Bench) -> None:
+    producer = bench.producer(linger=5.0)
+    await producer.queues("T")
+    results: list[Receipt | PenstockError] = []
+    for number in range(3):
+        producer.send(Message("T", b"now"), results.append)
+        producer.send(Message("T", b"later %d" % number, delay="10s"), results.append)
+    await asyncio.sleep(1)
+    assert len(results) == 3, "the delayed ones; the others wait"
+    sent = {body: parse_properties(header.properties or "") for header, body in bench.broker.sent}
+    assert {body: one["DELAY"] for body, one in sent.items()} == {
+        b"later %d" % number: "3" for number in range(3)
+    }
