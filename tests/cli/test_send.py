@@ -183,8 +183,13 @@ class Overlaps(Producer):
         self.together = 0
 
     def submit(
-        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
     ) -> Future[Receipt]:
+        assert isinstance(message, Message)
         self.together = max(self.together, sum(not f.done() for f in self.flying.values()))
         before = self.flying.get(message.sharding_key or "")
         self.overlaps += before is not None and not before.done()
@@ -229,8 +234,13 @@ class Failing(Producer):
     """A producer whose slow messages are late and whose bad ones fail."""
 
     def submit(
-        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
     ) -> Future[Receipt]:
+        assert isinstance(message, Message)
         if message.body == b"bad":
             failed: Future[Receipt] = Future()
             failed.set_exception(SystemBusy("too much to do"))
