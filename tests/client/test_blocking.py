@@ -420,7 +420,7 @@ def test_two_handlers_for_a_topic_and_bad_filters_are_refused_where_they_are_wri
     with pytest.raises(IllegalName):
         consumer.on("has blank")(first)
     with pytest.raises(InvalidArgument, match=r'as in @consumer.on\("topic"\)'):
-        consumer.on(first)  # type: ignore[arg-type]
+        consumer.on(first)  # type: ignore[call-overload]
     with pytest.raises(InvalidArgument, match="retry topic"):
         consumer.on("%RETRY%billing")(first)
 
