@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.interop import client_consuming as consuming
 from tests.interop import client_operating as operating
+from tests.interop import client_popping as popping
 from tests.interop import client_retrying as retrying
 from tests.interop import client_sending as sending
 from tests.interop import client_spark as spark
@@ -83,6 +84,9 @@ _RUNS: tuple[Run, ...] = (
     consuming.push_tags,
     consuming.push_sql92,
     consuming.push_broadcast,
+    popping.pop_simple,
+    popping.pop_extend_and_reject,
+    popping.pop_push,
     operating.pull_subscribe,
     operating.pull_assign_seek_commit,
     operating.pull_seek_time,

@@ -16,6 +16,10 @@ PARALLEL = 6
 
 # Longest first: a retry waits for the client's route poll and its 20 s rebalance.
 SCENARIOS = (
+    "pop_mode_switched",
+    "pop_retries",
+    "pop_shared_queue",
+    "pop_slow_listener",
     "retry_to_success",
     "retry_to_dead_letters",
     "retry_orderly_to_dead_letters",

@@ -24,6 +24,7 @@ public final class Scenarios {
         Sending.register(all);
         Consuming.register(all);
         Retrying.register(all);
+        Popping.register(all);
         Pulling.register(all);
         Operating.register(all);
         Transactions.register(all);

@@ -269,11 +269,19 @@ class SimpleConsumerCore(ConsumerCore):
     async def acknowledge(self, messages: Iterable[StoredMessage]) -> None:
         """End messages: they do not come again."""
         by_broker: dict[str, list[_Open]] = {}
+        expired: list[ReceiptExpired] = []
         for message in messages:
-            receipt = self._receipt(message)
+            try:
+                receipt = self._receipt(message)
+            except ReceiptExpired as error:
+                expired.append(error)
+                continue
             by_broker.setdefault(receipt.handle.broker_name, []).append(receipt)
         for broker_name, receipts in by_broker.items():
             await self._acknowledge(broker_name, receipts)
+        if expired:
+            # The others are acknowledged.
+            raise expired[0]
 
     async def _acknowledge(self, broker_name: str, receipts: Sequence[_Open]) -> None:
         """Acknowledge at one broker; a lost connection is no reason to do the work again."""

@@ -1,0 +1,154 @@
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
+
+/** Push consumers that leave rebalancing to the broker, and so pop where it says so. */
+final class Popping {
+    private Popping() {
+    }
+
+    static void register(Map<String, Scenario> all) {
+        all.put("pop_shared_queue", Popping::sharedQueue);
+        all.put("pop_retries", Popping::retries);
+        all.put("pop_slow_listener", Popping::slowListener);
+        all.put("pop_mode_switched", Popping::modeSwitched);
+    }
+
+    private static String topic(Lab lab, String role, int queues, String group, MessageRequestMode mode)
+        throws Exception {
+        String topic = lab.topic(role, queues);
+        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
+        config.setGroupName(group);
+        lab.admin.createAndUpdateSubscriptionGroupConfig(lab.broker, config);
+        setMode(lab, topic, group, mode);
+        return topic;
+    }
+
+    private static void setMode(Lab lab, String topic, String group, MessageRequestMode mode) throws Exception {
+        lab.admin.setMessageRequestMode(lab.broker, topic, group, mode, 0, 10_000);
+    }
+
+    private static DefaultMQPushConsumer consumer(Lab lab, String group, String topic) throws Exception {
+        DefaultMQPushConsumer consumer = lab.pushConsumer(group);
+        consumer.setClientRebalance(false);
+        consumer.subscribe(topic, "*");
+        return consumer;
+    }
+
+    private static String sharedQueue(Lab lab) throws Exception {
+        String group = lab.name("group");
+        String topic = topic(lab, "shared", 1, group, MessageRequestMode.POP);
+        List<Queue<MessageExt>> received = new ArrayList<>();
+        for (int i = 0; i < 4; i++) {
+            Queue<MessageExt> mine = new ConcurrentLinkedQueue<>();
+            received.add(mine);
+            DefaultMQPushConsumer consumer = consumer(lab, group, topic);
+            consumer.setPopBatchNums(8);
+            consumer.registerMessageListener(Consuming.into(mine));
+            consumer.start();
+        }
+        Thread.sleep(3_000);
+        DefaultMQProducer producer = lab.producer();
+        int total = 2_000;
+        Consuming.send(producer, topic, 0, total);
+        Queue<MessageExt> all = new ConcurrentLinkedQueue<>();
+        Lab.await(120, () -> received.stream().mapToInt(Queue::size).sum() >= total,
+            () -> received.stream().mapToInt(Queue::size).sum() + " of " + total);
+        received.forEach(all::addAll);
+        Lab.same(total, Consuming.bodies(all).size(), "different bodies");
+        Lab.same(total, all.size(), "deliveries");
+        long working = received.stream().filter(mine -> !mine.isEmpty()).count();
+        Lab.check(working >= 2, "only %s of 4 members got messages of one queue", working);
+        return total + " messages of one queue once, shared by " + working + " members";
+    }
+
+    private static String retries(Lab lab) throws Exception {
+        String group = lab.name("group");
+        String topic = topic(lab, "retries", 1, group, MessageRequestMode.POP);
+        Queue<long[]> seen = new ConcurrentLinkedQueue<>();
+        DefaultMQPushConsumer consumer = consumer(lab, group, topic);
+        consumer.registerMessageListener((messages, context) -> {
+            for (MessageExt message : messages) {
+                seen.add(new long[] {System.currentTimeMillis(), message.getReconsumeTimes()});
+                if (!message.getTopic().equals(topic)) {
+                    seen.add(new long[] {0, -1});
+                }
+            }
+            return seen.size() < 3 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        Consuming.send(lab.producer(), topic, 0, 1);
+        Lab.await(120, () -> seen.size() >= 3, () -> seen.size() + " of 3 attempts");
+        List<long[]> attempts = new ArrayList<>(seen);
+        for (int i = 0; i < 3; i++) {
+            Lab.same((long) i, attempts.get(i)[1], "reconsumeTimes of attempt " + i);
+        }
+        long first = attempts.get(1)[0] - attempts.get(0)[0];
+        long second = attempts.get(2)[0] - attempts.get(1)[0];
+        Lab.check(first >= 9_900 && first < 25_000, "first retry after %s ms", first);
+        Lab.check(second >= 29_900 && second < 45_000, "second retry after %s ms", second);
+        return "again after " + first / 1000 + " s and " + second / 1000 + " s";
+    }
+
+    private static String slowListener(Lab lab) throws Exception {
+        String group = lab.name("group");
+        String topic = topic(lab, "slow", 1, group, MessageRequestMode.POP);
+        AtomicInteger calls = new AtomicInteger();
+        DefaultMQPushConsumer consumer = consumer(lab, group, topic);
+        consumer.setPopInvisibleTime(5_000);
+        consumer.registerMessageListener((org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently)
+            (messages, context) -> {
+                if (calls.incrementAndGet() == 1) {
+                    try {
+                        Thread.sleep(8_000);
+                    } catch (InterruptedException stopped) {
+                        Thread.currentThread().interrupt();
+                    }
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        consumer.start();
+        Consuming.send(lab.producer(), topic, 0, 1);
+        Lab.await(60, () -> calls.get() >= 2, () -> calls.get() + " of 2 calls");
+        Thread.sleep(8_000);
+        Lab.same(2, calls.get(), "calls");
+        return "delivered again after its invisible time, the late result was ignored";
+    }
+
+    private static String modeSwitched(Lab lab) throws Exception {
+        String group = lab.name("group");
+        String topic = topic(lab, "switched", 2, group, MessageRequestMode.POP);
+        List<String> seen = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer consumer = consumer(lab, group, topic);
+        consumer.registerMessageListener((org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently)
+            (messages, context) -> {
+                messages.forEach(message -> seen.add(Lab.text(message)));
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        consumer.start();
+        DefaultMQProducer producer = lab.producer();
+        int sent = 0;
+        for (MessageRequestMode mode : new MessageRequestMode[] {
+            MessageRequestMode.POP, MessageRequestMode.PULL, MessageRequestMode.POP}) {
+            setMode(lab, topic, group, mode);
+            for (int i = 0; i < 25; i++) {
+                Consuming.send(producer, topic, sent, sent + 1);
+                sent++;
+                Thread.sleep(1_000);
+            }
+        }
+        int total = sent;
+        Lab.await(90, () -> new java.util.HashSet<>(seen).size() >= total, () -> seen.size() + " of " + total);
+        return total + " messages while the mode changed twice, " + (seen.size() - total) + " came twice";
+    }
+}
