@@ -157,7 +157,7 @@ def test_a_bad_line_is_named_and_what_was_sent_before_is_reported(cluster: Embed
     [
         (["bad topic!", "x"], "letters, digits"),
         (["orders", ""], "body is empty"),
-        (["orders", "x", "--delay", "7s"], "delay levels"),
+        (["orders", "x", "--delay", "7 lives"], "delay '7 lives'"),
         (["orders", "x", "--property", "KEYS=1"], "KEYS"),
         (["orders", "x", "--property", "nonsense"], "KEY=VALUE"),
         (["orders", "x", "--jsonl"], "both a BODY and an input"),

@@ -19,6 +19,7 @@ ALL = {
     "delay": "10s",
     "sharding_key": "s",
     "flag": 7,
+    "deliver_at": 1767355200.0,
 }
 
 

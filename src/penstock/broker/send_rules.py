@@ -26,6 +26,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from penstock.errors import IllegalMessage
 from penstock.model.names import Property
 from penstock.model.properties import END_MARK, VALUE_MARK
+from penstock.protocol.extensions import REPEAT
 
 _SHOWN_CHARACTERS: Final = 100
 _DELAYS: Final = (
@@ -156,6 +157,8 @@ RULES: Final = (
     SendRule(Property.TIMER_DELIVER_MS, _timer, _refuse_delay_in_batch),
     SendRule(Property.PRIORITY, _priority),
     SendRule(Property.WAIT, _do_not_wait, value="false"),
+    # The plain path looks for the message that is repeated.
+    SendRule(REPEAT, stored="dropped"),
     # The receipt of an earlier delivery has no meaning for the new record.
     SendRule(Property.POP_RECEIPT, stored="dropped"),
     SendRule(Property.REGION, stored="replaced"),

@@ -60,7 +60,7 @@ WINDOW_BYTES = 4 << 20
     metavar="KEY=VALUE",
     help="A property; may be repeated.",
 )
-@option("--delay", help="One of RocketMQ's 18 levels: 1s, 5s, 10s ... 2h, or 1-18.")
+@option("--delay", help="How long brokers keep it back: 7m30s, 2h, or a level, 1-18.")
 @option("--sharding-key", help="Messages with the same key share a queue, in order.")
 @option(
     "--queue",
@@ -203,6 +203,7 @@ class _Sent:
                     "broker": receipt.queue.broker_name,
                     "queue_id": receipt.queue.queue_id,
                     "queue_offset": receipt.queue_offset,
+                    "recall_handle": receipt.recall_handle,
                 }
             )
 
@@ -218,6 +219,8 @@ def _report(topic: str, sent: _Sent, seconds: float, delay: str | None) -> None:
         if delay is not None:
             where = f"{topic}, delayed by {'level ' if delay.isdecimal() else ''}{delay}"
         output.say(f"Sent {last.msg_id} to {where}.")
+        if last.recall_handle is not None:
+            output.note(f"penstock timer recall {topic} {last.recall_handle}")
     else:
         pace = f"{sent.count / seconds:,.0f} per second" if seconds > 0 else "at once"
         output.say(f"Sent {sent.count:,} messages to {topic} in {seconds:.1f} s, {pace}.")

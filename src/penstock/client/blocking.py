@@ -356,6 +356,14 @@ class Producer(Entered, ProducerFacade):
             return host.run(work(messages))
         return self._middleware.around(messages, lambda batch: host.run(work(batch)))
 
+    def recall(self, topic: str, handle: str) -> str:
+        """Take a timer message back before it is due; return its unique id.
+
+        ``handle`` is the ``recall_handle`` of its receipt. The broker must allow it
+        (``recallMessageEnable``). `IllegalOperation`: it is due, was delivered or is not known.
+        """
+        return self._host.run(self._core.recall(wrap(self._namespace, topic), handle))
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic a message can be sent to."""
         return list(self._host.run(self._core.queues(wrap(self._namespace, topic))))

@@ -350,6 +350,14 @@ class Producer(Entered, ProducerFacade):
             return await host.await_(work(messages))
         return await self._middleware.around_async(messages, lambda batch: host.await_(work(batch)))
 
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a timer message back before it is due; return its unique id.
+
+        ``handle`` is the ``recall_handle`` of its receipt. The broker must allow it
+        (``recallMessageEnable``). `IllegalOperation`: it is due, was delivered or is not known.
+        """
+        return await self._host.await_(self._core.recall(wrap(self._namespace, topic), handle))
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic a message can be sent to."""
         return list(await self._host.await_(self._core.queues(wrap(self._namespace, topic))))

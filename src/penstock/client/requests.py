@@ -364,3 +364,13 @@ def send_back(header: headers.send.SendBack, reason: dict[str, str]) -> Request[
         seconds=SEND_BACK_TIMEOUT,
         read=_nothing,
     )
+
+
+def recall(topic: str, handle: str, group: str) -> Request[str]:
+    """Take a timer message back; the result is its unique id."""
+    return Request(
+        code=RequestCode.RECALL_MESSAGE,
+        about=f"the recall of a message of topic {topic!r}",
+        header=headers.send.RecallMessage(topic, handle, group),
+        read=lambda answer: (answer.ext or {}).get("msgId", ""),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.errors import IllegalMessage
@@ -36,9 +37,12 @@ def _body_of(topic: str, body: bytes | None, json: object, tags: object) -> byte
 class Message:
     """A message to be sent.
 
-    ``delay`` is one of RocketMQ's 18 delay levels, as a number or as the text of one (``"10s"``).
-    With a ``sharding_key`` all messages of one key go to the same queue. ``json`` is a value that
-    becomes the body: a dict, a list, a dataclass, a ``msgspec.Struct`` or a pydantic model.
+    ``delay`` is how long a broker keeps the message back: text such as ``"7m30s"``, a `timedelta`,
+    or the number of one of RocketMQ's 18 delay levels. ``deliver_at`` is the time of its delivery
+    instead: an aware `datetime`, or seconds since 1970. Brokers before RocketMQ 5 know only the
+    levels; any other time is refused for them. With a ``sharding_key`` all messages of one key go
+    to the same queue. ``json`` is a value that becomes the body: a dict, a list, a dataclass, a
+    ``msgspec.Struct`` or a pydantic model.
     """
 
     topic: str
@@ -46,9 +50,10 @@ class Message:
     tag: str | None = field(default=None, kw_only=True)
     keys: Iterable[str] = field(default=(), kw_only=True)
     properties: Mapping[str, str] | None = field(default=None, kw_only=True)
-    delay: int | str | None = field(default=None, kw_only=True)
+    delay: int | str | timedelta | None = field(default=None, kw_only=True)
     sharding_key: str | None = field(default=None, kw_only=True)
     flag: int = field(default=0, kw_only=True)
+    deliver_at: datetime | float | None = field(default=None, kw_only=True)
 
     def __init__(
         self,
@@ -58,9 +63,10 @@ class Message:
         tag: str | None = None,
         keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
-        delay: int | str | None = None,
+        delay: int | str | timedelta | None = None,
         sharding_key: str | None = None,
         flag: int = 0,
+        deliver_at: datetime | float | None = None,
         json: object = _NO_JSON,
         tags: None = None,
     ) -> None:
@@ -76,6 +82,12 @@ class Message:
         _set_delay(self, delay)
         _set_sharding_key(self, sharding_key)
         _set_flag(self, flag)
+        _set_deliver_at(self, deliver_at)
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is delivered later than it is sent."""
+        return self.delay is not None or self.deliver_at is not None
 
 
 (
@@ -87,6 +99,7 @@ class Message:
     _set_delay,
     _set_sharding_key,
     _set_flag,
+    _set_deliver_at,
 ) = (Message.__dict__[one.name].__set__ for one in fields(Message))
 
 

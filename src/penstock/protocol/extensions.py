@@ -89,5 +89,14 @@ class RunningExtension:
     that holds the lock; an empty text where the broker does not report it."""
 
 
+REPEAT: Final = "PENSTOCK_REPEAT"
+"""A property of a send, or of the envelope of a batch: an earlier request with the same unique id
+(of a batch: the same first id) may have been stored. The broker looks for it and, if it is there,
+answers with its receipt. The property itself is not stored. Clients set it only where the broker is
+a Penstock broker, because others would store it."""
+
+REPEAT_MARK: Final = f"{REPEAT}\x01true\x02"
+"""`REPEAT` as a part of a property text."""
+
 SHORT_RECEIPT: Final = "penstockShortReceipt"
 """On a batch send: an answer with the id of the first message only is enough."""

@@ -65,7 +65,7 @@ async def test_a_message_is_sent_with_its_properties_and_gets_a_receipt(bench: B
             tag="created",
             keys=["o-1", "o-2"],
             properties={"colour": "blue"},
-            delay="10s",
+            delay=3,
             flag=7,
         )
     )
@@ -341,7 +341,8 @@ async def test_what_no_broker_would_take_is_refused_before_it_is_sent(bench: Ben
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), IllegalName, "belongs to the broker"),
         (Message("T", b"x", properties={"UNIQ_KEY": "1"}), IllegalMessage, "reserved"),
         (Message("T", b"x", properties={"a": "\x01"}), IllegalMessage, "0x01"),
-        (Message("T", b"x", delay="11s"), InvalidArgument, "18 delay levels"),
+        (Message("T", b"x", delay="11x"), InvalidArgument, "delay '11x'"),
+        (Message("T", b"x", delay=19), InvalidArgument, "18 delay levels"),
     ]
     for message, error, text in cases:
         with pytest.raises(error, match=text):

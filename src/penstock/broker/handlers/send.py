@@ -18,6 +18,7 @@ from penstock.broker.delivery.retries import (
 )
 from penstock.broker.delivery.schedule_records import delayed
 from penstock.broker.handlers.fast_send import SENDER_FLAGS, FastSend, born_host, refused
+from penstock.broker.repeated_sends import find_repeated, find_repeated_batch
 from penstock.broker.send_rules import (
     BATCH_MARKS,
     Effects,
@@ -46,9 +47,9 @@ from penstock.errors import (
     SystemBusy,
 )
 from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, WRITE, Property, dead_letter_topic
-from penstock.model.properties import encode_properties, parse_properties
+from penstock.model.properties import END_MARK, encode_properties, parse_properties
 from penstock.protocol.commands import Command
-from penstock.protocol.extensions import SHORT_RECEIPT
+from penstock.protocol.extensions import REPEAT_MARK, SHORT_RECEIPT
 from penstock.protocol.half_messages import HalfMessage, read_half
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
@@ -158,7 +159,7 @@ class Sending:
             # Consumers before 4.6.1 send a failed message again with all its properties.
             is_retry = ask.reconsume_times > 0 and effects.delay_level > 0
             if effects.is_half and not is_retry:
-                return self._store_half(draft, ruled, unique_id, effects)
+                return self._store_half(draft, ruled, unique_id, effects, ask)
             if effects.delay_level:
                 for key in TIMER_KEYS:
                     ruled.pop(key, None)
@@ -171,6 +172,8 @@ class Sending:
                 draft = delayed(draft, ruled, effects.delay_level, levels)
             elif effects.deliver_ms is not None and not is_dead:
                 draft, recall_handle = self._park(draft, ruled, effects, unique_id)
+            if _is_repeat(ask) and (before := self._stored_before(draft, unique_id, topic)):
+                return before
         log_position, queue_offset, size, _ = self._storage.append(draft)
         if draft.topic == TIMER_TOPIC:
             self._broker.timers.parked()
@@ -186,7 +189,12 @@ class Sending:
         )
 
     def _store_half(
-        self, draft: Draft, properties: dict[str, str], unique_id: str, effects: Effects
+        self,
+        draft: Draft,
+        properties: dict[str, str],
+        unique_id: str,
+        effects: Effects,
+        ask: SendMessage,
     ) -> _Stored:
         """Store a message of a transaction where no consumer sees it."""
         broker = self._broker
@@ -195,6 +203,8 @@ class Sending:
             raise NoPermission(f"the broker[{host}] sending transaction message is forbidden")
         check_half(properties)
         stored, properties = prepared(draft, properties)
+        if _is_repeat(ask) and (before := self._stored_before(stored, unique_id, draft.topic)):
+            return before
         half = read_half(properties, broker.transactions.timeout_ms)
         assert half is not None, "it names its topic"
         appended = self._storage.append(stored)
@@ -231,6 +241,28 @@ class Sending:
         if not is_retry:
             handle = encode_handle(draft.topic, config.broker_name, slot_ms + 1, unique_id)
         return parked(draft, properties, slot_ms), handle
+
+    def _stored_before(self, draft: Draft, unique_id: str, topic: str) -> _Stored | None:
+        """The receipt of the message that a send repeats; None if it was not stored yet."""
+        record = find_repeated(self._broker.storage.store, draft, unique_id)
+        if record is None:
+            return None
+        properties = parse_properties(record.properties)
+        handle, queue_id = None, record.queue_id
+        if draft.topic != topic:
+            queue_id = int(properties.get(Property.REAL_QUEUE_ID, "0"))
+        if draft.topic == TIMER_TOPIC and not topic.startswith(RETRY_PREFIX):
+            time_ms = int(properties[Property.TIMER_OUT_MS]) + 1
+            handle = encode_handle(topic, self._broker.config.broker_name, time_ms, unique_id)
+        return _Stored(
+            self._answers.ids([record.log_position]),
+            queue_id,
+            record.queue_offset,
+            unique_id,
+            record.log_position + record.size,
+            waits_for_disk=False,  # With synchronous flush it is found only on the disk.
+            recall_handle=handle,
+        )
 
     def _by_priority(self, draft: Draft, properties: dict[str, str], effects: Effects) -> Draft:
         """The draft for the queue of its priority; the property of other kinds is removed."""
@@ -272,6 +304,17 @@ class Sending:
             ask.reconsume_times,
             0,
         )
+        if ruled is not None and _is_repeat(ask):
+            before = find_repeated_batch(self._storage.store, draft, _batch_items(body))
+            if before is not None:
+                return _Stored(
+                    self._answers.ids(before.log_positions),
+                    before.queue_id,
+                    before.queue_offset,
+                    unique_id,
+                    before.log_positions[-1],
+                    waits_for_disk=False,
+                )
         # Nearly every batch is stored straight from its body; else the items tell what is unusual.
         stored = self._storage.append_batch_body(draft, body, BATCH_MARKS)
         if stored is not None:
@@ -375,6 +418,11 @@ class _TopicMade:
     def _continue(self) -> None:
         if self._answer is not None:
             self.resolve(self._answer)
+
+
+def _is_repeat(ask: SendMessage) -> bool:
+    """Whether the message may have been stored by an earlier request; asked for ruled ones only."""
+    return REPEAT_MARK in (ask.properties or "") + END_MARK
 
 
 # Checks that sends and replies share

@@ -163,7 +163,7 @@ class Tracer(Middleware):
         kind = TracedType.NORMAL
         if outgoing.sys_flag & SysFlag.TRANSACTION_PREPARED:
             kind = TracedType.HALF
-        elif message.delay is not None:
+        elif message.is_delayed:
             kind = TracedType.DELAY
         keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
         topic = unwrap(self._namespace, message.topic)

@@ -107,6 +107,7 @@ class Lingering:
                 or message.keys
                 or message.sharding_key is not None
                 or message.delay is not None
+                or message.deliver_at is not None
                 or message.flag != 0
             ):
                 return False

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import NamedTuple
 
+from penstock.client.producing.timers import DeliveryTime, delivery_time
 from penstock.client.settings import ProducerSettings
 from penstock.errors import IllegalMessage, IllegalName, InvalidArgument
 from penstock.model import Message, StoredMessage
@@ -40,6 +42,8 @@ class OutgoingMessage(NamedTuple):
     """Whether it may share a request: not delayed, not compressed, no extra properties."""
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    time: DeliveryTime | None = None
+    """When it is delivered; properties for it depend on the broker."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -59,7 +63,7 @@ def sent_properties(message: Message, msg_id: str) -> dict[str, str]:
         properties[Property.KEYS] = _keys(message.keys)
     if message.sharding_key is not None:
         properties[Property.SHARDING_KEY] = _text("sharding_key", message.sharding_key)
-    if message.delay is not None:
+    if message.delay is not None and not isinstance(message.delay, str | timedelta):
         level = DELAY_LEVELS.level_of(message.delay)
         if level:
             properties[Property.DELAY] = str(level)
@@ -156,6 +160,7 @@ def _property_text(
         and not message.keys
         and message.sharding_key is None
         and message.delay is None
+        and message.deliver_at is None
         and not namespace
         and not extra
     ):
@@ -202,11 +207,13 @@ def make_outgoing(
     flag = message.flag
     if flag or type(flag) is not int:
         _check_flag(flag)
-    may_batch = not sys_flag and message.delay is None and not extra
+    is_delayed = message.delay is not None or message.deliver_at is not None
+    may_batch = not sys_flag and not is_delayed and not extra
+    time = delivery_time(message) if is_delayed else None
     # The same as OutgoingMessage(...), without the Python function a NamedTuple calls.
     return tuple.__new__(
         OutgoingMessage,
-        (topic, body, properties, sys_flag, flag, msg_id, may_batch, 0, None),
+        (topic, body, properties, sys_flag, flag, msg_id, may_batch, 0, None, time),
     )
 
 
@@ -292,7 +299,7 @@ def check_batch(messages: list[Message]) -> str:
                 f"a batch with messages of topics {topic!r} and {message.topic!r}",
                 expected="one topic",
             )
-        if message.delay is not None:
+        if message.is_delayed:
             raise IllegalMessage(
                 f"a batch to topic {topic!r} with a delayed message", expected="no delay"
             )

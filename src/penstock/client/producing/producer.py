@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.client import requests
 from penstock.client.producing.lingering import Lingering
 from penstock.client.producing.outgoing import (
     OutgoingMessage,
@@ -34,12 +35,14 @@ from penstock.errors import (
 )
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.model.hosts import pack_host
-from penstock.model.names import DEFAULT_TOPIC, Property
+from penstock.model.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, Property
 from penstock.model.properties import format_properties
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
+from penstock.protocol.extensions import REPEAT_MARK
 from penstock.protocol.headers.send import SendMessage
 from penstock.protocol.headers.transactions import TransactionDecision
+from penstock.protocol.recall_handles import decode_handle
 from penstock.protocol.records.batches import encode_batch
 from penstock.protocol.records.message_ids import UniqueIds
 from penstock.remoting.peer import Peer
@@ -441,6 +444,20 @@ class ProducerCore:
         # Consumers have a way of their own when this fails, and many messages may wait for it.
         return await self.deliver_outgoing(Message(topic, b""), outgoing, is_patient=False)
 
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a timer message back before it is due; return its unique id."""
+        if not self._is_running:
+            raise self._not_running()
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise InvalidArgument(f"recall from topic {topic!r}", expected="an ordinary topic")
+        named = decode_handle(handle)
+        queues = await self.queues(topic)
+        of_broker = [queue for queue in queues if queue.broker_name == named.broker_name]
+        queue = (of_broker or list(queues))[0]
+        address = (await self.session.find_broker(queue, only_this=True)).address
+        request = requests.recall(topic, handle, self.settings.group)
+        return await self.session.calls.call(address, request)
+
     # -------------------------------------------------------------------- for its own sends
 
     def target(
@@ -498,9 +515,25 @@ class ProducerCore:
         self.in_flight += count
 
     def command(
-        self, code: int, outgoing: OutgoingMessage, born_ms: int, queue: MessageQueue
+        self,
+        code: int,
+        outgoing: OutgoingMessage,
+        born_ms: int,
+        queue: MessageQueue,
+        *,
+        is_repeat: bool = False,
     ) -> Command:
-        """The request that sends a checked message to a queue."""
+        """The request that sends a checked message to a queue.
+
+        ``is_repeat``: an earlier request with the same unique id may have been stored.
+        """
+        properties = outgoing.properties
+        if outgoing.time is not None:
+            address = self.session.routes.master(queue.broker_name) or ""
+            version = self.session.broker_versions.get(address, 0)
+            properties += outgoing.time.properties(version, queue.broker_name)
+        if is_repeat:
+            properties += REPEAT_MARK
         header = SendMessage(
             self.settings.group,
             outgoing.topic,
@@ -510,7 +543,7 @@ class ProducerCore:
             outgoing.sys_flag,
             born_ms,
             outgoing.flag,
-            outgoing.properties,
+            properties,
             outgoing.reconsume_times,
             max_reconsume_times=outgoing.max_reconsume_times,
             batch=code == RequestCode.SEND_BATCH_MESSAGE,

@@ -45,9 +45,12 @@ class Receipt(NamedTuple):
     queue_offset: int
     transaction_id: str | None = None
     attempts: int = 1
-    """More than 1: an earlier attempt was not confirmed, so the message may be stored twice."""
+    """More than 1: an earlier attempt was not confirmed, so the message may be stored twice. A
+    Penstock broker that gets it twice stores it once."""
     decision: bool | None = None
     """Of a transaction: True was sent to commit, False to roll back, None to decide later."""
+    recall_handle: str | None = None
+    """Of a timer message: `Producer.recall` takes the message back with it."""
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
@@ -77,6 +80,7 @@ def receipt(answer: Command, msg_id: str, queue: MessageQueue) -> Receipt | None
             queue,
             int(ext["queueOffset"]),
             ext.get("transactionId"),
+            recall_handle=ext.get("recallHandle"),
         )
     except (KeyError, ValueError) as error:
         raise ProtocolError(
@@ -94,6 +98,6 @@ def receipts_of_batch(batch: Receipt, msg_ids: list[str]) -> list[Receipt]:
     # The same as Receipt(...), without the Python function a NamedTuple calls.
     new, kind = tuple.__new__, Receipt
     return [
-        new(kind, (status, msg_id, offset_id, queue, offset, None, attempts, None))
+        new(kind, (status, msg_id, offset_id, queue, offset, None, attempts, None, None))
         for offset, msg_id, offset_id in zip(itertools.count(first), msg_ids, ids)
     ]

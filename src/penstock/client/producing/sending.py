@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from penstock.client.producing.outgoing import OutgoingMessage
 from penstock.client.producing.receipts import Receipt, SendStatus, receipt
 from penstock.client.producing.waiting import PAUSES, is_unsent, tried
 from penstock.client.requests import refusal
 from penstock.errors import (
+    InvalidArgument,
     PenstockError,
     ProtocolError,
     RemotingError,
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
     from penstock.client.producing.producer import ProducerCore
 
 log = logging.getLogger(__name__)
+
+
+class MakeCommand(Protocol):
+    """Makes the request of an attempt; a repeat says that an earlier one may have been stored."""
+
+    def __call__(self, queue: MessageQueue, *, is_repeat: bool = False) -> Command: ...
+
 
 SendDone: TypeAlias = Callable[[Receipt | PenstockError], None]
 
@@ -96,6 +104,8 @@ class Send:
         "_begun",
         "_deadline",
         "_done",
+        "_doubted",
+        "_doubted_queue",
         "_is_bound",
         "_is_finished",
         "_is_patient",
@@ -118,7 +128,7 @@ class Send:
         producer: ProducerCore,
         message: Message,
         msg_id: str,
-        make_command: Callable[[MessageQueue], Command],
+        make_command: MakeCommand,
         done: SendDone,
         *,
         wish: MessageQueue | None,
@@ -144,6 +154,10 @@ class Send:
         self._may_be_stored = False
         self._avoid: frozenset[str] = _NONE
         """The brokers that failed since the last pause."""
+        self._doubted: frozenset[str] = _NONE
+        """The brokers that may have stored the message, and store a repeat of it once."""
+        self._doubted_queue: MessageQueue | None = None
+        """Where to repeat it, while its broker can be reached."""
         self._queue: MessageQueue | None = None
         self._went_away = False
         self._begun = 0.0
@@ -157,7 +171,8 @@ class Send:
         producer = self._producer
         now = producer.clock.monotonic()
         try:
-            target = producer.target(self._message, self._wish, now, self._avoid)
+            wish = self._doubted_queue or self._wish
+            target = producer.target(self._message, wish, now, self._avoid)
         except PenstockError as error:
             self._fail(error)
             return
@@ -222,7 +237,13 @@ class Send:
         queue = self._queue
         assert queue is not None
         try:
-            peer.start_request(self._make_command(queue), self._left, self._answered)
+            if queue.broker_name in self._doubted:
+                command = self._make_command(queue, is_repeat=True)
+            else:
+                command = self._make_command(queue)
+            peer.start_request(command, self._left, self._answered)
+        except InvalidArgument as error:
+            self._fail(error)  # Nothing that another attempt would change.
         except PenstockError as error:
             self._failed(error, never_left=True)
         except Exception as error:
@@ -290,11 +311,21 @@ class Send:
                 queue.broker_name, producer.clock.monotonic(), is_reachable=False
             )
         unsent = never_left or is_unsent(error)
+        self._doubted_queue = None
         if not unsent:
             self._may_be_stored = True
+            self._doubt(queue)
         if self._again(queue) if unsent and self._is_patient else self._retry(queue):
             return
         self._give_up(error)
+
+    def _doubt(self, queue: MessageQueue) -> None:
+        """Note that a broker may have the message: it is the one to be asked again."""
+        session = self._producer.session
+        address = session.routes.master(queue.broker_name)
+        if address is not None and session.stores_repeats_once(address):
+            self._doubted |= {queue.broker_name}
+            self._doubted_queue = queue
 
     @property
     def _left(self) -> float:
@@ -312,8 +343,9 @@ class Send:
         """Make another attempt, if there is time: at once if another broker may do, else later."""
         if self._is_finished or self._left <= 0:
             return False
-        self._avoid |= {queue.broker_name}
-        if not self._is_patient or self._has_another_broker():
+        if self._doubted_queue is None:
+            self._avoid |= {queue.broker_name}
+        if self._doubted_queue is not None or not self._is_patient or self._has_another_broker():
             # Not called from here: with many brokers the calls would nest deeply.
             self._producer.clock.call_later(0, self.go)
             return True

@@ -132,7 +132,7 @@ def refuse_coroutine_function(function: Callable[..., object] | None, what: str)
 
 async def send_half(producer: ProducerCore, message: Message) -> HalfMessage:
     """Send a half message: stored, and invisible until it is committed."""
-    if message.delay is not None or not _TIMERS.isdisjoint(message.properties or ()):
+    if message.is_delayed or not _TIMERS.isdisjoint(message.properties or ()):
         raise InvalidArgument(
             f"a delayed message to topic {message.topic!r} in a transaction", expected="no delay"
         )

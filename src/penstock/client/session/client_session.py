@@ -308,6 +308,10 @@ class ClientSession:
         else:
             self._reason_keepers.discard(address)
 
+    def stores_repeats_once(self, address: str) -> bool:
+        """Whether the broker is known to look for a message that is sent again."""
+        return address in self._reason_keepers
+
     def keeps_reasons(self, address: str) -> bool:
         """Whether the broker stores why a message was sent back."""
         return address in self._reason_keepers
