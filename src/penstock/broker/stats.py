@@ -80,9 +80,9 @@ class BrokerStats:
         """By topic and group: check-points of pop consumption."""
         self.acks: dict[tuple[str, str], Counter] = {}
         """By topic and group: messages that were popped and acknowledged."""
-        self.expired_receipts: dict[str, int] = {}
+        self.expired_receipts: dict[str, Counter] = {}
         """By group: popped messages that were not acknowledged in time."""
-        self.late_acks: dict[str, int] = {}
+        self.late_acks: dict[str, Counter] = {}
         """By group: acknowledgements that came after the invisible time."""
         self._pop_total = Counter()
         self._ack_total = Counter()
@@ -158,13 +158,13 @@ class BrokerStats:
 
     def receipts_expired(self, group: str, count: int) -> None:
         """Count popped messages whose invisible time is up."""
-        self.expired_receipts[group] = self.expired_receipts.get(group, 0) + count
+        _count(self.expired_receipts.setdefault(group, Counter()), count)
 
     def late_ack(self, group: str) -> int:
         """Count an acknowledgement without effect; how many the group had before."""
-        before = self.late_acks.get(group, 0)
-        self.late_acks[group] = before + 1
-        return before
+        counter = self.late_acks.setdefault(group, Counter())
+        _count(counter)
+        return counter.count - 1
 
     # Reading
 
@@ -210,6 +210,10 @@ class BrokerStats:
             yield "SNDBCK_PUT", f"{topic}@{group}", counter
         for group, counter in self.dead_letters.items():
             yield "DLQ_PUT", group, counter
+        for group, counter in self.expired_receipts.items():
+            yield "PENSTOCK_EXPIRED", group, counter
+        for group, counter in self.late_acks.items():
+            yield "PENSTOCK_LATE_ACK", group, counter
         for name, counters, total in (
             ("CK", self.pops, self._pop_total),
             ("ACK", self.acks, self._ack_total),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from penstock.doctor.checks import consuming, groups, offsets, servers, topics
+from penstock.doctor.checks import consuming, groups, offsets, popping, servers, topics
 from penstock.doctor.checks.thresholds import Thresholds
 from penstock.doctor.facts import ClusterFacts, GroupFacts
 from penstock.doctor.findings import Finding
@@ -58,6 +58,11 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
     "flow-control": ("a member cannot take more", consuming.flow_control),
     "lock-held-elsewhere": ("a queue is locked by another client", consuming.lock_held_elsewhere),
     "not-pulled": ("a member does not pull a queue that it holds", consuming.not_pulled),
+    "messages-in-flight": ("popped messages are not finished", popping.messages_in_flight),
+    "receipts-expire": (
+        "popped messages are not acknowledged in time",
+        popping.receipts_expire,
+    ),
     "queue-without-member": ("a queue has no consumer", consuming.queue_without_member),
     "queue-with-two-members": ("two members consume a queue", consuming.queue_with_two_members),
 }

@@ -126,6 +126,8 @@ class MemberFacts:
     queues: Mapping[MessageQueue, HeldQueue] | None = None
     polls: bool | None = None
     """Whether its program asks for messages, instead of having handlers called."""
+    pops: bool = False
+    """Whether it takes messages one by one, from any queue."""
     is_orderly: bool | None = None
     model: str | None = None
     """CLUSTERING or BROADCASTING."""
@@ -219,6 +221,18 @@ class DeadLetterFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PopFacts:
+    """Popped messages of a group, as its brokers count them."""
+
+    in_flight: Mapping[MessageQueue, int] = field(default_factory=dict)
+    """Handed out and not finished, by queue."""
+    expired_last_hour: int = 0
+    """Not acknowledged within their invisible time."""
+    late_last_hour: int = 0
+    """Acknowledged after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupFacts:
     """Everything known about a consumer group."""
 
@@ -237,6 +251,12 @@ class GroupFacts:
     retries: tuple[QueueFacts, ...] = ()
     """The queues of the group's retry topic."""
     dead_letters: DeadLetterFacts | None = None
+    popped: PopFacts = PopFacts()
+
+    @property
+    def pops(self) -> bool:
+        """Whether members take messages from any queue."""
+        return any(member.pops for member in self.members)
 
     @property
     def is_broadcasting(self) -> bool:

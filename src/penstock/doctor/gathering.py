@@ -25,6 +25,7 @@ from penstock.doctor.facts import (
     MemberFacts,
     NameserverFacts,
 )
+from penstock.doctor.gathering_pops import popped_messages
 from penstock.doctor.gathering_topics import TopicGathering
 from penstock.errors import ConsumerNotOnline, PenstockError
 from penstock.model import Subscription
@@ -216,6 +217,7 @@ async def _group(
         topics=tuple(found),
         retries=await gathering.retries(),
         dead_letters=await gathering.dead_letters(group),
+        popped=await popped_messages(admin, group, masters),
     )
 
 

@@ -66,6 +66,7 @@ def member(
             if not held.dropped
         },
         polls=_polls(said),
+        pops=said.get(RunningExtension.MODE) == "pop" or bool(info.mq_pop_table),
         is_orderly=_flag(said, RunningProperty.ORDERLY),
         model=said.get("messageModel"),
         starts_from=said.get("consumeFromWhere"),

@@ -60,12 +60,21 @@ LOCK_OWNERS: Final = "penstockLockOwners"
 ids by queue."""
 
 
+EXPIRED_STATISTIC: Final = "PENSTOCK_EXPIRED_NUMS"
+"""A statistic of VIEW_BROKER_STATS_DATA, by group: popped messages whose invisible time was up."""
+
+LATE_ACK_STATISTIC: Final = "PENSTOCK_LATE_ACK_NUMS"
+"""The same for acknowledgements that came after it."""
+
+
 class RunningExtension:
     """Further keys of ``ConsumerRunningInfo.properties``: what Java's consumers do not report.
 
     Tools print properties they do not know; brokers pass them on.
     """
 
+    MODE: Final = "penstock.mode"
+    """How it gets messages: pull, pop, or as the broker says (auto)."""
     CLOCK: Final = "penstock.clockMs"
     """The clock of this member."""
     PAUSED: Final = "penstock.paused"

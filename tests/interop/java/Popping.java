@@ -1,3 +1,4 @@
+import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -7,10 +8,9 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.common.message.MessageRequestMode;
-import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 
 /** Push consumers that leave rebalancing to the broker, and so pop where it says so. */
 final class Popping {
@@ -24,36 +24,54 @@ final class Popping {
         all.put("pop_mode_switched", Popping::modeSwitched);
     }
 
-    private static String topic(Lab lab, String role, int queues, String group, MessageRequestMode mode)
-        throws Exception {
+    /** A method of 5.x: releases before it have neither modes nor assignment by the broker. */
+    private static Method method(Class<?> of, String name) {
+        for (Method method : of.getMethods()) {
+            if (method.getName().equals(name)) {
+                return method;
+            }
+        }
+        throw new Scenario.NotApplicable("this client has no " + name);
+    }
+
+    private static String topic(Lab lab, String role, int queues, String group, String mode) throws Exception {
+        method(DefaultMQPushConsumer.class, "setClientRebalance");
         String topic = lab.topic(role, queues);
-        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
-        config.setGroupName(group);
-        lab.admin.createAndUpdateSubscriptionGroupConfig(lab.broker, config);
+        Method create = method(lab.admin.getClass(), "createAndUpdateSubscriptionGroupConfig");
+        Object config = create.getParameterTypes()[1].getDeclaredConstructor().newInstance();
+        config.getClass().getMethod("setGroupName", String.class).invoke(config, group);
+        create.invoke(lab.admin, lab.broker, config);
         setMode(lab, topic, group, mode);
         return topic;
     }
 
-    private static void setMode(Lab lab, String topic, String group, MessageRequestMode mode) throws Exception {
-        lab.admin.setMessageRequestMode(lab.broker, topic, group, mode, 0, 10_000);
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void setMode(Lab lab, String topic, String group, String mode) throws Exception {
+        Method set = method(lab.admin.getClass(), "setMessageRequestMode");
+        Object wanted = Enum.valueOf((Class) set.getParameterTypes()[3], mode);
+        set.invoke(lab.admin, lab.broker, topic, group, wanted, 0, 10_000L);
     }
 
     private static DefaultMQPushConsumer consumer(Lab lab, String group, String topic) throws Exception {
         DefaultMQPushConsumer consumer = lab.pushConsumer(group);
-        consumer.setClientRebalance(false);
+        set(consumer, "setClientRebalance", false);
         consumer.subscribe(topic, "*");
         return consumer;
     }
 
+    private static void set(DefaultMQPushConsumer consumer, String name, Object value) throws Exception {
+        method(DefaultMQPushConsumer.class, name).invoke(consumer, value);
+    }
+
     private static String sharedQueue(Lab lab) throws Exception {
         String group = lab.name("group");
-        String topic = topic(lab, "shared", 1, group, MessageRequestMode.POP);
+        String topic = topic(lab, "shared", 1, group, "POP");
         List<Queue<MessageExt>> received = new ArrayList<>();
         for (int i = 0; i < 4; i++) {
             Queue<MessageExt> mine = new ConcurrentLinkedQueue<>();
             received.add(mine);
             DefaultMQPushConsumer consumer = consumer(lab, group, topic);
-            consumer.setPopBatchNums(8);
+            set(consumer, "setPopBatchNums", 8);
             consumer.registerMessageListener(Consuming.into(mine));
             consumer.start();
         }
@@ -74,10 +92,10 @@ final class Popping {
 
     private static String retries(Lab lab) throws Exception {
         String group = lab.name("group");
-        String topic = topic(lab, "retries", 1, group, MessageRequestMode.POP);
+        String topic = topic(lab, "retries", 1, group, "POP");
         Queue<long[]> seen = new ConcurrentLinkedQueue<>();
         DefaultMQPushConsumer consumer = consumer(lab, group, topic);
-        consumer.registerMessageListener((messages, context) -> {
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
                 seen.add(new long[] {System.currentTimeMillis(), message.getReconsumeTimes()});
                 if (!message.getTopic().equals(topic)) {
@@ -102,11 +120,11 @@ final class Popping {
 
     private static String slowListener(Lab lab) throws Exception {
         String group = lab.name("group");
-        String topic = topic(lab, "slow", 1, group, MessageRequestMode.POP);
+        String topic = topic(lab, "slow", 1, group, "POP");
         AtomicInteger calls = new AtomicInteger();
         DefaultMQPushConsumer consumer = consumer(lab, group, topic);
-        consumer.setPopInvisibleTime(5_000);
-        consumer.registerMessageListener((org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently)
+        set(consumer, "setPopInvisibleTime", 5_000L);
+        consumer.registerMessageListener((MessageListenerConcurrently)
             (messages, context) -> {
                 if (calls.incrementAndGet() == 1) {
                     try {
@@ -127,10 +145,10 @@ final class Popping {
 
     private static String modeSwitched(Lab lab) throws Exception {
         String group = lab.name("group");
-        String topic = topic(lab, "switched", 2, group, MessageRequestMode.POP);
+        String topic = topic(lab, "switched", 2, group, "POP");
         List<String> seen = Collections.synchronizedList(new ArrayList<>());
         DefaultMQPushConsumer consumer = consumer(lab, group, topic);
-        consumer.registerMessageListener((org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently)
+        consumer.registerMessageListener((MessageListenerConcurrently)
             (messages, context) -> {
                 messages.forEach(message -> seen.add(Lab.text(message)));
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
@@ -138,8 +156,7 @@ final class Popping {
         consumer.start();
         DefaultMQProducer producer = lab.producer();
         int sent = 0;
-        for (MessageRequestMode mode : new MessageRequestMode[] {
-            MessageRequestMode.POP, MessageRequestMode.PULL, MessageRequestMode.POP}) {
+        for (String mode : new String[] {"POP", "PULL", "POP"}) {
             setMode(lab, topic, group, mode);
             for (int i = 0; i < 25; i++) {
                 Consuming.send(producer, topic, sent, sent + 1);

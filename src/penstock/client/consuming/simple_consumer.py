@@ -326,7 +326,7 @@ class SimpleConsumerCore(ConsumerCore):
         """The brokers keep the offsets of pop consumers."""
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
-        return polled_info(self.state, self.started_ms, set(), with_stacks=with_stacks)
+        return polled_info(self.state, self.started_ms, set(), mode="pop", with_stacks=with_stacks)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """The brokers start over; what was received before can still be acknowledged."""

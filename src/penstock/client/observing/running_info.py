@@ -48,6 +48,7 @@ def running_info(consumer: PushConsumerCore, *, with_stacks: bool = False) -> Co
             RunningProperty.ORDERLY: _flag(settings.orderly),
             RunningProperty.START_TIMESTAMP: str(consumer.started_ms),
             RunningExtension.PAUSED: _flag(state.is_paused),
+            RunningExtension.MODE: "pop" if consumer.pop_loops.queues else "pull",
             **_handlers(consumer),
         },
         with_stacks=with_stacks,
@@ -59,15 +60,17 @@ def polled_info(
     started_ms: int,
     paused: Iterable[MessageQueue],
     *,
+    mode: str = "pull",
     with_stacks: bool = False,
 ) -> ConsumerRunningInfo:
-    """The same of a pull consumer, which has no handlers."""
+    """The same of a consumer that is asked for messages, which has no handlers."""
     return _info(
         state,
         {
             RunningProperty.CONSUME_TYPE: "CONSUME_ACTIVELY",
             RunningProperty.START_TIMESTAMP: str(started_ms),
             RunningExtension.PAUSED_QUEUES: _json(sorted(map(str, paused))),
+            RunningExtension.MODE: mode,
         },
         with_stacks=with_stacks,
     )

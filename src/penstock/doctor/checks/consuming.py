@@ -275,7 +275,7 @@ def not_pulled(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 
 def queue_without_member(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """Between two rebalances a queue may have no consumer; for longer, something is wrong."""
-    if facts.is_broadcasting or not _all_reported(facts, limits):
+    if facts.is_broadcasting or facts.pops or not _all_reported(facts, limits):
         return
     taken = {queue for member in facts.members for queue in member.queues or ()}
     waited = {queue for member in facts.members for queue in member.refused_locks or ()}

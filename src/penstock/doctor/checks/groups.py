@@ -154,7 +154,7 @@ def _wanted(member: MemberFacts, topic: str) -> str:
 
 def too_many_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """A queue goes to one member of a group; a member without one waits for another to leave."""
-    if facts.is_broadcasting:
+    if facts.is_broadcasting or facts.pops:
         return
     for topic in facts.topics:
         if topic.route is None:

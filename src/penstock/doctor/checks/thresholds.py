@@ -17,3 +17,7 @@ class Thresholds:
     """A member that started later may still be waiting for its share of the queues."""
     disk_used: float = 0.9
     """Brokers take no more messages from here on (diskSpaceWarningLevelRatio)."""
+    in_flight_messages: int = 1_000
+    """Popped and unfinished messages of a queue that are worth a look."""
+    in_flight_limit: int = 10_000
+    """From here on a queue gives no more (popInflightMessageThreshold)."""
