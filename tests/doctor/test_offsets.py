@@ -168,3 +168,27 @@ async def test_dead_letters_that_were_dealt_with_are_no_trouble() -> None:
         assert causes(report) == []
         assert report.facts.dead_letters is not None
         assert report.facts.dead_letters.count == 0
+
+
+async def not_known(message: Message) -> None:
+    """Leave a transaction open."""
+
+
+@in_virtual_time
+async def test_messages_that_wait_for_their_transaction_are_reported() -> None:
+    async with (
+        shop() as mq,
+        consuming(mq),
+        aio.Producer("tills", namesrv=mq.namesrv, check_transaction=not_known) as producer,
+    ):
+        half = await producer.send_in_transaction(Message(TOPIC, b"x"), not_known)
+        await producer.send_in_transaction(Message("other", b"x"), not_known)
+        await mq.clock.advance("30s")
+        assert causes(await examine(mq)) == []
+        await mq.clock.advance("40s")
+        found = only(await examine(mq), "open-transactions")
+        assert found.severity is Severity.WARNING
+        assert found.evidence["producers"] == ["tills"]
+        assert (found.evidence["waiting"], found.evidence["given_up"]) == (1, 0)
+        assert found.evidence["msg_ids"] == [half.msg_id]
+        assert "penstock transaction list" in found.way_out

@@ -9,10 +9,10 @@ from penstock.admin.offsets import OffsetActions
 from penstock.admin.reports import QueueSlice
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.client.requests import body_bytes, refusal
-from penstock.errors import InvalidArgument, NotFound, RequestRefused
+from penstock.errors import InvalidArgument, NotFound, PenstockError, RequestRefused
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
-from penstock.model.names import Property
+from penstock.model.names import HALF_TOPIC, Property
 from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
@@ -61,12 +61,24 @@ class MessageActions(OffsetActions):
             same = await self._in_any_topic(msg_id)
         if not same:
             where = f"topic {topic!r}" if topic is not None else "any topic"
+            hidden = await self._is_half(msg_id)
             raise NotFound(
                 f"no message {msg_id!r} in {where} at name servers {self._nameservers_text}",
                 expected="a msg_id or offset_msg_id of a message that is still stored",
+                hint="penstock transaction list: it belongs to one that is not committed"
+                if hidden
+                else None,
             )
         # A copy in a retry topic keeps the id; the first one is the message as it was sent.
         return min(same, key=lambda message: (message.store_timestamp, message.log_position))
+
+    async def _is_half(self, msg_id: str) -> bool:
+        """Whether a message belongs to a transaction that is not committed."""
+        try:
+            return bool(await self._query(HALF_TOPIC, msg_id, 1, 0, _END_OF_TIME, unique=True))
+        except PenstockError:
+            # It only makes an error clearer, which must not become another one.
+            return False
 
     async def _at_offset_id(self, msg_id: str) -> StoredMessage | None:
         """The message an offset id points to; both kinds of id look alike."""

@@ -29,7 +29,7 @@ from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.permissions import check_permission
-from penstock.protocol.validation import check_topic
+from penstock.protocol.validation import UNSENDABLE_TOPICS, check_topic
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 # Brokers tell a change at once and everything they have every 30 s: should the first telling get
@@ -265,7 +265,9 @@ class TopicActions(ClusterRequests):
 
 
 def _is_internal(name: str) -> bool:
-    return name.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_TOPIC_PREFIX))
+    return name in UNSENDABLE_TOPICS or name.startswith(
+        (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_TOPIC_PREFIX)
+    )
 
 
 def _shows(route: TopicRoute, wanted: Mapping[str, tuple[int, int, int]]) -> bool:

@@ -36,16 +36,17 @@ class TransactionActions(MessageActions):
         out there, and the ones given up are not.
         """
 
-        async def of_broker(address: str) -> list[UndecidedTransaction]:
-            found = await self._open(address)
-            parked = await self._halves(address, TRANSACTION_GIVEN_UP_TOPIC, 0)
-            return found + self._reports(parked, address, is_given_up=True)
-
         masters = await self.masters()
         rows: list[UndecidedTransaction] = []
-        for name, found in (await self.each(masters, of_broker)).items():
+        for name, found in (await self.each(masters, self.transactions_at)).items():
             rows += [row.at(name) for row in found]
         return sorted(rows, key=lambda row: (row.stored_ms, row.broker_name, row.msg_id))
+
+    async def transactions_at(self, address: str) -> list[UndecidedTransaction]:
+        """The transactions of one broker that are not decided."""
+        found = await self._open(address)
+        parked = await self._halves(address, TRANSACTION_GIVEN_UP_TOPIC, 0)
+        return found + self._reports(parked, address, is_given_up=True)
 
     @on_host
     async def resume_transaction(self, offset_msg_id: str) -> None:

@@ -52,6 +52,10 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
     "beyond-last": ("the group's offset is past the end", offsets.beyond_last),
     "retry-backlog": ("failed messages wait for their next attempt", offsets.retry_backlog),
     "dead-letters": ("the group gave up on messages", offsets.dead_letters),
+    "open-transactions": (
+        "messages wait for transactions that are not decided",
+        offsets.open_transactions,
+    ),
     "paused": ("a member is paused", consuming.paused),
     "stuck-handler": ("a handler does not return", consuming.stuck_handler),
     "handler-fails": ("handlers fail", consuming.handler_fails),

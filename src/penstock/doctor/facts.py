@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.admin.reports import UndecidedTransaction
 from penstock.model import MessageQueue, Subscription, TopicRoute
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 
@@ -252,6 +253,8 @@ class GroupFacts:
     """The queues of the group's retry topic."""
     dead_letters: DeadLetterFacts | None = None
     popped: PopFacts = PopFacts()
+    transactions: tuple[UndecidedTransaction, ...] = ()
+    """Transactions of its topics that are not decided."""
 
     @property
     def pops(self) -> bool:

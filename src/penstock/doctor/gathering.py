@@ -16,6 +16,7 @@ from typing import TypeVar
 from penstock.admin import Client
 from penstock.admin.admin import Admin
 from penstock.admin.groups import RELAY_SECONDS
+from penstock.admin.reports import UndecidedTransaction
 from penstock.client.requests import body_bytes
 from penstock.doctor import members
 from penstock.doctor.facts import (
@@ -218,6 +219,17 @@ async def _group(
         retries=await gathering.retries(),
         dead_letters=await gathering.dead_letters(group),
         popped=await popped_messages(admin, group, masters),
+        transactions=await _transactions(admin, masters, {topic.name for topic in found}),
+    )
+
+
+async def _transactions(
+    admin: Admin, masters: Mapping[str, str], topics: set[str]
+) -> tuple[UndecidedTransaction, ...]:
+    """The transactions of some topics that are not decided."""
+    seen = await _each(masters, admin.transactions_at)
+    return tuple(
+        row.at(broker) for broker, rows in seen.items() for row in rows if row.topic in topics
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.doctor.checks.thresholds import Thresholds
 from penstock.doctor.facts import GroupFacts, QueueFacts
-from penstock.doctor.findings import Finding, critical, plural, warning
+from penstock.doctor.findings import Finding, critical, listed, plural, warning
 
 _STARTS = {
     "CONSUME_FROM_LAST_OFFSET": "the end: what was sent before it came is skipped",
@@ -118,6 +118,35 @@ def dead_letters(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
         newest_msg_id=letters.newest_msg_id,
         newest_ms=letters.newest_ms or None,
     )
+
+
+def open_transactions(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
+    """Messages of a transaction are hidden until their producers say that it was committed."""
+    for topic in facts.topics:
+        waiting = [
+            one
+            for one in facts.transactions
+            if one.topic == topic.name
+            and (one.is_given_up or facts.now_ms - one.born_ms > limits.stuck_ms)
+        ]
+        if not waiting:
+            continue
+        producers = sorted({one.group for one in waiting})
+        given_up = sum(one.is_given_up for one in waiting)
+        yield warning(
+            "open-transactions",
+            f"{plural(len(waiting), 'message')} of topic {topic.name!r} wait for their "
+            f"transactions, which the producers of {listed(producers)} have not decided; "
+            f"brokers have given up {given_up} of them",
+            "penstock transaction list",
+            f"start a producer of {listed(producers)} with check_transaction; then resume "
+            "those given up: penstock transaction resume",
+            topic=topic.name,
+            producers=producers,
+            waiting=len(waiting),
+            given_up=given_up,
+            msg_ids=[one.msg_id for one in waiting[:8]],
+        )
 
 
 def _names(queues: Iterable[QueueFacts]) -> list[str]:
