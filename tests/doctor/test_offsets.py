@@ -24,7 +24,7 @@ from tests.doctor.patients import (
 )
 from tests.support.stage import Stage, in_virtual_time
 
-from penstock import Message, aio, doctor
+from penstock import Message, StoredMessage, aio, doctor
 from penstock.broker import Broker
 from penstock.client.session import session_registry
 from penstock.doctor import Severity
@@ -170,7 +170,7 @@ async def test_dead_letters_that_were_dealt_with_are_no_trouble() -> None:
         assert report.facts.dead_letters.count == 0
 
 
-async def not_known(message: Message) -> None:
+async def not_known(message: Message | StoredMessage) -> None:
     """Leave a transaction open."""
 
 
