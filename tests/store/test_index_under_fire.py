@@ -146,3 +146,23 @@ def test_a_slot_never_leads_to_a_unit_that_is_not_there_yet(
         sys.settrace(before)
     assert looks > 10
     index.close()
+
+
+@pytest.mark.parametrize("way", ["one by one", "many"])
+def test_a_clock_set_back_by_hours_hides_no_message(tmp_path: Path, way: str) -> None:
+    index = KeyIndex(OS_FILES, str(tmp_path), IndexShape(8, 6), SegmentMaps(OS_FILES, 4))
+    hour = 3_600_000
+    times = [NOW, NOW + 1000, NOW - 6 * hour, NOW - 6 * hour + 5000, NOW - 5 * hour, NOW - 4 * hour]
+    times += [NOW - 4 * hour + 1, NOW + 2 * hour, NOW - 4 * hour + 2]
+    entries = [(number, number * 100, stored) for number, stored in enumerate(times, 1)]
+    if way == "many":
+        index.add((entries[0][0],), *entries[0][1:])
+        index.add_many(entries[1:])
+    else:
+        for hashed, position, stored in entries:
+            index.add((hashed,), position, stored)
+    assert len(index.headers) == 2
+    for hashed, position, stored in entries:
+        for begin, end in ((stored, stored), (stored - 10, 1 << 60), (0, stored + 10)):
+            assert position in index.find(hashed, begin, end), (hashed, begin, end)
+    index.close()

@@ -172,7 +172,8 @@ def test_keys_of_one_slot_are_found_newest_first(tmp_path: Path) -> None:
     index.add_many([(3, 200, NOW), (10, 300, NOW), (3, 400, much_later)])
     assert list(index.find(3, 0, much_later)) == [400, 200, 100]
     assert list(index.find(10, 0, much_later)) == [300]
-    assert list(index.find(3, much_later, much_later)) == [400]
+    # The first second of a file may be any time before it: the reader compares.
+    assert 400 in list(index.find(3, much_later, much_later))
     assert list(index.find(3, NOW, NOW)) == [200, 100]
     index.close()
 

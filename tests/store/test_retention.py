@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -245,3 +246,44 @@ def test_a_store_for_reading_only_cleans_nothing(
     with pytest.raises(StoreReadOnly):
         reader.flush()
     reader.close()
+
+
+def test_nothing_is_deleted_for_its_age_while_the_clock_is_doubtful() -> None:
+    assert decide(CONFIG, EXPIRED_AND_LAST, NOW, 4, 0.1, is_clock_doubtful=True).delete == 0
+    # A full disk does not ask how old they are.
+    assert decide(CONFIG, EXPIRED_AND_LAST, NOW, 4, 0.99, is_clock_doubtful=True).delete == 3
+
+
+def test_a_clock_that_jumps_ahead_for_seconds_deletes_nothing(
+    tmp_path: Path, make_draft: MakeDraft, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, seconds = time.time_ns() // 1_000_000, 1000.0
+    every_hour = replace(SMALL, delete_when=";".join(map(str, range(24))))
+    store = MessageStore(
+        tmp_path / "store", every_hour, time_ms=lambda: now, monotonic=lambda: seconds
+    )
+
+    def pass_time(passed: float, set_by: float = 0.0) -> None:
+        nonlocal now, seconds
+        seconds += passed
+        now += int((passed + set_by) * 1000)
+
+    with store:
+        for _ in range(40):
+            store.append(make_draft(body=bytes(400)))
+        store.write()
+        store.flush(thorough=True)
+        pass_time(10)
+        assert store.clean() == []
+        pass_time(1, set_by=80 * 3600)
+        assert store.clean() == []
+        assert "clock was set ahead" in caplog.text
+        pass_time(1, set_by=-80 * 3600)
+        assert store.clean() == []
+        # Set for good, after another while everything goes on as usual.
+        pass_time(10, set_by=80 * 3600)
+        assert store.clean() == []
+        pass_time(29 * 60)
+        assert store.clean() == []
+        pass_time(2 * 60)
+        assert len(store.clean()) > 2

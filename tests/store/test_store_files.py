@@ -177,6 +177,20 @@ class TestOsFiles:
             SegmentMaps(OS_FILES, 2).view(str(tmp_path / "short"), 10)
 
 
+def test_rewriting_a_file_leaves_its_holes(tmp_path: Path) -> None:
+    """An index of a megabyte took twenty after any kill, or could not be opened at all."""
+    path = str(tmp_path / "file")
+    descriptor = OS_FILES.create(path, 64 << 20)
+    for position in range(0, 64 << 20, 1 << 20):
+        OS_FILES.write(descriptor, (b"x" * 10,), position + 5000)
+    OS_FILES.close(descriptor)
+    before = (tmp_path / "file").stat().st_blocks
+    content = (tmp_path / "file").read_bytes()
+    rewrite(OS_FILES, path, 0, 64 << 20)
+    assert (tmp_path / "file").stat().st_blocks < before + 100
+    assert (tmp_path / "file").read_bytes() == content
+
+
 class TestCheckpoint:
     def test_is_one_page_of_big_endian_numbers(self, tmp_path: Path) -> None:
         file = CheckpointFile(OS_FILES, str(tmp_path))

@@ -323,7 +323,7 @@ class Storage(Service):
 
     async def clean(self) -> list[str]:
         """One round of retention; returns the files that were deleted."""
-        steps = self.store.cleaning(self._clock.time_ms())
+        steps = self.store.cleaning()
         return await self._finish(steps, next(steps))
 
     async def _finish(self, steps: DiskSteps[_Result], step: DiskStep) -> _Result:

@@ -17,6 +17,9 @@ from penstock.store.store_context import StoreContext
 
 log = logging.getLogger(__name__)
 
+_JUMP_MS = 5 * 60_000
+"""A clock that gains so much on the time that passed was set; it may be set back again soon."""
+_DOUBT_SECONDS = 30 * 60.0
 _QUEUES_PER_ROUND = 1_000
 """A queue that was not used yet is loaded for this, by the thread that serves clients."""
 
@@ -29,6 +32,8 @@ class Cleaner:
         self._manual_rounds = 0
         self._sweep: Iterator[tuple[str, int]] = iter(())
         self._swept_for = -1
+        self._seen = (context.time_ms(), context.monotonic())
+        self._doubted_until = 0.0
 
     def request(self) -> None:
         """Let the next rounds of cleaning delete expired segments at any hour."""
@@ -42,9 +47,29 @@ class Cleaner:
         yield from self._mind_disk(is_full, space.used_ratio)
         return context.refusal is None
 
-    def clean(self, now: int) -> DiskSteps[list[str]]:
-        """One round of retention; returns the files that were deleted."""
+    def _is_clock_doubtful(self) -> bool:
+        """Whether the clock was set ahead a short while ago, so that everything looks old."""
+        wall, passed = self._context.time_ms(), self._context.monotonic()
+        gained = wall - self._seen[0] - (passed - self._seen[1]) * 1000
+        self._seen = (wall, passed)
+        if gained > _JUMP_MS:
+            log.warning(
+                "clock was set ahead, no segment is deleted for its age for a while "
+                "seconds=%d while=%d", gained / 1000, _DOUBT_SECONDS,
+            )  # fmt: skip
+            self._doubted_until = passed + _DOUBT_SECONDS
+        elif gained < -_JUMP_MS:
+            self._doubted_until = 0.0
+        return passed < self._doubted_until
+
+    def clean(self, now: int | None = None) -> DiskSteps[list[str]]:
+        """One round of retention; returns the files that were deleted.
+
+        A time that is given is not doubted, unlike that of the clock.
+        """
         context = self._context
+        is_clock_doubtful = now is None and self._is_clock_doubtful()
+        now = context.time_ms() if now is None else now
         is_manual = self._manual_rounds > 0
         self._manual_rounds = max(0, self._manual_rounds - 1)
         space: DiskSpace = yield lambda: context.files.disk_space(context.root)
@@ -56,6 +81,7 @@ class Cleaner:
             time.localtime(now / 1000).tm_hour,
             space.used_ratio,
             is_manual=is_manual,
+            is_clock_doubtful=is_clock_doubtful,
         )
         segments = self._retire_segments(decision)
         index_files = self._begin_sweep()

@@ -320,6 +320,14 @@ class CommitLog:
         finally:
             self._files.close(descriptor)
 
+    def read_bytes(self, base: int, start: int, stop: int) -> bytes:
+        """Bytes of a segment as they are, without its map: there may be holes among them."""
+        descriptor = self._files.open(segment_path(self.directory, base))
+        try:
+            return self._files.read(descriptor, stop - start, start)
+        finally:
+            self._files.close(descriptor)
+
     # Cutting
 
     def parts_behind(self, position: int) -> list[tuple[str, list[tuple[int, int]]]]:

@@ -188,7 +188,7 @@ class KeyIndex:
         begin = self._begin_timestamp
         seconds = (timestamp - begin) // 1000 if 0 < begin <= timestamp else 0
         if count == 1:
-            self._begin_timestamp = timestamp
+            self._begin_timestamp = self._end_timestamp = timestamp
             self._begin_position = position
         if seconds > _MAX_INT:
             seconds = _MAX_INT
@@ -198,12 +198,14 @@ class KeyIndex:
             if not taken[slot // _SLOTS_A_PAGE]:
                 self._take_pages(slot // _SLOTS_A_PAGE, slot // _SLOTS_A_PAGE)
             places.append((hashed, slot))
-        self._end_timestamp = timestamp
+        if timestamp > self._end_timestamp:
+            # Not if the clock went back: a search by time must not pass the file over.
+            self._end_timestamp = timestamp
         self.end_position = position
         self._count = count + total
         view[:HEADER_BYTES] = _pack_header(
             self._begin_timestamp,
-            timestamp,
+            self._end_timestamp,
             self._begin_position,
             position,
             self._slots_used,
@@ -263,7 +265,8 @@ class KeyIndex:
             unit_at += UNIT_BYTES
             count += 1
         self._slots_used += new_slots
-        _, self.end_position, self._end_timestamp = entries[-1]
+        self.end_position = entries[-1][1]
+        self._end_timestamp = max(self._end_timestamp, entries[-1][2])
         self.finish()
 
     def add_columns(self, hashes: Sequence[int], positions: Sequence[int], timestamp: int) -> None:
@@ -297,7 +300,8 @@ class KeyIndex:
         for slot, number in zip(slots, _in_file_order(range(count, count + total)), strict=True):
             words[slot] = number
         self._slots_used += previous.count(0)
-        self.end_position, self._end_timestamp = positions[-1], timestamp
+        self.end_position = positions[-1]
+        self._end_timestamp = max(self._end_timestamp, timestamp)
         self.finish()
 
     def _previous(self, slots: Sequence[int]) -> array[int]:
@@ -343,7 +347,9 @@ class KeyIndex:
         for page in range(first, last + 1):
             if not self._taken[page]:
                 start = page * PAGE_BYTES
-                content = bytes(self._view[start : start + PAGE_BYTES])
+                size = min(PAGE_BYTES, len(self._view) - start)
+                # Not through the map: a look at a hole of a full tmpfs ends the process, too.
+                content = self._files.read(self._descriptor, size, start).ljust(size, b"\0")
                 write_fully(self._files, self._descriptor, (content,), start, len(content))
                 self._taken[page] = 1
 
@@ -411,10 +417,10 @@ class KeyIndex:
         # Clocks are set back at times: look a little further than asked, the reader compares.
         begin_ms, end_ms = begin_ms - _CLOCK_SLACK_MS, end_ms + _CLOCK_SLACK_MS
         for name, header in reversed(list(self.headers.items())):
-            if header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp:
+            # Older files may have later times. What was stored by a clock that was set back comes
+            # before the beginning of its file, so only the end tells.
+            if begin_ms <= max(header.begin_timestamp, header.end_timestamp):
                 yield from self._find_in_file(name, header, hashed, begin_ms, end_ms)
-            if header.begin_timestamp < begin_ms:
-                return
 
     def _find_in_file(
         self, name: str, header: IndexHeader, hashed: int, begin_ms: int, end_ms: int
@@ -433,9 +439,12 @@ class KeyIndex:
                 view, self._units_at + number * UNIT_BYTES
             )
             # Whole seconds are all a unit has: take those that may match, the reader compares.
-            # Those of the first unit count from the end of the file before.
-            earliest = header.begin_timestamp + (seconds * 1000 if number > 1 else 0)
-            if unit_hash == hashed and earliest <= end_ms and begin_ms < earliest + 1000:
+            # Those of the first unit count from the end of the file before, and 0 may be any time
+            # before the beginning.
+            earliest = header.begin_timestamp + seconds * 1000
+            if unit_hash == hashed and (
+                seconds == 0 or number == 1 or (earliest <= end_ms and begin_ms < earliest + 1000)
+            ):
                 yield position
             last, number = number, following
 

@@ -29,14 +29,11 @@ def records_behind(commit_log: CommitLog, position: int) -> Iterator[int]:
 
 def records_in_segment(commit_log: CommitLog, base: int, start: int) -> Iterator[int]:
     """Where whole records start in a segment, from ``start`` bytes behind its beginning on."""
-    view = commit_log.segment_view(base)
-    if view is None:
-        return
     for begin, end in commit_log.data_ranges(base, start):
         for at in range(begin, end, _SEARCH_BYTES):
             # Chunks overlap by a head, so that none hides on their border.
             stop = min(end, at + _SEARCH_BYTES) + MIN_RECORD_BYTES
-            chunk = bytes(view[at:stop])
+            chunk = commit_log.read_bytes(base, at, stop)
             for found in _magics(chunk):
                 place = base + at + found - 4
                 if found - 4 < _SEARCH_BYTES and _is_whole(commit_log, place):

@@ -58,8 +58,12 @@ def decide(
     used_ratio: float,
     *,
     is_manual: bool = False,
+    is_clock_doubtful: bool = False,
 ) -> Decision:
-    """What to delete of segments last modified at ``modified_ms``, oldest first."""
+    """What to delete of segments last modified at ``modified_ms``, oldest first.
+
+    ``is_clock_doubtful``: nothing is deleted for its age.
+    """
     rules = disk_rules(config)
     is_full = used_ratio > rules.refuse_messages
     is_tight = used_ratio > rules.clean_at_any_hour
@@ -68,6 +72,8 @@ def decide(
     )
     if is_forced:
         reason = f"disk {used_ratio:.0%} used"
+    elif is_clock_doubtful:
+        return Decision(0, is_full, "")
     elif is_manual:
         reason = "asked for"
     elif hour in config.delete_hours:

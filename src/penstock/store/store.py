@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn, Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from penstock.errors import (
     DiskFull,
@@ -31,7 +31,6 @@ from penstock.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from penstock.protocol.records.codec import decode_record
 from penstock.store import layout
 from penstock.store.appending import (
     Appended,
@@ -43,38 +42,24 @@ from penstock.store.appending import (
 )
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.cleaning import Cleaner
-from penstock.store.commit_log import CommitLog, store_timestamp_of
+from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
-from penstock.store.consume_queue import ConsumeQueue, QueueEntry
 from penstock.store.disk_steps import DiskSteps, run_inline
 from penstock.store.files import DiskSpace, FileLayer
 from penstock.store.flushing import Flusher
-from penstock.store.index_builder import Arrival, message_keys
-from penstock.store.key_hashes import TopicHash
+from penstock.store.index_builder import Arrival
 from penstock.store.key_index import KeyIndex
 from penstock.store.opening import load_context, mark_clean, recover
 from penstock.store.queue_table import QueueTable
-from penstock.store.reading import Reader, ReadResult, TagFilter, offset_by_time
+from penstock.store.reading import Reader
 from penstock.store.recovery import Recovery, follow
 from penstock.store.segments import OS_FILES, make_durable_dir
 from penstock.store.statistics import StoreStatistics
 from penstock.store.store_context import NO_ROOM, StoreContext
+from penstock.store.store_reading import StoreReading
+from penstock.store.topic_deletion import delete_topic_in_steps
 
 log = logging.getLogger(__name__)
-
-MAX_QUERY_COUNT: Final = 64
-MAX_QUERY_BYTES: Final = 15 << 20
-"""So much fits into one frame, whose limit is 16 MiB on either side."""
-_MAX_QUERY_CANDIDATES = 4096
-_MAX_TIME = (1 << 63) - 1
-
-
-class QueryResult(NamedTuple):
-    """Messages found by key, oldest first, and how far the index goes."""
-
-    slices: list[memoryview]
-    last_update_ms: int
-    last_update_position: int
 
 
 class _AppendBatchBody(Protocol):
@@ -96,7 +81,7 @@ class _NotOpen:
         self.refuse()
 
 
-class MessageStore:
+class MessageStore(StoreReading):
     """A store directory of RocketMQ's, open for appending and reading."""
 
     def __init__(
@@ -270,12 +255,6 @@ class MessageStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def _context(self) -> StoreContext:
-        if self._opened is None:
-            raise LifecycleError(f"store {self.root} is not open", hint="call open() first")
-        return self._opened
-
     # Writing
 
     def write(self) -> None:
@@ -332,131 +311,7 @@ class MessageStore:
         """Call ``listener`` with topic and queue of the first message staged since a write."""
         self._context.on_staged = listener
 
-    # Reading
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue with all its messages, as every reader must see it."""
-        if self._appender.unpublished:
-            self._appender.publish()
-        return self._queue_table.get(topic, queue_id)
-
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        *,
-        max_count: int = 32,
-        max_bytes: int | None = None,
-        matches: TagFilter | None = None,
-    ) -> ReadResult:
-        """Messages of a queue from ``queue_offset`` on.
-
-        Without ``max_bytes`` RocketMQ's limits of one pull are in force (32 messages or 256 KiB,
-        8 or 64 KiB for old ones), with it only those given. The first message is always returned.
-        """
-        queue = self._queue(topic, queue_id)
-        result = self._reader.read(queue, queue_offset, max_count, max_bytes, matches)
-        counts = self._context.counts
-        counts.read_calls += 1
-        if result.count:
-            counts.read_count += result.count
-            counts.read_bytes += result.size
-        else:
-            counts.read_misses += 1
-        return result
-
-    def record_at(self, log_position: int) -> memoryview | None:
-        """The record that starts at a position of the log; None if none does."""
-        return self._log.record_at(log_position)
-
-    def entry(self, topic: str, queue_id: int, queue_offset: int) -> QueueEntry | None:
-        """A queue's entry; None outside the queue."""
-        queue = self._queue(topic, queue_id)
-        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
-            return None
-        return queue.entry(queue_offset)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first queue offset that is still there; 0 for an unknown queue."""
-        queue = self._queue(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset the next visible message will have; 0 for an unknown queue."""
-        queue = self._queue(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def offset_at(
-        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
-    ) -> int:
-        """The first offset stored at or after a time; with ``upper`` the last at or before it."""
-        queue = self._queue(topic, queue_id)
-        if queue is None:
-            return 0
-        return offset_by_time(queue, self._log, timestamp_ms, upper=upper)
-
-    def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When a message was stored, in milliseconds; -1 if it is not there."""
-        entry = self.entry(topic, queue_id, queue_offset)
-        return -1 if entry is None else self._log.store_timestamp(entry.log_position)
-
-    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """When the oldest message of a queue, or of the whole log, was stored; -1 if none."""
-        if topic is None:
-            return self._log.store_timestamp(self._log.min_position)
-        return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
-
-    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether a message is there and young enough to count as being in the page cache."""
-        entry = self.entry(topic, queue_id, queue_offset)
-        return entry is not None and self._reader.is_in_memory(entry.log_position)
-
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int = 32,
-        begin_ms: int = 0,
-        end_ms: int = _MAX_TIME,
-    ) -> QueryResult:
-        """Messages of a topic by unique id or key, stored within a range of time.
-
-        The newest ones, as far as they fit into one answer; one of them always does.
-        """
-        index = self._context.index
-        if index is None:
-            return QueryResult([], 0, 0)
-        self.publish()
-        wanted = key.encode("utf-8", "replace")
-        hashed = TopicHash(topic.encode("utf-8", "replace")).hash(wanted)
-        found: dict[int, memoryview] = {}
-        size = 0
-        for tries, position in enumerate(index.find(hashed, begin_ms, end_ms)):
-            if len(found) >= min(max_count, MAX_QUERY_COUNT) or tries >= _MAX_QUERY_CANDIDATES:
-                break
-            record = self._log.record_at(position)
-            if (
-                record is not None
-                and position not in found
-                and begin_ms <= store_timestamp_of(record) <= end_ms
-                and _has_key(record, topic, wanted)
-            ):
-                size += len(record)
-                if found and size > MAX_QUERY_BYTES:
-                    break
-                found[position] = record
-        return QueryResult(
-            [found[position] for position in sorted(found)],
-            index.end_timestamp,
-            index.end_position,
-        )
-
-    def queues(self) -> Iterator[tuple[str, int]]:
-        """Topic and number of every queue."""
-        self.publish()
-        return self._queue_table.names()
+    # Following another process
 
     def refresh(self) -> int:
         """Let a read-only store see what was written since; returns how many messages that are."""
@@ -479,29 +334,7 @@ class MessageStore:
             context.refuse()
         assert flusher is not None
         self.write()
-        queues, index_builder = context.queues, context.index_builder
-        end, start = self._log.written[0], self._log.min_position
-        before = index_builder.deleted_topics.items()
-        index_builder.deleted_topics = {
-            **{name: position for name, position in before if position > start},
-            topic: end,
-        }
-        loaded = queues.begin_removal(topic)
-        try:
-            listed: set[int] = yield lambda: queues.remove_topic_files(topic)
-        except OSError as error:
-            # Half of it may be gone, and entries that were in memory are: appending to what is
-            # left would give offsets twice. Recovery makes the queues whole again.
-            failure = StoreError(
-                f"topic {topic!r} of store {self.root} could not be deleted: {error}",
-                hint="check the disk, then start the broker anew and delete the topic again",
-            )
-            context.refusal = failure
-            raise failure from error
-        finally:
-            queues.end_removal(topic)
-        yield flusher.save_note
-        return len(loaded | listed)
+        return (yield from delete_topic_in_steps(context, flusher, topic))
 
     def deleted_topics(self) -> Mapping[str, int]:
         """The log positions at which topics were deleted; a later deletion makes another map."""
@@ -524,7 +357,7 @@ class MessageStore:
         if self.read_only:
             self._context.refuse()
         try:
-            return (yield from self._cleaner.clean(self._time_ms() if now_ms is None else now_ms))
+            return (yield from self._cleaner.clean(now_ms))
         except OSError as error:
             failure = StoreError(f"store {self.root} cannot be cleaned: {error}")
             if self._log.has_failed_sync:
@@ -642,12 +475,6 @@ class MessageStore:
             index_files=0 if context.index is None else len(context.index.headers),
             disk_used_ratio=self.disk_space().used_ratio,
         )
-
-
-def _has_key(record: memoryview, topic: str, key: bytes) -> bool:
-    """Whether a record has a key, not just one with the same hash."""
-    decoded = decode_record(record)
-    return decoded.topic == topic and key in message_keys(decoded.properties)
 
 
 def _wall_ms() -> int:
