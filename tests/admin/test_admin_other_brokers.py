@@ -18,7 +18,7 @@ from penstock.errors import (
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import Connection, ConsumerConnections, KvTable, TopicList
 from penstock.protocol.bodies.routes import BrokerData, ClusterInfo
-from penstock.protocol.bodies.stats import ConsumeOffset, ConsumeStats
+from penstock.protocol.bodies.stats import ConsumeOffset, ConsumeStats, TopicOffset, TopicStats
 from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
@@ -224,3 +224,22 @@ async def test_a_topic_that_no_name_server_shows_in_time_is_an_error(
     monkeypatch.setattr("penstock.admin.topics.ROUTE_SECONDS", 0.1)
     with pytest.raises(ServiceNotAvailable, match=f"'new'.*{cluster.namesrv} does not show it"):
         await admin.create_topic("new", 4)
+
+
+async def test_the_mark_of_deleted_dead_letters_is_reset_where_offsets_outlive_their_topic(
+    cluster: ScriptedCluster, admin: aio.Admin
+) -> None:
+    """4.9 keeps the offsets: new letters would count as settled."""
+    cluster.add_topic("%DLQ%g", 1, brokers=["broker-a"])
+    broker = cluster.broker()
+    letters = MessageQueue("%DLQ%g", "broker-a", 0)
+    stats = TopicStats({letters: TopicOffset(0, 2, 0)})
+    broker.script[RequestCode.GET_TOPIC_STATS_INFO] = gives(stats)
+    await admin.settle_dead_letters("g")
+    assert broker.offsets["TOOLS_CONSUMER", "%DLQ%g", 0] == 2
+    for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_TOPIC_IN_NAMESRV):
+        for one in (*cluster.brokers.values(), cluster.nameserver):
+            one.script[code] = says(ResponseCode.SUCCESS)
+    await admin.delete_dead_letters("g")
+    assert broker.offsets["TOOLS_CONSUMER", "%DLQ%g", 0] == 0
+    assert broker.asked(RequestCode.DELETE_TOPIC_IN_BROKER, topic="%DLQ%g")

@@ -171,7 +171,6 @@ def test_a_session_is_shared_by_name_server_and_client_id() -> None:
 # ---------------------------------------------------------------------------------- statistics
 
 
-@pytest.mark.spec("S78")
 def test_statistics_tell_rates_averages_and_totals() -> None:
     statistics = ConsumerStatistics(FakeClock(), "billing")
     assert statistics.status("T").consume_ok_tps == 0

@@ -235,7 +235,10 @@ async def test_members_that_join_and_leave_lose_nothing(town: Town) -> None:
     assert first.assignment()
     assert second.assignment()
     assert not first.assignment() & second.assignment()
+    everything = first.assignment() | second.assignment()
     await first.stop()
+    await asyncio.sleep(3)
+    assert second.assignment() == everything, "within seconds, not with the next round"
     await sending
     await asyncio.sleep(20)
     assert set(seen) == {b"%d" % number for number in range(600)}

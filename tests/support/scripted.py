@@ -385,6 +385,8 @@ class ScriptedCluster:
         self.topics: dict[str, dict[str, QueueRoute]] = {}
         self.slaves: dict[str, list[str]] = {}
         """Brokers that are known as the slaves of another one, by its name."""
+        self.masters_gone: set[str] = set()
+        """Broker names of which only the slaves are known."""
 
     @property
     def namesrv(self) -> str:
@@ -423,6 +425,7 @@ class ScriptedCluster:
                     {
                         number: self.brokers[one].address
                         for number, one in enumerate([name, *self.slaves.get(name, [])])
+                        if number or name not in self.masters_gone
                     },
                 )
                 for name in queues

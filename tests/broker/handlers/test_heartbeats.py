@@ -87,7 +87,6 @@ async def test_a_member_that_is_silent_for_two_minutes_is_dropped_and_cut(
         assert broker.state.clients.producer_group("p") == []
 
 
-@pytest.mark.spec("S18")
 @in_virtual_time
 async def test_the_scan_notifies_no_member(tmp_path: Path) -> None:
     # As in RocketMQ: the others notice at their next rebalance.
@@ -119,7 +118,7 @@ async def test_heartbeats_keep_a_member_for_ever(tmp_path: Path) -> None:
         assert await members(wire, "g") == ["c1"]
 
 
-@pytest.mark.spec("S16", "S18")
+@pytest.mark.spec("S16")
 async def test_leaving_takes_a_client_out_of_that_group_only(wire: Wire, broker: Broker) -> None:
     group = ConsumerData(
         "g1",
@@ -206,7 +205,6 @@ async def test_members_are_notified_when_one_joins_leaves_or_is_cut(
     assert ext(command) == {"consumerGroup": "g"}
 
 
-@pytest.mark.spec("S18")
 async def test_a_heartbeat_without_a_change_notifies_no_member(wire: Wire) -> None:
     for version in (1, 1, 2):
         await wire.heartbeat("c1", consumer="g", topics=["T"], version=version)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.loop_clients import Bench, on_bench
+from tests.support.scripted import pull_result
 
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult, DeadLetter, RetryLater
 from penstock.client.consuming.push_consumer import PushConsumerCore
@@ -473,6 +474,52 @@ async def test_the_committed_offset_waits_for_the_lowest_unfinished_message(benc
         await asyncio.sleep(0.1)
         seen.append(committed(consumer))
     assert seen == [0, 1, 1, 3, 3, 6]
+
+
+@pytest.mark.spec("S87")
+@one_queue
+async def test_the_committed_offset_does_not_fall_when_a_broker_goes_back(bench: Bench) -> None:
+    """As a slave that lags does: it has less, and its messages are handled a second time."""
+    calls: list[int] = []
+    release = asyncio.Event()
+
+    def go_back(peer: Peer, request: Command) -> Command | None:
+        if request.ext is None or request.ext["queueOffset"] != "6":
+            return None
+        del bench.broker.script[RequestCode.PULL_MESSAGE]
+        return pull_result(ResponseCode.PULL_RETRY_IMMEDIATELY, 2, 0, 6)
+
+    async def handler(message: StoredMessage) -> None:
+        calls.append(message.queue_offset)
+        if calls.count(message.queue_offset) == 2 and message.queue_offset > 2:
+            await release.wait()
+
+    bench.broker.put("T", 0, *[b"x"] * 6)
+    consumer = await bench.consumer(handler, start_from=FIRST)
+    await asyncio.sleep(1)
+    assert committed(consumer) == 6
+    bench.broker.script[RequestCode.PULL_MESSAGE] = go_back
+    # The pull that is held ends first.
+    await asyncio.sleep(40)
+    assert sorted(calls) == [0, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert committed(consumer) == 6
+    release.set()
+    await asyncio.sleep(1)
+    assert committed(consumer) == 6
+
+
+@pytest.mark.spec("S87")
+@one_queue
+async def test_the_committed_offset_does_not_fall_to_a_smaller_next_one(bench: Bench) -> None:
+    def nothing_up_to_2(peer: Peer, request: Command) -> Command | None:
+        return pull_result(ResponseCode.PULL_NOT_FOUND, 2, 0, 2)
+
+    bench.broker.put("T", 0, *[b"x"] * 6)
+    consumer = await bench.consumer(lambda message: None, start_from=FIRST)
+    await asyncio.sleep(1)
+    bench.broker.script[RequestCode.PULL_MESSAGE] = nothing_up_to_2
+    await asyncio.sleep(40)
+    assert committed(consumer) == 6
 
 
 @pytest.mark.spec("S88")

@@ -214,6 +214,23 @@ async def test_locks_are_renewed_by_the_clock_for_each_broker(bench: Bench) -> N
         assert whole == [1.0, 21.0, 41.0, 61.0], name
 
 
+@pytest.mark.spec("S132")
+@on_bench(brokers=("broker-a", "slave-a"), topics={})
+async def test_only_a_master_is_asked_for_locks(bench: Bench) -> None:
+    """Two members that ask a master and its slave would both get the queue."""
+    bench.cluster.add_topic("T", 1, brokers=["broker-a"])
+    bench.cluster.slaves["broker-a"] = ["slave-a"]
+    slave = bench.cluster.broker("slave-a")
+    await bench.consumer(Watcher(bench), orderly=True)
+    await asyncio.sleep(5)
+    assert bench.broker.asked(LOCK)
+    # The master has left the route; the slave is still there.
+    bench.cluster.masters_gone.add("broker-a")
+    await asyncio.sleep(100)
+    assert slave.asked(RequestCode.HEART_BEAT)
+    assert not slave.asked(LOCK)
+
+
 @pytest.mark.spec("S133")
 @on_bench(topics={"T": 2})
 async def test_only_the_granted_queues_go_on(bench: Bench) -> None:

@@ -581,6 +581,29 @@ async def test_pulled_messages_tell_the_ends_of_their_queue(bench: Bench) -> Non
     assert {(p["MIN_OFFSET"], p["MAX_OFFSET"]) for p in seen} == {("0", "40")}
 
 
+@on_bench(topics={"T": 1})
+async def test_the_offset_delta_of_an_answer_is_added_to_its_messages(bench: Bench) -> None:
+    """Static topics of RocketMQ 5 move queues between brokers; a broker counts from 0 again."""
+
+    def from_another_broker(peer: Peer, request: Command) -> Command | None:
+        ask = decode_header(PullMessage, request.ext)
+        if ask.queue_offset >= 1000:
+            return None
+        answer = pull_result(ResponseCode.SUCCESS, 1003, 1000, 1003)
+        assert answer.ext is not None
+        answer.ext["offsetDelta"] = "1000"
+        answer.body = b"".join(bench.broker.queues["T", 0].records)
+        return answer
+
+    bench.broker.put("T", 0, *[b"x"] * 3)
+    bench.broker.script[PULL] = from_another_broker
+    seen: list[int] = []
+    consumer = await bench.consumer(lambda m: seen.append(m.queue_offset), start_from=FIRST)
+    await asyncio.sleep(2)
+    assert seen == [1000, 1001, 1002]
+    assert consumer.state.offsets.snapshot() == {MessageQueue("T", "broker-a", 0): 1003}
+
+
 def suggest_slave(peer: Peer, request: Command) -> Command | None:
     ask = decode_header(PullMessage, request.ext)
     if ask.queue_offset >= 5:

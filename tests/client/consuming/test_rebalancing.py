@@ -67,7 +67,6 @@ async def test_members_share_the_queues_and_take_over_from_who_leaves(bench: Ben
     assert two.assignment() == queues(0, 1, 2, 3)
 
 
-@pytest.mark.spec("S18")
 @on_bench()
 async def test_an_unannounced_change_is_noticed_within_the_period(bench: Bench) -> None:
     one = await bench.consumer(ignore, name="c1")

@@ -43,7 +43,6 @@ async def ask(bench: Bench, code: int, ext: dict[str, str], body: bytes = b"") -
     return await peer.request(Command(code, ext=ext, body=body), 20.0)
 
 
-@pytest.mark.spec("S10")
 @on_bench()
 async def test_another_name_server_is_asked_when_one_does_not_answer(bench: Bench) -> None:
     session = loop_session(f"127.0.0.1:1;{bench.cluster.namesrv};127.0.0.1:2", bench.clock)
@@ -187,7 +186,6 @@ async def test_an_unknown_request_is_answered_with_not_supported(bench: Bench) -
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-@pytest.mark.spec("S78")
 @on_bench(topics={"T": 1})
 async def test_running_info_describes_a_consumer(bench: Bench) -> None:
     release = asyncio.Event()
