@@ -7,6 +7,7 @@ leaves it. Segments are small, so the log, the queues and the index all have sev
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.interop import transaction_swap
+from tests.interop import timer_swap, transaction_swap
 from tests.interop.results import FAIL, PASS, Cell
 from tests.interop.servers import (
     BROKER_NAME,
@@ -345,6 +346,14 @@ SWAPS: dict[str, Callable[[Toolchain, Path], tuple[str, str]]] = {
     "swap_transactions_killed_from_apache": lambda tools, path: transaction_swap.from_apache(
         tools, path, killed=True
     ),
+    **{
+        f"swap_timers{'_killed' if killed else ''}_{name}": functools.partial(swap, killed=killed)
+        for name, swap in (
+            ("to_apache", timer_swap.to_apache),
+            ("from_apache", timer_swap.from_apache),
+        )
+        for killed in (False, True)
+    },
 }
 
 

@@ -11,6 +11,7 @@ from penstock.admin.reports import (
     QueueRange,
     QueueSlice,
     UndecidedTransaction,
+    WaitingTimer,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "QueueRange",
     "QueueSlice",
     "UndecidedTransaction",
+    "WaitingTimer",
 ]

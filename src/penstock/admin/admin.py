@@ -2,7 +2,7 @@
 
 It uses only requests that RocketMQ defines, so it also works with clusters of Apache RocketMQ. The
 actions are in the modules `topics`, `groups`, `offsets`, `messages`, `dead_letters`,
-`transactions`, `brokers` and `access`; `blocking` has a line for each.
+`transactions`, `timers`, `brokers` and `access`; `blocking` has a line for each.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Self
 from penstock.admin.access import AccessActions
 from penstock.admin.brokers import BrokerActions
 from penstock.admin.dead_letters import DeadLetterActions
+from penstock.admin.timers import TimerActions
 from penstock.admin.transactions import TransactionActions
 
 
-class Admin(DeadLetterActions, TransactionActions, BrokerActions, AccessActions):
+class Admin(DeadLetterActions, TransactionActions, TimerActions, BrokerActions, AccessActions):
     """Inspects and changes a cluster; connects on the first call.
 
     ``namesrv`` as for all clients; ``timeout`` for one request. `close`, or leaving an ``async

@@ -117,6 +117,8 @@ class Admin:
     # Transactions
     transactions = blocking(admin.Admin.transactions)
     resume_transaction = blocking(admin.Admin.resume_transaction)
+    timers = blocking(admin.Admin.timers)
+    recall_timer = blocking(admin.Admin.recall_timer)
 
     # Brokers
     cluster = blocking(admin.Admin.cluster)

@@ -203,6 +203,22 @@ class UndecidedTransaction:
         return replace(self, broker_name=broker_name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingTimer:
+    """A timer message that a broker keeps back until its time."""
+
+    msg_id: str
+    topic: str
+    """Where it will be delivered."""
+    queue_id: int
+    broker_name: str
+    due_ms: int
+    stored_ms: int
+    keys: tuple[str, ...]
+    recall_handle: str
+    """What ``recall_timer`` takes it back with."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupMode:
     """Whether a group pulls or pops a topic at one broker, as it was set there."""

@@ -41,6 +41,7 @@ VERBS = {
         ("query", "query:query", "Find messages by id, by key, or by the time they were stored."),
         ("dlq", "dead_letters:app", "Dead letters: list, show, redrive, purge."),
         ("transaction", "transactions:app", "Transactions without a decision: list, resume."),
+        ("timer", "timers:app", "Timer messages that wait for their time: list, recall."),
         ("doctor", "doctor:doctor", "Find out why a consumer group receives nothing."),
         (
             "bench",
