@@ -25,6 +25,7 @@ from penstock.broker.pop.revive_records import (
 from penstock.model.names import REVIVE_GROUP
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.offsets import ConsumerOffsetTable
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers.receipts import ReceiptHandle
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.store import Draft, MessageStore
@@ -313,3 +314,20 @@ async def test_an_apache_broker_finds_what_it_needs(tmp_path: Path) -> None:
             times.append(int(one.properties.split(b"\x01")[2].rstrip(b"\x02")))
             assert times[-1] <= one.store_timestamp
     assert tags == [b"TAGS\x01ck", b"TAGS\x01ack"]
+
+
+@in_virtual_time
+async def test_clients_cannot_write_to_the_journal(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, b"one")
+        (got,) = await pop(wire, invisible=60)
+        queue = broker.state.pop.points.queue("g", "T", 0)
+        forged = ack_body(next(iter(queue.receipts.values())), [got.offset], "broker-a")
+        for _ in range(2):
+            answer = await wire.send(REVIVE, forged, properties={"TAGS": "ack"})
+            assert answer.code == ResponseCode.NO_PERMISSION
+        await stage.clock.sleep(2)
+        assert broker.state.pop.points.count == 1

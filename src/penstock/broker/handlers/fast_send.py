@@ -24,7 +24,7 @@ import msgspec
 from penstock.broker.send_rules import BATCH_MARKS
 from penstock.broker.state import BrokerState
 from penstock.broker.stats import QueueCounter
-from penstock.broker.tables.topics import SEND_FORBIDDEN
+from penstock.broker.tables.topics import is_send_forbidden
 from penstock.errors import PenstockError
 from penstock.model.hosts import parse_host
 from penstock.model.names import RETRY_PREFIX, Property
@@ -114,7 +114,7 @@ class FastSend:
         if (
             not self._is_allowed
             or config is None
-            or topic in SEND_FORBIDDEN
+            or is_send_forbidden(topic)
             or topic.startswith(RETRY_PREFIX)
             # The broker chooses a queue for each message.
             or ask.queue_id < 0

@@ -29,7 +29,7 @@ from penstock.broker.send_rules import (
 )
 from penstock.broker.state import BrokerState
 from penstock.broker.storage import Answered
-from penstock.broker.tables.topics import SEND_FORBIDDEN, TOPICS_FILE
+from penstock.broker.tables.topics import TOPICS_FILE, is_send_forbidden
 from penstock.broker.timers.admission import (
     MAX_SLOT_UNITS,
     TIMER_KEYS,
@@ -440,7 +440,7 @@ def refuse_if_slave(broker: BrokerState) -> None:
 def queue_of_send(broker: BrokerState, ask: SendMessage) -> int:
     """The queue to store a send in; creates the topic if that is allowed."""
     topic = ask.topic
-    if topic in SEND_FORBIDDEN:
+    if is_send_forbidden(topic):
         raise NoPermission(f"Sending message to topic[{topic}] is forbidden.")
     config = broker.topics.get(topic)
     if config is None:

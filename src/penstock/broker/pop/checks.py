@@ -17,6 +17,11 @@ MAX_INVISIBLE_MS = 30 * 24 * 3_600_000
 def check_readable(broker: BrokerState, group: str, topic: str, queue_id: int) -> TopicConfig:
     """The topic, if this group may pop it."""
     config = broker.config
+    if config.is_slave:
+        raise NoPermission(
+            f"the broker[{config.broker_name}] is a slave, pop message is forbidden",
+            expected="a master",
+        )
     if not config.broker_permission & READ:
         raise NoPermission(f"the broker[{config.broker_name}] pop message is forbidden")
     found = broker.topics.get(topic)

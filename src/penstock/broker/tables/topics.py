@@ -49,6 +49,7 @@ the broker could not register. Clients create topics by sending."""
 MAX_OTHER_TOPICS = MAX_TOPICS * 3 // 4
 """The last quarter is reserved for retries and dead letters, which groups need to continue."""
 
+_REVIVE_PREFIX = revive_topic("")
 # Only the broker itself writes to these.
 SEND_FORBIDDEN = frozenset(
     {
@@ -61,6 +62,12 @@ SEND_FORBIDDEN = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
+
+
+def is_send_forbidden(topic: str) -> bool:
+    """Whether only the broker itself writes to a topic."""
+    # A forged record of the revive topic would hand out or finish messages of others.
+    return topic in SEND_FORBIDDEN or topic.startswith(_REVIVE_PREFIX)
 
 
 def topic_config(
