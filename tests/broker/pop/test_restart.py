@@ -42,6 +42,14 @@ def read_offsets(data: bytes) -> ConsumerOffsetTable:
     return decode_body(ConsumerOffsetTable, data)
 
 
+def write_offsets(tmp_path: Path, data: bytes) -> None:
+    """Write the offsets as another program would: without a checksum."""
+    file = tmp_path / "broker-a/config/consumerOffset.json"
+    file.write_bytes(data)
+    file.with_name(file.name + ".sum").unlink(missing_ok=True)
+    file.with_name(file.name + ".bak").unlink(missing_ok=True)
+
+
 def saved_offsets(tmp_path: Path) -> ConsumerOffsetTable:
     return read_offsets((tmp_path / "broker-a/config/consumerOffset.json").read_bytes())
 
@@ -125,9 +133,7 @@ async def test_what_was_handed_out_after_the_last_save_is_not_handed_out_again(
     # The file of a broker that was killed: from before the pop.
     saved = saved_offsets(tmp_path)
     del saved.offset_table["T@g"]
-    (tmp_path / "broker-a/config/consumerOffset.json").write_bytes(
-        encode_state(dataclasses.replace(saved, penstock_pop=0))
-    )
+    write_offsets(tmp_path, encode_state(dataclasses.replace(saved, penstock_pop=0)))
     async with Stage(tmp_path) as stage:
         wire = await stage.connect(await stage.broker())
         assert bodies(await pop(wire, invisible=60)) == numbered(8)[4:]
@@ -246,8 +252,7 @@ async def test_check_points_of_apache_are_taken_over(
         ):
             store.append(Draft(REVIVE, 2, body, properties_of(tag, now)))
         store.write()
-    offsets = root / "config/consumerOffset.json"
-    offsets.write_text('{"offsetTable":{"T@g":{"0":3}}}')
+    write_offsets(tmp_path, b'{"offsetTable":{"T@g":{"0":3}}}')
     (root / "kvStore").mkdir()
     (root / "kvStore/CURRENT").write_text("x")
     async with Stage(tmp_path) as stage:
