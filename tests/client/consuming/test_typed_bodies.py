@@ -13,7 +13,9 @@ import pytest
 from tests.support.loop_clients import Bench, on_bench
 
 from penstock import (
+    HandlerCall,
     Message,
+    Middleware,
     Producer,
     PushConsumer,
     TypedMessage,
@@ -175,3 +177,32 @@ async def test_a_dead_letter_that_cannot_be_stored_yet_is_tried_again(bench: Ben
     await asyncio.sleep(20)
     assert bench.broker.asked(back)
     assert bench.broker.offsets["billing", "T", 0] == 1
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_middleware_sees_what_does_not_parse_as_a_failure(mq: Embedded, orderly: bool) -> None:
+    seen: list[tuple[bytes, str]] = []
+
+    class Watch(Middleware):
+        def after_handle(self, call: HandlerCall) -> None:
+            seen.append((call.messages[0].body, type(call.error).__name__))
+
+    consumer = PushConsumer(
+        "billing",
+        namesrv=mq.namesrv,
+        start_from="first",
+        orderly=orderly,
+        threads=1,
+        middleware=[Watch()],
+    )
+
+    @consumer.on("orders", body=Order)
+    def bill(message: TypedMessage[Order]) -> None:
+        """Always done."""
+
+    with consumer, Producer("shop", namesrv=mq.namesrv) as producer:
+        for body in (b"no json", b'{"number": 1, "goods": []}'):
+            producer.send("orders", body)
+        mq.clock.advance("10s")
+        assert [letter.message.body for letter in mq.admin.dead_letters("billing")] == [b"no json"]
+    assert seen == [(b"no json", "DeadLetter"), (b'{"number": 1, "goods": []}', "NoneType")]

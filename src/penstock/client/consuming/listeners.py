@@ -93,12 +93,12 @@ class Listener:
     def arguments(self, job: Job) -> tuple[object, ...] | None:
         """What the handler is called with; None: it is not called, as all messages are refused."""
         messages = job.batch.messages
-        if job.process_queue.damaged:
+        if self.parse is not None or job.process_queue.damaged:
             messages = refuse_damaged(job)
-        if self.parse is not None:
-            messages = parse_bodies(job, messages, self.parse)
-        if not messages:
-            return None
+            if self.parse is not None:
+                messages = parse_bodies(job, messages, self.parse)
+            if not messages:
+                return None
         given: object = list(messages) if self.takes_batch else messages[0]
         return (given, job.context) if self.wants_context else (given,)
 
@@ -234,6 +234,17 @@ class Job:
         )
 
     @property
+    def seen_outcome(self) -> Outcome:
+        """The outcome as middleware sees it: a failure if the handler got no message."""
+        if self.refused and not self.messages:
+            return self.refused[0][1]
+        return self.outcome or _GIVEN_UP
+
+    def conclude(self, outcome: Outcome) -> None:
+        """Take the outcome that middleware returned."""
+        self.outcome = PLAIN_SUCCESS if self.refused and not self.messages else outcome
+
+    @property
     def context(self) -> ConsumeContext:
         """What the handler may set; created on first use, because most handlers do not use it."""
         if self._context is None:
@@ -319,7 +330,8 @@ class Caller:
 
     def _call_handler(self, job: Job) -> None:
         begin = self._clock.monotonic()
-        if not self._may_begin(job, begin):
+        queue = job.process_queue
+        if queue.is_dropped or (self._needs_lock and queue.is_lock_expired(begin)):
             return
         self._begin(job)
         error: BaseException | None = None
@@ -336,7 +348,9 @@ class Caller:
     async def _call_handler_async(self, job: Job) -> None:
         """Only the end of the consumer cancels a handler."""
         begin = self._clock.monotonic()
-        if not self._may_begin(job, begin):
+        queue = job.process_queue
+        # The call may have waited for a thread: is the queue still ours?
+        if queue.is_dropped or (self._needs_lock and queue.is_lock_expired(begin)):
             return
         self._begin(job)
         error: BaseException | None = None
@@ -359,20 +373,20 @@ class Caller:
     def _call_inside_middleware(self, job: Job) -> None:
         def handle() -> Outcome:
             self._call_handler(job)
-            return job.outcome or _GIVEN_UP
+            return job.seen_outcome
 
         queue = job.process_queue
         if self._may_begin(job, self._clock.monotonic()):
-            job.outcome = self._middleware.run(queue.queue, job.messages, handle)
+            job.conclude(self._middleware.run(queue.queue, job.messages, handle))
 
     async def _call_inside_middleware_async(self, job: Job) -> None:
         async def handle() -> Outcome:
             await self._call_handler_async(job)
-            return job.outcome or _GIVEN_UP
+            return job.seen_outcome
 
         queue = job.process_queue
         if self._may_begin(job, self._clock.monotonic()):
-            job.outcome = await self._middleware.run_async(queue.queue, job.messages, handle)
+            job.conclude(await self._middleware.run_async(queue.queue, job.messages, handle))
 
     def _begin(self, job: Job) -> None:
         job.started = True
