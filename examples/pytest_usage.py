@@ -1,4 +1,4 @@
-"""Tests of handlers with a broker as a fixture: real code in virtual time, milliseconds each.
+"""Tests of handlers with a broker as a fixture: real code in virtual time, without waiting.
 
 Installing the package registers the fixtures: ``penstock`` has a virtual clock, ``penstock_aio`` is
 the same for coroutines, ``penstock_broker`` has real sockets.
