@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -211,13 +210,14 @@ async def test_a_handler_that_ends_while_the_queue_moves_does_not_undo_it(bench:
 def test_of_two_numbers_of_threads_the_smaller_one_counts(cluster: ThreadedCluster) -> None:
     running = most = 0
     lock = threading.Lock()
+    four = threading.Barrier(4, timeout=60)
 
     def handler(message: StoredMessage) -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.05)
+        four.wait()
         with lock:
             running -= 1
 
