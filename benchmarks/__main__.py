@@ -34,6 +34,7 @@ NAMES: Final = (
     "store_open",
     "remoting_echo",
     "broker_send",
+    "signed_sends",
     "broker_pull",
     "broker_topics",
     "broker_idle",

@@ -10,6 +10,7 @@ that wrote each request separately would measure its own system calls.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Sequence
 from struct import Struct
@@ -107,6 +108,7 @@ async def load(
     in_flight: int,
     seconds: float,
     reads_headers: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Measured:
     """Answers per second from one server, and the CPU cost on both sides."""
     loop = asyncio.get_running_loop()
@@ -114,7 +116,7 @@ async def load(
     generators: list[Generator] = []
     for _ in range(connections):
         _, generator = await loop.create_connection(
-            lambda: kind(ring, in_flight), "127.0.0.1", server.port
+            lambda: kind(ring, in_flight), "127.0.0.1", server.port, ssl=tls
         )
         generators.append(generator)
     for generator in generators:

@@ -15,6 +15,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from penstock.auth.answer_filters import ROW_FILTERS, filter_rows
 from penstock.auth.audit import AuditLine, AuditSink, NoAudit
 from penstock.auth.evaluate import Verdict, decide
@@ -24,11 +26,11 @@ from penstock.auth.needs import Ask, Facts, Need, Rule
 from penstock.auth.user_source import UserSource
 from penstock.auth.users import Users
 from penstock.errors import NoPermission, PenstockError, TopicNotFound
-from penstock.model.names import RETRY_PREFIX, TRACE_TOPIC
+from penstock.model.names import RETRY_PREFIX
 from penstock.protocol import acl
+from penstock.protocol.acl import Verifier
 from penstock.protocol.codes import RequestCode, request_name
-from penstock.protocol.commands import Body, Command, decode_command
-from penstock.protocol.frames import JSON
+from penstock.protocol.commands import Body, Command
 from penstock.remoting.peer import FastPath, Handler, Peer
 from penstock.remoting.promise import Promise, error_answer
 
@@ -39,8 +41,19 @@ _MAX_FAILURES_OF_CONNECTION: Final = 100
 _FAILURES: Final = "auth_failures"
 _USER: Final = "auth_user"
 _WRONG_SIGNATURE: Final = "check signature failed."
-_PUB: Final = frozenset({Action.PUB})
 _CLUSTER_GET: Final = frozenset({Action.GET})
+
+
+_SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+
+
+class _Fields(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    """The ext fields of a request, and nothing else of its header."""
+
+    ext: dict[str, str]
+
+
+_decode_fields: Final = msgspec.json.Decoder(_Fields).decode
 
 
 class Guard:
@@ -68,6 +81,8 @@ class Guard:
         self._served_codes: frozenset[int] = frozenset()
         self._failed_tries = FailedTries()
         self._verdicts: dict[tuple[str, Need, str | None], Verdict] = {}
+        self._senders: dict[tuple[Peer, str, str], tuple[Verifier, ...]] = {}
+        """Who may send what over which connection, for the fast path."""
         self._judged = Users()
         """The users that the remembered verdicts are about."""
         self._connections: dict[str, set[Peer]] = {}
@@ -91,6 +106,7 @@ class Guard:
                 return handler(peer, command)
             user = self.admit(peer, command)
             answer = handler(peer, command)
+            self._remember_sender(peer, user, command)
             if user.is_super:
                 return answer
             if isinstance(answer, Promise):
@@ -102,34 +118,44 @@ class Guard:
 
     def wrap_fast_path(self, fast_path: FastPath) -> FastPath:
         """A fast path of sends for users that may publish; everything else: the plain path."""
+        senders = self._senders
 
         def serve(peer: Peer, header: bytes, body: bytes) -> bytes | None:
             try:
-                command = decode_command((JSON, header, body))
-            except PenstockError:
+                ext = _decode_fields(header).ext
+                verifiers = senders[peer, ext[acl.ACCESS_KEY], ext["b"]]
+            except (KeyError, msgspec.DecodeError):
                 return None
-            ext = command.ext
-            if not ext:
-                return None
-            name = ext.get(acl.ACCESS_KEY)
-            user = self.source.users.get(name) if name else None
-            if (
-                user is None
-                or peer.data.get(_USER) != name
-                or self._audit_all
-                or not user.is_enabled
-                or not (user.is_super or self._may_send(user, peer, ext.get("b", "")))
-                or not self._is_signed(user, ext, body)
-            ):
-                return None
-            return fast_path(peer, header, body)
+            for verifier in verifiers:
+                if verifier.verify(ext, body):
+                    return fast_path(peer, header, body)
+            return None
 
         return serve
+
+    def _remember_sender(self, peer: Peer, user: User, command: Command) -> None:
+        """Let the fast path serve further sends like this one, which the plain path allowed."""
+        topic = (command.ext or {}).get("b")
+        secrets = user.secrets
+        if (
+            command.code not in _SENDS
+            or topic is None
+            or topic.startswith(RETRY_PREFIX)
+            or self._audit_all
+            # A secret that expires is checked by the plain path.
+            or any(secret.expires_ms is not None for secret in secrets)
+        ):
+            return
+        if len(self._senders) >= _MAX_CACHED_VERDICTS:
+            self._senders.clear()
+        self._senders[peer, user.name, topic] = tuple(self.source.verifiers(user, self._now_ms()))
 
     def forget(self, peer: Peer) -> None:
         """A connection has ended."""
         for peers in self._connections.values():
             peers.discard(peer)
+        for key in [key for key in self._senders if key[0] is peer]:
+            del self._senders[key]
 
     # Checking
 
@@ -222,17 +248,11 @@ class Guard:
             self._verdicts[key] = verdict
         return verdict
 
-    def _may_send(self, user: User, peer: Peer, topic: str) -> bool:
-        if topic == TRACE_TOPIC:
-            return True
-        if topic.startswith(RETRY_PREFIX):
-            return False
-        return self._verdict(user, Need(ResourceType.TOPIC, topic, _PUB), peer).is_allowed
-
     def _refresh(self) -> None:
         if self.source.users is not self._judged:
             self._judged = self.source.users
             self._verdicts.clear()
+            self._senders.clear()
 
     # Answers
 
