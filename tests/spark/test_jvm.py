@@ -13,6 +13,7 @@ from penstock.spark.jvm import (
     activate,
     analyzed_plan,
     hadoop_configuration,
+    has_ended,
     is_connected,
     java_array,
     jvm_of,
@@ -37,6 +38,7 @@ def test_private_names_of_pyspark_are_in_one_module() -> None:
 @pytest.mark.timeout(120)
 def test_the_jvm_answers(spark: SparkSession) -> None:
     assert is_connected()
+    assert not has_ended(spark)
     assert running_context() is spark.sparkContext
     assert jvm_of(spark).java.lang.Math.abs(-7) == 7
     assert list(java_array(spark, jvm_of(spark).java.lang.String, ["a", "b"])) == ["a", "b"]
@@ -64,4 +66,5 @@ def test_a_session_of_spark_connect_has_no_jvm() -> None:
 
     assert jvm_of(Remote()) is None  # type: ignore[arg-type]
     assert analyzed_plan(Remote()) is None  # type: ignore[arg-type]
+    assert not has_ended(Remote())  # type: ignore[arg-type]
     activate(Remote())  # type: ignore[arg-type]

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.report.report import report as report
     from penstock.spark.session_setup.registration import register as register
     from penstock.spark.session_setup.tuned_session import session as session
+    from penstock.spark.sink.batch_writer import batch_writer as batch_writer
     from penstock.spark.sink.deduplication import deduplicate as deduplicate
 
 _PIPELINES: Final = "penstock.spark.pipelines"
 _HOMES: Final = {
     "GroupWatch": f"{_PIPELINES}.report.group_watch",
     "archive": f"{_PIPELINES}.archive.archive",
+    "batch_writer": "penstock.spark.sink.batch_writer",
     "consume": "penstock.spark.handlers.consume",
     "deduplicate": "penstock.spark.sink.deduplication",
     "dead_letters": f"{_PIPELINES}.dead_letters",

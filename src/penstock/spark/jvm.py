@@ -14,10 +14,15 @@ A session of Spark Connect has no JVM in reach; each function says what it does 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+JVM_ERRORS: Final = (PySparkException, Py4JError, OSError)
+"""What a call to a JVM raises that refuses it, or is gone."""
 
 
 def jvm_of(spark: SparkSession) -> Any:

@@ -10,7 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Message, Producer
+from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
+from penstock.spark.sink.batch_writer import batch_writer
 from penstock.spark.sink.deduplication import deduplicate
 from penstock.testing.embedded import Embedded
 
@@ -80,6 +82,49 @@ def test_a_micro_batch_that_runs_again_is_recognised(
     once = deduplicate(read(spark, mq)).collect()
     assert Counter(int(row.body) for row in once) == Counter(range(90))
     assert {(int(row.body) % 2, row.tags) for row in once} == {(0, "t0"), (1, "t1")}
+
+
+def test_updated_rows_of_an_aggregation_are_written_and_recognised(
+    spark: SparkSession, mq: Embedded, tmp_path: Path
+) -> None:
+    for topic in ("in", "out"):
+        mq.admin.create_topic(topic, queues=3)
+    checkpoint = tmp_path / "cp"
+
+    def count() -> None:
+        stream = spark.readStream.format("penstock").option("namesrv", mq.namesrv)
+        frame = stream.option("topic", "in").option("startingOffsets", "earliest").load()
+        counts = frame.groupBy("tags").count()
+        (
+            counts.selectExpr("tags", "concat(tags, ' ', count) AS body")
+            .writeStream.outputMode("update")
+            .foreachBatch(batch_writer("out", namesrv=mq.namesrv))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    produce(mq, range(10))
+    count()
+    produce(mq, range(10, 20, 2))
+    count()
+    undo_last_commit(checkpoint)
+    count()
+    bodies = Counter(bytes(row.body) for row in read(spark, mq).collect())
+    assert bodies == {b"t0 5": 1, b"t1 5": 1, b"t0 10": 2}
+    once = Counter(bytes(row.body) for row in deduplicate(read(spark, mq)).collect())
+    assert once == {b"t0 5": 1, b"t1 5": 1, b"t0 10": 1}
+
+
+def test_a_name_for_a_write_is_for_micro_batches(spark: SparkSession, mq: Embedded) -> None:
+    mq.admin.create_topic("out", queues=3)
+    with pytest.raises(InvalidArgument, match="letters, digits"):
+        batch_writer("out", name="a/b", namesrv=mq.namesrv)
+    rows = spark.createDataFrame([("x",)], "body string")
+    writer = rows.write.format("penstock").option("namesrv", mq.namesrv).option("topic", "out")
+    with pytest.raises(PySparkException, match="writeName 'rows' outside of foreachBatch"):
+        writer.option("writeName", "rows").mode("append").save()
 
 
 def test_a_stream_that_cannot_be_sent_ends_with_an_error_that_says_why(

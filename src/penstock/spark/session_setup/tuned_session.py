@@ -26,7 +26,7 @@ from penstock.spark.session_setup.cached_home_dirs import cached_home_dir
 from penstock.spark.session_setup.java import java_home
 from penstock.spark.session_setup.orphan_jvm import kill_orphan_on_failure
 from penstock.spark.session_setup.registration import register
-from penstock.spark.session_setup.stopping import stop_streams_at_exit
+from penstock.spark.session_setup.stopping import stop_at_exit
 
 DEFAULT_MASTER: Final = "local[*,4]"
 """All cores, and four attempts a task as on a cluster; plain local[*] gives up at the first."""
@@ -115,7 +115,7 @@ def session(
     wanted |= {**given, "spark.master": chosen, "spark.app.name": name}
     with _environment(launch_environment(chosen, wanted, os.environ)), kill_orphan_on_failure():
         spark = _builder(wanted).getOrCreate()
-    stop_streams_at_exit(spark)
+    stop_at_exit(spark)
     return _registered(spark)
 
 

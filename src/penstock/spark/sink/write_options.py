@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -9,10 +10,24 @@ from typing import Final
 from penstock.client.cluster_access import ClusterAccess
 from penstock.client.producing.outgoing import checked_topic
 from penstock.spark.access_options import AccessOptions, parse_access
-from penstock.spark.option_table import OptionReader, boolean, integer, milliseconds, option
+from penstock.spark.option_table import (
+    OptionReader,
+    Unusable,
+    boolean,
+    integer,
+    milliseconds,
+    option,
+)
 
 MAX_BATCH_BYTES: Final = 3 * 1024 * 1024
 """Brokers take 4 MiB, and count the headers of the records they make of a batch."""
+
+
+def _name(text: str) -> str:
+    # It is a part of a property that every message carries.
+    if not re.fullmatch(r"[\w.-]{1,32}", text, re.ASCII):
+        raise Unusable("1 to 32 letters, digits, '_', '.' or '-'")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +46,14 @@ class WriteOptions:
         boolean,
         default=False,
         meaning="send each row to the queue named by its columns `broker` and `queue_id`",
+    )
+    write_name: str | None = option(
+        "writeName",
+        _name,
+        meaning="inside `foreachBatch`: a name for this write, different for each write of a "
+        "batch. Rows are then named after query, batch and this, so that `deduplicate` recognises "
+        "those of a batch that ran again",
+        default_text="a new identity for each write",
     )
     message_ids: bool = option(
         "messageIds",

@@ -12,7 +12,7 @@ import random
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -88,7 +88,8 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame once; the write has its own random name, which its tasks share.
 
     Inside ``foreachBatch``, too, where Spark gives query and batch: two writes of one batch to one
-    topic would have the same names, and look like copies of each other.
+    topic would have the same names, and look like copies of each other. With the option
+    ``writeName`` the user says that they have not.
     """
 
     def __init__(self, options: WriteOptions, columns: MessageColumns) -> None:
@@ -98,7 +99,11 @@ class BatchWriter(DataSourceArrowWriter):
         self._name = secrets.token_hex(8)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        origin = Origin(self._name, 0, _task().partitionId())
+        task = _task()
+        if self._options.write_name is None:
+            origin = Origin(self._name, 0, task.partitionId())
+        else:
+            origin = batch_origin(task, self._options.write_name)
         return write_rows(iterator, self._options, self._columns, origin)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -182,6 +187,18 @@ def stream_origin(task: TaskContext) -> Origin:
     """The origin of the rows that a task of a micro-batch writes."""
     query, batch = task.getLocalProperty(QUERY_PROPERTY), task.getLocalProperty(BATCH_PROPERTY)
     return Origin(query or "unknown", int(batch or 0), task.partitionId())
+
+
+def batch_origin(task: TaskContext, write_name: str) -> Origin:
+    """The origin of rows that a function of ``foreachBatch`` writes under a name."""
+    if task.getLocalProperty(QUERY_PROPERTY) is None:
+        raise InvalidArgument(
+            f"option writeName {write_name!r} outside of foreachBatch",
+            expected="a write of a micro-batch, whose query and batch name its rows",
+            hint="leave the option out",
+        )
+    of_batch = stream_origin(task)
+    return replace(of_batch, query=f"{of_batch.query}:{write_name}")
 
 
 def new_ids() -> RowIds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from html.parser import HTMLParser
 
@@ -103,7 +104,7 @@ def test_the_page_stands_alone_and_runs_nothing(whole: str) -> None:
     # Only the names of XML itself may look like addresses.
     urls = set(re.findall(r"https?://[^\s\"'<)]+", whole))
     assert {url for url in urls if "w3.org" not in url} == set()
-    assert page.tags.count("svg") == 5
+    assert page.tags.count("svg") == 2 * 5, "each for large screens and for phones"
 
 
 def test_every_id_is_there_once_and_every_reference_leads_somewhere(whole: str) -> None:
@@ -204,8 +205,59 @@ def test_a_window_has_about_a_hundred_buckets_and_loses_none(length: int) -> Non
 
 
 @pytest.mark.parametrize("length", [1000, 90_000, 3_600_000, 86_400_000, 900 * 86_400_000])
-def test_an_axis_of_time_has_some_named_moments(length: int) -> None:
-    places, texts = figures.ticks(T0, T0 + length)
-    assert 2 <= len(places) <= 9
+@pytest.mark.parametrize("inches", [11.6, 5.6, 4.3])
+def test_an_axis_of_time_has_some_named_moments(length: int, inches: float) -> None:
+    places, texts = figures.ticks(T0, T0 + length, inches)
+    assert 2 <= len(places) <= 12
     assert len(set(texts)) == len(texts)
     assert all(T0 <= place <= T0 + length for place in places)
+
+
+X_LABEL = re.compile(
+    r"translate\(([\d.]+) [\d.]+\)[^>]*>\s*(?:<!--.*?-->\s*)?<text[^>]*>(\d\d:\d\d:\d\d|\d\d-\d\d)<"
+    r"|<text[^>]*?x=\"([\d.]+)\"[^>]*>(\d\d:\d\d(?::\d\d(?:\.\d)?)?|\d\d-\d\d)</text>"
+)
+
+
+@pytest.mark.parametrize("size", [figures.LARGE, figures.SMALL], ids=["large", "small"])
+@pytest.mark.parametrize("length", [2000, 90_000, 3_600_000, 86_400_000])
+def test_the_labels_of_a_time_axis_do_not_run_together(size: figures.Size, length: int) -> None:
+    for draw in (
+        figures.lag({"g": line(1, 2)}, (T0, T0 + length), size),
+        figures.throughput({"t": line(1, 2)}, 1000, (T0, T0 + length), size),
+    ):
+        found = [(float(m[1] or m[3]), m[2] or m[4]) for m in X_LABEL.finditer(draw)]
+        assert len(found) >= 2
+        # A character takes at most six tenths of the size of the font, which is ten.
+        for (left, text), (right, following) in itertools.pairwise(sorted(found)):
+            assert right - left > 6 * (len(text) + len(following)) / 2
+
+
+def test_one_slow_group_does_not_flatten_the_others() -> None:
+    window = (T0, T0 + 5000)
+    usual = {"a": line(3, 5, 9), "b": line(7, 1, 12)}
+    assert "logarithmic" not in figures.lag(usual, window)
+    assert "logarithmic" in figures.lag({**usual, "slow": line(90_000, 1e5)}, window)
+    assert "logarithmic" not in figures.lag_now({"a": 10, "b": 20})
+    assert "logarithmic" in figures.lag_now({"a": 10, "b": 20, "slow": 100_000})
+    assert "logarithmic" in figures.latency([Spread(T0, 5.0, 9.0, 90_000.0)], "x", window)
+
+
+def test_percentiles_differ_in_more_than_their_colour() -> None:
+    spreads = [Spread(T0, 1.0, 2.0, 3.0), Spread(T0 + 1000, 1.0, 2.0, 3.0),
+               Spread(T0 + 2000, 1.0, 2.0, 3.0)]  # fmt: skip
+    picture = figures.latency(spreads, "latency", (T0, T0 + 3000))
+    assert len(set(re.findall(r"stroke-dasharray: ([\d. ,]+)", picture))) == 2
+    assert len(set(re.findall(r"stroke: (var\(--s\d\))", picture))) == 3
+
+
+def test_a_phone_gets_small_plots_and_tables_of_lines(whole: str) -> None:
+    narrow = whole[whole.index("@media (max-width: 36rem)") : whole.index("@media print")]
+    assert ".large { display: none; }" in narrow
+    assert "min-width: 30rem" not in whole
+    assert whole.count('<div class="large"><svg') == whole.count('<div class="small"><svg') == 5
+    widths = [float(w) for w in re.findall(r'class="small"><svg viewBox="0 0 ([\d.]+)', whole)]
+    # At 390 pixels a drawing has about 330: its text is at least as large as it was drawn.
+    assert max(widths) <= 330
+    assert "content: attr(data-head)" in narrow
+    assert '<td class=n data-head="members">' in whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
@@ -105,7 +105,9 @@ def _throughput(data: ReportData) -> str:
     return _section(
         "Throughput",
         f"Messages stored a second, by topic, in buckets of {_duration(data.bucket_ms)}.",
-        figures.throughput(data.throughput, data.bucket_ms, _window(data)) if data.messages else "",
+        _drawn(figures.throughput, data.throughput, data.bucket_ms, _window(data))
+        if data.messages
+        else "",
         "No message was stored in this time.",
         wide=True,
     )
@@ -115,13 +117,13 @@ def _lag(data: ReportData) -> str:
     if data.lag:
         return _section(
             "Lag", "Messages a group has not consumed yet, while it was watched.",
-            figures.lag(data.lag, _window(data)),
+            _drawn(figures.lag, data.lag, _window(data)),
         )  # fmt: skip
     behind = {group.group: group.lag for group in data.groups}
     return _section(
         "Lag",
         "Messages a group has not consumed yet, when this page was made.",
-        figures.lag_now(behind) if behind else "",
+        _drawn(figures.lag_now, behind) if behind else "",
         "No consumer group is known.",
     )
 
@@ -131,13 +133,13 @@ def _latency(data: ReportData) -> str:
         return _section(
             "End-to-end latency",
             "From the birth of a message at its producer until its group had committed it.",
-            figures.latency(data.end_to_end, "end-to-end", _window(data)),
+            _drawn(figures.latency, data.end_to_end, "end-to-end", _window(data)),
         )
     return _section(
         "Latency",
         "From the birth of a message at its producer until it was stored. The groups were not "
         "watched, so the time until they consumed it is not known.",
-        figures.latency(data.store_latency, "store-latency", _window(data))
+        _drawn(figures.latency, data.store_latency, "store-latency", _window(data))
         if data.store_latency
         else "",
         "No message was stored in this time.",
@@ -152,7 +154,9 @@ def _retries(data: ReportData) -> str:
     return _section(
         "Retries",
         f"Failed messages delivered once more: {attempts}." if attempts else "",
-        figures.retries(data.retries, data.bucket_ms, _window(data)) if data.attempts else "",
+        _drawn(figures.retries, data.retries, data.bucket_ms, _window(data))
+        if data.attempts
+        else "",
         "No message was retried in this time.",
     )
 
@@ -168,7 +172,9 @@ def _dead_letters(data: ReportData) -> str:
         "Dead letters by reason",
         "Messages that groups gave up on in this time."
         + (f" Redriven in this time: {redriven:,}." if redriven else ""),
-        figures.dead_letters(data.dead_letters) + _details("by group", table) if rows else "",
+        _drawn(figures.dead_letters, data.dead_letters) + _details("by group", table)
+        if rows
+        else "",
         "No message was given up.",
     )
 
@@ -232,6 +238,14 @@ def _window(data: ReportData) -> figures.Window:
     return data.from_ms // data.bucket_ms * data.bucket_ms, data.to_ms
 
 
+def _drawn(draw: Callable[..., str], *values: object) -> str:
+    """A plot, drawn once for large screens and once for phones; the style shows one of them."""
+    return "".join(
+        f'<div class="{kind}">{draw(*values, size)}</div>'
+        for kind, size in (("large", figures.LARGE), ("small", figures.SMALL))
+    )
+
+
 def _section(
     title: str, subtitle: str, content: str, otherwise: str = "", *, wide: bool = False
 ) -> str:
@@ -250,7 +264,10 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int)
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if index >= first_number else ''}>{escape(cell)}</{tag}>"
+            # On a phone each cell is a line of its own, with its heading in front.
+            f"<{tag}{' class=n' if index >= first_number else ''}"
+            + (f' data-head="{escape(heads[index])}"' if tag == "td" else "")
+            + f">{escape(cell)}</{tag}>"
             for index, cell in enumerate(cells)
         )
 

@@ -55,9 +55,17 @@ footer { margin-top: 1.4rem; }
 @media (max-width: 68rem) { header dl { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
 @media (max-width: 52rem) { main { grid-template-columns: minmax(0, 1fr); }
   body { padding-top: 1.2rem; } }
-/* On a phone a plot would be too small to read: its section scrolls instead. */
-@media (max-width: 36rem) { header dl { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  section { overflow-x: auto; } section svg { min-width: 30rem; }
-  section.wide svg { min-width: 46rem; } }
+.small { display: none; }
+/* On a phone: smaller drawings, whose text keeps its size, and a line for each cell of a table. */
+@media (max-width: 36rem) { .large { display: none; } .small { display: block; }
+  body { padding-left: 0.7rem; padding-right: 0.7rem; } section { padding: 0.9rem 0.8rem; }
+  header dl { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .card dd { font-size: 1.4rem; white-space: normal; overflow-wrap: anywhere; }
+  thead { display: none; } table, tbody, tr, td { display: block; width: 100%; }
+  tr { padding: 0.5rem 0; border-bottom: 1px solid var(--grid); }
+  tbody tr:last-child { border-bottom: 0; }
+  td, td.n { display: flex; justify-content: space-between; gap: 1rem; min-width: 0;
+    padding: 0.12rem 0; border-bottom: 0; text-align: right; white-space: normal; }
+  td::before { content: attr(data-head); flex: none; color: var(--faint); text-align: left; } }
 @media print { body { max-width: none; padding: 0; } section { break-inside: avoid; } }
 """

@@ -1,0 +1,50 @@
+"""A writer for ``foreachBatch``: streams whose output mode the sink cannot have.
+
+Spark lets a sink of the Python data source API append only. An aggregation without a watermark has
+no rows to append; it has rows that were updated, in every batch. ``foreachBatch`` passes them to a
+function, and this one sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Unpack
+
+from pyspark.sql import DataFrame
+
+from penstock.client.cluster_access import AccessKeywords, ClusterAccess
+from penstock.spark.access_options import access_options
+from penstock.spark.jvm import activate
+from penstock.spark.sink.write_options import parse_write
+
+
+def batch_writer(
+    topic: str | None = None,
+    *,
+    name: str = "rows",
+    options: dict[str, str] | None = None,
+    namesrv: str | Iterable[str] | None = None,
+    **keywords: Unpack[AccessKeywords],
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that writes each micro-batch to a topic.
+
+    Use it where ``writeStream.format("penstock")`` cannot be used: with ``outputMode("update")`` or
+    ``"complete"``. Each message carries query, batch, partition and row as with the sink, so
+    `deduplicate` recognises the rows of a batch that ran again. ``options`` are those of a write,
+    except ``topic`` and ``writeName``. If a query has two writers to one topic, give each a
+    ``name``.
+
+    Example:
+        totals.writeStream.outputMode("update").foreachBatch(batch_writer("totals"))
+    """
+    access = ClusterAccess.of(namesrv, **keywords)
+    given = {**access_options(access), **(options or {}), "writeName": name}
+    if topic is not None:
+        given["topic"] = topic
+    parse_write(given)  # a mistake is reported here, and not in the first batch
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        activate(batch.sparkSession)
+        batch.write.format("penstock").options(**given).mode("append").save()
+
+    return write
