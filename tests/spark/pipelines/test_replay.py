@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock import Message, Producer
+from penstock import Message, MessageQueue, Producer
 from penstock.errors import InvalidArgument, NotFound
+from penstock.model.java_hash import java_hash
 from penstock.spark.pipelines.archive.archive import archive
 from penstock.spark.pipelines.replay import Replay, new_replay_id, replay, replay_until_ms
 from penstock.testing.embedded import embedded
@@ -171,6 +172,33 @@ def test_queues_and_their_order_are_kept_at_a_rate(spark: SparkSession, again: S
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == before
     copies = [(row["queue"], row["key"]) for row in replayed(spark, again, "same")]
     assert copies == [(row["queue"], row["key"]) for row in replayed(spark, again, "orders")]
+
+
+def test_copies_are_spread_over_queues_as_their_originals_or_by_their_key(
+    spark: SparkSession, shop: Shop
+) -> None:
+    shop.mq.admin.create_topic("wide", 6)
+    for name, queues in (("same", 6), ("fewer", 2)):
+        shop.mq.admin.create_topic(name, queues)
+    with Producer("p", namesrv=shop.mq.namesrv) as producer:
+        for number in range(24):
+            queue = MessageQueue("wide", "broker-a", number % 6)
+            producer.send(Message("wide", b"x", keys=[f"{number}"]), queue=queue)
+        for number in range(24, 36):
+            # Away from where its key belongs.
+            message = Message("wide", b"x", keys=[f"{number}"], sharding_key="one")
+            producer.send(message, queue=MessageQueue("wide", "broker-a", number % 6))
+    choice: dict[str, Any] = {"topic": "wide", "namesrv": shop.mq.namesrv}
+    for name, queues in (("same", 6), ("fewer", 2)):
+        assert replay(spark, name, **choice).sent == 36
+        found = {int(str(row["key"])): row["queue"] for row in replayed(spark, shop, name)}
+        assert {found[number] for number in range(24, 36)} == {abs(java_hash("one")) % queues}
+        of_queue = [{found[number] for number in range(first, 24, 6)} for first in range(6)]
+        assert all(len(targets) == 1 for targets in of_queue), "order needs one queue"
+        if name == "same":
+            assert of_queue == [{number} for number in range(6)]
+        else:
+            assert set.union(*of_queue) == {0, 1}
 
 
 def test_a_store_directory_is_replayed_without_its_broker(

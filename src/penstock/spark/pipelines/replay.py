@@ -108,8 +108,10 @@ def replay(
     a store directory (``path``). ``start`` and ``end`` (exclusive) limit their store time; ``keys``
     keeps messages with one of these keys, ``tags`` is an expression such as ``"paid || refunded"``,
     ``where`` is any condition on the columns. Body, keys, tags, sharding key and your own
-    properties are kept; delays are not. Messages of one queue are sent in their order, with
-    ``keep_queue`` to the queue of the same broker and number.
+    properties are kept; delays are not. Messages of one queue are sent in their order: those with a
+    sharding key to the queue of that key, others to the queue of the same broker and number, or to
+    another one if ``to`` does not have it. With ``keep_queue`` all go to the queue of the same
+    broker and number, and it is an error if there is none.
 
     ``rate`` is a limit in messages a second. ``dry_run`` only counts. A replay that was killed is
     finished by passing its ``replay_id``: what it sent is not sent again, nor is anything that was
@@ -317,7 +319,7 @@ def _copies(rows: DataFrame, replay_id: str, keep_queue: bool) -> DataFrame:
     named = F.create_map(F.lit(Replay.ID), F.lit(replay_id), F.lit(Replay.FROM), _place())
     # The sharding key chooses the queue; if the queue is given, it is an ordinary property.
     key = F.col("properties")[Property.SHARDING_KEY].alias("sharding_key")
-    queue = [F.col("broker"), F.col("queue_id")] if keep_queue else [key]
+    queue = [F.col("broker"), F.col("queue_id"), *([] if keep_queue else [key])]
     return (
         rows.repartition("broker", "queue_id")
         .sortWithinPartitions("broker", "queue_id", "offset")
@@ -336,7 +338,7 @@ def _send(rows: DataFrame, access: ClusterAccess, to: str, keep_queue: bool) -> 
     (
         rows.observe(counted, F.count(F.lit(1)).alias("sent"))
         .write.format("penstock")
-        .options(**access_options(access), topic=to, keepQueue=str(keep_queue).lower())
+        .options(**access_options(access), topic=to, keepQueue="true" if keep_queue else "prefer")
         .mode("append")
         .save()
     )

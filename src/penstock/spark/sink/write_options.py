@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from penstock.client.cluster_access import ClusterAccess
@@ -21,6 +22,24 @@ from penstock.spark.option_table import (
 
 MAX_BATCH_BYTES: Final = 3 * 1024 * 1024
 """Brokers take 4 MiB, and count the headers of the records they make of a batch."""
+
+
+class KeepQueue(Enum):
+    """Whether rows are sent to the queues that their columns name."""
+
+    NO = auto()
+    PREFER = auto()
+    """Where the topic has them, and no sharding key decides."""
+    YES = auto()
+
+
+def _keep_queue(text: str) -> KeepQueue:
+    if text.lower() == "prefer":
+        return KeepQueue.PREFER
+    try:
+        return KeepQueue.YES if boolean(text) else KeepQueue.NO
+    except Unusable:
+        raise Unusable("true, false or prefer") from None
 
 
 def _name(text: str) -> str:
@@ -41,11 +60,14 @@ class WriteOptions:
         meaning="topic of all rows; overrides the column `topic`",
         default_text="the column `topic`",
     )
-    keep_queue: bool = option(
+    keep_queue: KeepQueue = option(
         "keepQueue",
-        boolean,
-        default=False,
-        meaning="send each row to the queue named by its columns `broker` and `queue_id`",
+        _keep_queue,
+        default=KeepQueue.NO,
+        default_text="`false`",
+        meaning="`true`: send each row to the queue named by its columns `broker` and `queue_id`; "
+        "`prefer`: only rows without a sharding key, and where the topic has no such queue, all "
+        "rows of the one go to another",
     )
     write_name: str | None = option(
         "writeName",

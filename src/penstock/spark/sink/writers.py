@@ -45,7 +45,12 @@ from penstock.model.record_layout import MIN_ITEM_BYTES
 from penstock.spark.sink.outbox import Outbox, Post
 from penstock.spark.sink.queue_placement import Placement, place
 from penstock.spark.sink.sink_columns import message_columns
-from penstock.spark.sink.write_options import MAX_BATCH_BYTES, WriteOptions, parse_write
+from penstock.spark.sink.write_options import (
+    MAX_BATCH_BYTES,
+    KeepQueue,
+    WriteOptions,
+    parse_write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +86,9 @@ def checked_write(
             hint='df.write.mode("append"), or outputMode("append") of a stream',
         )
     parsed = parse_write(options)
-    return parsed, message_columns(schema, topic=parsed.topic, keep_queue=parsed.keep_queue)
+    return parsed, message_columns(
+        schema, topic=parsed.topic, keep_queue=parsed.keep_queue is not KeepQueue.NO
+    )
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -153,7 +160,13 @@ def write_rows(
                 if not rows.num_rows:
                     continue
                 encoded = encode_rows(rows, columns, origin, row, ids)
-                for placed in place(rows, columns, options.topic, outbox.routes.queues):
+                for placed in place(
+                    rows,
+                    columns,
+                    options.topic,
+                    outbox.routes.queues,
+                    strict=options.keep_queue is KeepQueue.YES,
+                ):
                     part = encoded if placed.rows is None else encoded.take(placed.rows)
                     _post_all(outbox, placed, part, options.batch_bytes)
                 row += rows.num_rows
