@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Message, MessageQueue, Producer, PushConsumer, StoredMessage
 from penstock.admin import DeadLetterRow
-from penstock.admin.dead_letters import redriven_properties
+from penstock.admin.dead_letters import _settled, redriven_properties
 from penstock.errors import InvalidArgument, ServiceNotAvailable, TopicNotFound
 from penstock.testing.embedded import Embedded
 
@@ -124,6 +124,14 @@ def test_settled_letters_are_out_of_sight_and_come_back_when_the_mark_does(mq: E
         first.queue,
         first.max_offset - 1,
     )
+
+
+@pytest.mark.parametrize(
+    ("mark", "settled"), [(None, 2), (0, 2), (2, 2), (5, 5), (9, 9), (10, 2), (99, 2)]
+)
+def test_a_mark_that_is_left_over_hides_no_letters(mark: int | None, settled: int) -> None:
+    # A mark past the end is that of a topic which was deleted and made anew.
+    assert _settled(mark, 2, 9) == settled
 
 
 def test_the_mark_is_no_lag_of_the_group(mq: Embedded) -> None:

@@ -28,9 +28,11 @@ from penstock import Message, StoredMessage, aio, doctor
 from penstock.broker import Broker
 from penstock.client.session import session_registry
 from penstock.doctor import Severity
+from penstock.model.record_layout import BODY_POSITION
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.offsets import UpdateConsumerOffset
 from penstock.runtime.clock import SystemClock
+from penstock.testing.embedded import AsyncEmbedded
 from penstock.testing.hosts.local_host import LocalHost
 from penstock.testing.virtual_time.loop import VirtualLoop
 
@@ -192,3 +194,27 @@ async def test_messages_that_wait_for_their_transaction_are_reported() -> None:
         assert (found.evidence["waiting"], found.evidence["given_up"]) == (1, 0)
         assert found.evidence["msg_ids"] == [half.msg_id]
         assert "penstock transaction list" in found.way_out
+
+
+@in_virtual_time
+async def test_a_damaged_message_that_stops_a_queue_is_reported() -> None:
+    async with shop(queues=1) as mq:
+        await send(mq, 3)
+        await mq.admin.create_group(GROUP)
+        await mq.admin.reset_offsets(GROUP, TOPIC, "first")
+        assert "next-unreadable" not in causes(await examine(mq))
+        await damage(mq)
+        found = next(f for f in (await examine(mq)).findings if f.cause == "next-unreadable")
+        assert "checksum" in found.what
+        assert found.evidence["offset"] == 0
+        assert found.way_out[1].endswith("--queue broker-a:0 --to 1")
+
+
+async def damage(mq: AsyncEmbedded) -> None:
+    """Change the body of the first message on the disk of its broker."""
+    part = await mq.admin.messages(queue(0), 0, count=1)
+    [log] = sorted((mq.data / "broker-a" / "commitlog").iterdir())
+    position = part.messages[0].log_position + BODY_POSITION
+    with log.open("r+b") as file:
+        file.seek(position)
+        file.write(b"?")

@@ -9,7 +9,14 @@ from penstock.admin.offsets import OffsetActions
 from penstock.admin.reports import QueueSlice
 from penstock.client.arguments import Time, timestamp_ms
 from penstock.client.requests import body_bytes, refusal
-from penstock.errors import InvalidArgument, NotFound, PenstockError, RequestRefused
+from penstock.errors import (
+    BodyDamaged,
+    InvalidArgument,
+    NotFound,
+    PenstockError,
+    ProtocolError,
+    RequestRefused,
+)
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
 from penstock.model.names import HALF_TOPIC, Property
@@ -172,8 +179,13 @@ class MessageActions(OffsetActions):
         return sorted(found, key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
 
     @on_host
-    async def messages(self, queue: MessageQueue, offset: int, *, count: int = 32) -> QueueSlice:
-        """Read a queue from an offset on, without a group and without a trace."""
+    async def messages(
+        self, queue: MessageQueue, offset: int, *, count: int = 32, check_crc: bool = False
+    ) -> QueueSlice:
+        """Read a queue from an offset on, without a group and without a trace.
+
+        With ``check_crc`` a damaged body is a `ProtocolError`.
+        """
         name = self.long_name(queue.topic)
         masters = await self.topic_masters(name)
         address = masters.get(queue.broker_name)
@@ -183,12 +195,20 @@ class MessageActions(OffsetActions):
                 expected=f"one of {', '.join(sorted(masters))}",
             )
         where = MessageQueue(name, queue.broker_name, queue.queue_id)
-        part = await self._read(address, where, offset, count)
+        part = await self._read(address, where, offset, count, check_crc=check_crc)
         return QueueSlice(
             tuple(self.shown(part.messages)), part.next_offset, part.min_offset, part.max_offset
         )
 
-    async def _read(self, address: str, queue: MessageQueue, offset: int, count: int) -> QueueSlice:
+    async def _read(
+        self,
+        address: str,
+        queue: MessageQueue,
+        offset: int,
+        count: int,
+        *,
+        check_crc: bool = False,
+    ) -> QueueSlice:
         messages: list[StoredMessage] = []
         while True:
             header = headers.pull.PullMessage(
@@ -212,7 +232,11 @@ class MessageActions(OffsetActions):
             ends = decode_header(headers.pull.PullMessageResult, answer.ext)
             if answer.code == ResponseCode.SUCCESS:
                 messages += messages_from_pull(
-                    body_bytes(answer), queue.broker_name, keep_unreadable=True
+                    body_bytes(answer),
+                    queue.broker_name,
+                    check_crc=check_crc,
+                    keep_unreadable=True,
+                    tell_unreadable=_refuse_damage if check_crc else None,
                 )
             is_moving = ends.next_begin_offset != offset
             offset = ends.next_begin_offset
@@ -250,3 +274,12 @@ def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:
     if unique:
         return message.properties.get(Property.UNIQUE_KEY) == key
     return key in message.keys
+
+
+def _refuse_damage(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
+    if isinstance(error, BodyDamaged):
+        raise BodyDamaged(
+            f"{error.what}; in {queue} at offset {queue_offset}",
+            expected=error.expected,
+            hint=error.hint,
+        ) from error

@@ -198,14 +198,16 @@ def committed(
     return _committed(group, queue, or_zero, read)
 
 
-def committed_of_epoch(group: str, queue: MessageQueue) -> Request[tuple[int | None, int]]:
+def committed_of_epoch(
+    group: str, queue: MessageQueue, *, or_zero: bool | None = None
+) -> Request[tuple[int | None, int]]:
     """The same, with the epoch of the topic (see `TOPIC_EPOCH`)."""
 
     def read(answer: Command) -> tuple[int | None, int]:
         is_none = answer.code == ResponseCode.QUERY_NOT_FOUND
         return None if is_none else _read_offset(answer), epoch_of(answer)
 
-    return _committed(group, queue, None, read)
+    return _committed(group, queue, or_zero, read)
 
 
 def _committed(

@@ -50,6 +50,8 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
         offsets.behind_first,
     ),
     "beyond-last": ("the group's offset is past the end", offsets.beyond_last),
+    "topic-remade": ("a topic was deleted and created again", offsets.topic_remade),
+    "next-unreadable": ("the next message cannot be read", offsets.next_unreadable),
     "retry-backlog": ("failed messages wait for their next attempt", offsets.retry_backlog),
     "dead-letters": ("the group gave up on messages", offsets.dead_letters),
     "open-transactions": (

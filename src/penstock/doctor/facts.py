@@ -169,6 +169,10 @@ class QueueFacts:
     """False: no broker answered, or offsets are not kept on brokers."""
     last_stored_ms: int = 0
     """When the last message came, by the broker's clock; 0: none is there."""
+    is_remade: bool = False
+    """Whether a topic of this name was deleted before; only brokers of Penstock report it."""
+    read_error: str | None = None
+    """Why the group's next message cannot be read; None: it can, or there is none."""
 
     @property
     def lag(self) -> int:

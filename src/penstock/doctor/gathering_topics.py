@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from penstock.admin.admin import Admin
 from penstock.client import requests
@@ -13,7 +14,7 @@ from penstock.doctor.facts import (
     SampledMessage,
     TopicFacts,
 )
-from penstock.errors import PenstockError, TopicNotFound
+from penstock.errors import PenstockError, ProtocolError, StoreError, TopicNotFound
 from penstock.model import MessageQueue, Subscription, TopicRoute
 from penstock.model.names import READ, dead_letter_topic, retry_topic
 from penstock.model.subscription import EVERYTHING
@@ -110,27 +111,47 @@ class TopicGathering:
     async def _queue(self, address: str, queue: MessageQueue, ends: TopicOffset) -> QueueFacts:
         shown = MessageQueue(self._admin.short_name(queue.topic), queue.broker_name, queue.queue_id)
         committed: int | None = None
+        epoch = 0
         is_known = self._keeps_offsets
         if is_known:
             async with self._places:
                 try:
-                    committed = await self._committed(address, queue)
+                    committed, epoch = await self._committed(address, queue)
                 except PenstockError:
                     is_known = False
-        return QueueFacts(
+        facts = QueueFacts(
             shown,
             ends.min_offset,
             ends.max_offset,
             committed,
             is_known,
             ends.last_update_timestamp,
+            epoch > 0,
         )
+        if is_known and facts.lag:
+            async with self._places:
+                return replace(facts, read_error=await self._read_error(facts))
+        return facts
 
-    async def _committed(self, address: str, queue: MessageQueue) -> int | None:
+    async def _committed(self, address: str, queue: MessageQueue) -> tuple[int | None, int]:
         # A broker would rather say 0 than that there is none; 4.9 cannot be kept from it.
-        request = requests.committed(self._group, queue, or_zero=False)
-        offset = await self._admin.call(address, request)
-        return None if offset is None or offset < 0 else offset
+        request = requests.committed_of_epoch(self._group, queue, or_zero=False)
+        offset, epoch = await self._admin.call(address, request)
+        return None if offset is None or offset < 0 else offset, epoch
+
+    async def _read_error(self, facts: QueueFacts) -> str | None:
+        """Read the message that the group would get next, with its checksum."""
+        offset = max(facts.committed or 0, facts.min_offset)
+        try:
+            part = await self._admin.messages(facts.queue, offset, count=1, check_crc=True)
+        except (ProtocolError, StoreError) as error:
+            return str(error)
+        except PenstockError:
+            # It may not be read, or the broker is away: other checks see to that.
+            return None
+        if not part.messages and part.next_offset <= offset < part.max_offset:
+            return f"the broker returns nothing at offset {offset}, and does not go on"
+        return None
 
     async def _sample(self, queues: Sequence[QueueFacts]) -> tuple[SampledMessage, ...] | None:
         """The newest messages of each queue; None when they may not be read."""

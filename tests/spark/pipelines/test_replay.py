@@ -107,6 +107,13 @@ def test_a_time_range_of_a_topic_is_exact_and_a_dry_run_sends_nothing(
     assert {row["key"] for row in replayed(spark, again)} == set(late)
     early = replay(spark, "again", topic="orders", end=middle, namesrv=again.mq.namesrv)
     assert early.sent == 4
+    # The end is left out to the millisecond.
+    moments = [int(row[0].replace(tzinfo=UTC).timestamp() * 1000) for row in
+               times.select("store_timestamp").collect()]  # fmt: skip
+    for end in (min(moments), max(moments), max(moments) + 1):
+        found = replay(spark, "again", dry_run=True, topic="orders", end=end,
+                       namesrv=again.mq.namesrv)  # fmt: skip
+        assert found.matched == sum(moment < end for moment in moments)
 
 
 def test_a_replay_that_died_is_finished_without_sending_anything_twice(

@@ -99,6 +99,23 @@ def test_a_range_is_cut_at_its_offsets_however_large_the_answers_are(mq: Embedde
         assert numbers(rows) == list(range(123, 321))
 
 
+def test_an_end_before_the_beginning_is_refused(mq: Embedded) -> None:
+    create(mq.namesrv, "orders", 1)
+    produce(mq.namesrv, numbered("orders", range(9)))
+
+    def at(offset: int) -> str:
+        return f'{{"orders": {{"broker-a": {{"0": {offset}}}}}}}'
+
+    with pytest.raises(InvalidArgument, match=r"begins at 5 and ends at 3; expected an end that"):
+        read(mq.namesrv, topic="orders", startingOffsets=at(5), endingOffsets=at(3))
+    with pytest.raises(InvalidArgument, match=r"begins at 20 and ends at 9"):
+        read(mq.namesrv, topic="orders", startingOffsets=at(20))
+    assert read(mq.namesrv, topic="orders", startingOffsets=at(3), endingOffsets=at(3)) == []
+    # An end that the cluster found is no mistake: there is just nothing to read.
+    early = {"startingOffsets": at(5), "endingTimestamp": "1000"}
+    assert read(mq.namesrv, topic="orders", **early) == []
+
+
 def test_topics_are_found_by_pattern_and_queues_by_assignment(mq: Embedded) -> None:
     for index, topic in enumerate(("shop-a", "shop-b", "other")):
         create(mq.namesrv, topic, 2)

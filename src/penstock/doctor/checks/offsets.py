@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from penstock.doctor.checks.thresholds import Thresholds
-from penstock.doctor.facts import GroupFacts, QueueFacts
+from penstock.doctor.facts import GroupFacts, QueueFacts, TopicFacts
 from penstock.doctor.findings import Finding, critical, listed, plural, warning
 
 _STARTS = {
@@ -70,7 +70,7 @@ def behind_first(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
 def beyond_last(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """A queue shorter than what was consumed of it: the broker's store was lost or replaced."""
     for topic in facts.topics:
-        beyond = [q for q in topic.queues if q.committed is not None and q.committed > q.max_offset]
+        beyond = [q for q in _beyond(topic) if not q.is_remade]
         if beyond:
             yield critical(
                 "beyond-last",
@@ -83,6 +83,56 @@ def beyond_last(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
                 topic=topic.name,
                 queues=_ends(beyond),
             )
+
+
+def topic_remade(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
+    """The offsets of a deleted topic mean nothing in one that has its name: messages are skipped.
+
+    Penstock's own clients notice it. Others keep their offsets, and commit them again.
+    """
+    for topic in facts.topics:
+        stale = [q for q in _beyond(topic) if q.is_remade]
+        if stale:
+            skipped = sum(q.max_offset - q.min_offset for q in stale)
+            yield critical(
+                "topic-remade",
+                f"topic {topic.name!r} was deleted and created again, and group {facts.group!r} "
+                f"has offsets of the old one in {len(stale)} of {len(topic.queues)} queues, as at "
+                f"{stale[0].queue}: offset {stale[0].committed}, and the last message is before "
+                f"{stale[0].max_offset}; {plural(skipped, 'message')} are not delivered",
+                f"penstock group reset {facts.group} --topic {topic.name} --to first",
+                "restart the members of the group that are not of Penstock: they keep the offsets "
+                "of the old topic",
+                topic=topic.name,
+                queues=_ends(stale),
+            )
+
+
+def next_unreadable(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
+    """The next message is damaged on the broker's disk, so the queue does not go on."""
+    for topic in facts.topics:
+        for q in topic.queues:
+            if q.read_error is None:
+                continue
+            following = max(q.committed or 0, q.min_offset) + 1
+            yield critical(
+                "next-unreadable",
+                f"the next message of group {facts.group!r} in {q.queue} cannot be read: "
+                f"{q.read_error}",
+                f"on the machine of {q.queue.broker_name}: penstock store verify DIR, which names "
+                "all that is damaged",
+                # To go on behind it.
+                f"penstock group reset {facts.group} --topic {topic.name} --queue "
+                f"{q.queue.broker_name}:{q.queue.queue_id} --to {following}",
+                topic=topic.name,
+                queue=str(q.queue),
+                offset=following - 1,
+                error=q.read_error,
+            )
+
+
+def _beyond(topic: TopicFacts) -> list[QueueFacts]:
+    return [q for q in topic.queues if q.committed is not None and q.committed > q.max_offset]
 
 
 def retry_backlog(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
