@@ -337,7 +337,7 @@ def _stored(namesrv: str, topic: str) -> Iterator[tuple[int, str]]:
         return  # there were no dead letters
     fetcher = Fetcher(options)
     for task in planned:
-        for batch in fetcher.batches(task, ("body", "properties")):
+        for batch in fetcher.batches(task.ranges, ("body", "properties")):
             for body, pairs in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 properties = dict(pairs)
                 yield int(body[:12]), properties.get(ROW_PROPERTY, "")

@@ -14,10 +14,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from penstock.client.arguments import Time
+from penstock.client.arrow_support import arrow_rows, arrow_sends
 from penstock.client.consuming.consumer_shutdown import ConsumerStop
 from penstock.client.facade import (
     Handled,
@@ -300,6 +302,18 @@ class Producer(Entered, ProducerFacade):
             tuple(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
         )
 
+    def send_arrow(self, data: Any, topic: str | None = None) -> int:
+        """Send the rows of an Arrow table and return their number, when all are stored.
+
+        ``data`` is a pyarrow table, batch or reader, or a frame of Polars, pandas or DuckDB. The
+        column ``body`` is required; ``topic``, ``keys``, ``tags``, ``properties``, ``sharding_key``
+        and ``delay`` are used if they are there. The argument ``topic`` overrides the column. Rows
+        without a sharding key go to any queue. Middleware is not called. Needs ``[arrow]``.
+        """
+        send_table = arrow_sends()
+        named = partial(wrap, self._namespace)
+        return self._host.run(send_table(self._core, data, topic, named))
+
     def request(self, message: Message, timeout: Duration) -> StoredMessage:
         """Send a message and wait for the reply of its consumer."""
         limit = seconds(timeout)
@@ -555,6 +569,14 @@ class PullConsumer(Entered, PullConsumerFacade):
         if self._lease is not None:
             self._host.run(self._core.assign(self._queues))
             self._keep_unread(self._queues.__contains__)
+
+    def poll_arrow(self, timeout: Duration = POLL_SECONDS) -> Any:
+        """`poll` as a ``pyarrow.RecordBatch``, with no rows when none came within ``timeout``.
+
+        Its columns are those of `penstock.arrow.read`. Needs the extra ``[arrow]``.
+        """
+        to_batch = arrow_rows()
+        return to_batch(self.poll(timeout))
 
     def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:
         """The next messages; an empty list when none came within ``timeout``."""

@@ -21,6 +21,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from functools import partial
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -36,6 +37,7 @@ from typing import (
 )
 
 from penstock.client.arguments import Time
+from penstock.client.arrow_support import arrow_rows, arrow_sends
 from penstock.client.consuming.listeners import is_coroutine_function
 from penstock.client.facade import (
     Handled,
@@ -301,6 +303,18 @@ class Producer(Entered, ProducerFacade):
             tuple(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
         )
 
+    async def send_arrow(self, data: Any, topic: str | None = None) -> int:
+        """Send the rows of an Arrow table and return their number, when all are stored.
+
+        ``data`` is a pyarrow table, batch or reader, or a frame of Polars, pandas or DuckDB. The
+        column ``body`` is required; ``topic``, ``keys``, ``tags``, ``properties``, ``sharding_key``
+        and ``delay`` are used if they are there. The argument ``topic`` overrides the column. Rows
+        without a sharding key go to any queue. Middleware is not called. Needs ``[arrow]``.
+        """
+        send_table = arrow_sends()
+        named = partial(wrap, self._namespace)
+        return await self._host.await_(send_table(self._core, data, topic, named))
+
     async def request(self, message: Message, timeout: Duration) -> StoredMessage:  # noqa: ASYNC109
         """Send a message and wait for the reply of its consumer."""
         limit = seconds(timeout)
@@ -510,6 +524,14 @@ class PullConsumer(Entered, PullConsumerFacade):
         if self._lease is not None:
             await self._host.await_(self._core.assign(self._queues))
             self._keep_unread(self._queues.__contains__)
+
+    async def poll_arrow(self, timeout: Duration = POLL_SECONDS) -> Any:  # noqa: ASYNC109
+        """`poll` as a ``pyarrow.RecordBatch``, with no rows when none came within ``timeout``.
+
+        Its columns are those of `penstock.arrow.read`. Needs the extra ``[arrow]``.
+        """
+        to_batch = arrow_rows()
+        return to_batch(await self.poll(timeout))
 
     async def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:  # noqa: ASYNC109
         """The next messages; an empty list when none came within ``timeout``."""

@@ -23,8 +23,9 @@ from penstock.columnar.bad_records import (
     whole_among,
 )
 from penstock.columnar.checksums import wrong_bodies
+from penstock.columnar.message_rows import message_row
 from penstock.columnar.property_table import Pieces, PropertyTable
-from penstock.columnar.record_columns import BatchColumns, key_lists, micros, properties_of
+from penstock.columnar.record_columns import BatchColumns, key_lists, properties_of
 from penstock.columnar.record_fields import Numbers, RecordFields, record_sizes, walk
 from penstock.columnar.schema import ALL, arrow_schema
 from penstock.errors import ProtocolError
@@ -285,7 +286,10 @@ class _BatchMaker:
             if self._lo <= message.queue_offset < self._hi and _lets_through(self._wanted, message)
         ]
         if messages:
-            rows = [_row(message, sys_flag, self._wanted) for message in messages]
+            rows = [
+                message_row(message, sys_flag, include_properties=self._wanted.include_properties)
+                for message in messages
+            ]
             if not is_readable:
                 rows = [{**row, "body": None} for row in rows]
             if self._topic is not None:
@@ -328,24 +332,3 @@ def _lets_through(wanted: Wanted, message: StoredMessage) -> bool:
     if wanted.tags is not None and message.tag not in wanted.tags:
         return False
     return wanted.keys is None or not wanted.keys.isdisjoint(message.keys)
-
-
-def _row(message: StoredMessage, sys_flag: int, wanted: Wanted) -> dict[str, object]:
-    properties = list(message.properties.items()) if wanted.include_properties else None
-    return {
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue_id": message.queue.queue_id,
-        "offset": message.queue_offset,
-        "msg_id": message.msg_id,
-        "keys": list(message.keys) if Property.KEYS in message.properties else None,
-        "tags": message.tag,
-        "body": message.body,
-        "properties": properties,
-        "born_timestamp": micros(message.born_timestamp),
-        "store_timestamp": micros(message.store_timestamp),
-        "reconsume_times": message.reconsume_times,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "sys_flag": sys_flag,
-    }

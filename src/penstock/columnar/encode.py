@@ -157,12 +157,13 @@ class EncodedRows:
 def encode_rows(
     rows: pa.RecordBatch,
     columns: MessageColumns,
-    origin: Origin,
+    origin: Origin | None,
     first_row: int,
     ids: RowIds | None,
 ) -> EncodedRows:
     """The rows as messages; `IllegalMessage` names a row that cannot be one.
 
+    Without ``origin`` messages do not name their row.
     Without ``ids`` messages have only the broker's id, which saves the broker two fifths of its
     work: it indexes every unique id.
     """
@@ -178,11 +179,11 @@ def encode_rows(
         *_named(rows, columns.keys, Property.KEYS, where),
         *_named(rows, columns.sharding_key, Property.SHARDING_KEY, where),
         *delays,
-        origin.common,
-        pa.array(np.arange(first_row, first_row + count)).cast(pa.string()).cast(pa.binary()),
         # No WAIT property, which clients always add: the default is the same.
-        b"\x02",
     ]
+    if origin is not None:
+        numbers = pa.array(np.arange(first_row, first_row + count))
+        parts += (origin.common, numbers.cast(pa.string()).cast(pa.binary()), b"\x02")
     if ids is not None:
         parts += (f"{Property.UNIQUE_KEY}\x01".encode(), ids.columns(count), b"\x02")
     # Joined once, with the bodies: the texts alone are rarely needed.
@@ -233,12 +234,12 @@ def cut(items: pa.Array, max_bytes: int) -> Iterator[tuple[int, int, memoryview]
 class _Where:
     """Names a row in an error."""
 
-    def __init__(self, origin: Origin, first_row: int) -> None:
-        self._origin = origin
+    def __init__(self, origin: Origin | None, first_row: int) -> None:
+        self._suffix = "" if origin is None else f" of partition {origin.partition}"
         self._first_row = first_row
 
     def row(self, index: int) -> str:
-        return f"row {self._first_row + index} of partition {self._origin.partition}"
+        return f"row {self._first_row + index}{self._suffix}"
 
 
 def _check_bodies(bodies: pa.Array, where: _Where) -> Numbers:

@@ -451,4 +451,5 @@ def _refuse_or_warn(context: StoreContext, scan: LogScan) -> None:
     error: StoreDamaged = scan.damaged(context.vouched_end)
     if not context.config.truncate_damaged_log and not context.read_only:
         raise error
+    context.damage = error
     log.error("damaged log, what follows is given up error=%s", error)

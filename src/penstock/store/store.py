@@ -126,6 +126,11 @@ class MessageStore(StoreReading):
         store.open()
         return store
 
+    @property
+    def damage(self) -> StoreDamaged | None:
+        """Why messages are missing that are in the files, if so; only if it is read only."""
+        return self._context.damage
+
     # Opening and closing
 
     def open(self) -> Recovery:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import DiskFull, PenstockError, StoreBlocked, StoreError, StoreLost
+from penstock.errors import (
+    DiskFull,
+    PenstockError,
+    StoreBlocked,
+    StoreDamaged,
+    StoreError,
+    StoreLost,
+)
 from penstock.store import layout
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.commit_log import CommitLog
@@ -75,6 +82,8 @@ class StoreContext:
     """Called with topic and queue when the first message since the last write is staged."""
     lock_token: int | None = None
     """The lock that a store open for writing holds."""
+    damage: StoreDamaged | None = None
+    """What is wrong with the log, if it is read although messages behind the damage are not."""
     refusal: PenstockError | None = None
     """Why nothing is appended, if so."""
 

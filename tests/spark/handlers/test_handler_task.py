@@ -27,8 +27,9 @@ from penstock.spark.handlers.handler_sources import (
 from penstock.spark.handlers.handler_task import Disposition, HandlerJob, HandlerTask
 from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.options import ReadOptions, parse_read
-from penstock.spark.source.planning import Range, TaskRanges
+from penstock.spark.source.planning import TaskRanges
 from penstock.spark.source.positions import Positions
+from penstock.spark.source.ranges import Range
 from penstock.testing.embedded import Embedded, embedded
 from penstock.testing.eventually import eventually
 
@@ -67,7 +68,7 @@ def stored(options: ReadOptions, topic: str) -> dict[str, dict[str, str]]:
     asyncio.run(eventually(has_route))
     found: dict[str, dict[str, str]] = {}
     for part in Positions(reading).batch_ranges():
-        for batch in Fetcher(reading).batches(TaskRanges([part]), ("body", "properties")):
+        for batch in Fetcher(reading).batches([part], ("body", "properties")):
             for row in batch.to_pylist():
                 found[row["body"].decode()] = dict(row["properties"])
     return found
@@ -216,7 +217,7 @@ def test_a_broker_that_takes_nothing_back_fails_the_task(
 
 def test_a_message_made_of_a_row_is_found_where_it_is_stored(options: ReadOptions) -> None:
     columns = ("topic", "broker", "queue_id", "offset")
-    (batch,) = Fetcher(options).batches(TaskRanges([Range(QUEUE, 0, 6)]), columns)
+    (batch,) = Fetcher(options).batches([Range(QUEUE, 0, 6)], columns)
     messages = messages_of_rows(batch)
     assert [message.queue_offset for message in messages] == list(range(6))
     job = HandlerJob(raising({}), "billing", options.access)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def stored(namesrv: str, *columns: str) -> list[dict[str, object]]:
     return [
         row
         for task in tasks(Positions(options).batch_ranges())
-        for batch in Fetcher(options).batches(task, columns)
+        for batch in Fetcher(options).batches(task.ranges, columns)
         for row in batch.to_pylist()
     ]
 

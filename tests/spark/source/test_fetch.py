@@ -22,7 +22,8 @@ from penstock.spark.source import fetch
 from penstock.spark.source.data_loss import DataLost
 from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.options import parse_read
-from penstock.spark.source.planning import Range, TaskRanges
+from penstock.spark.source.planning import TaskRanges
+from penstock.spark.source.ranges import Range
 from penstock.testing.embedded import Embedded
 
 
@@ -112,8 +113,7 @@ def test_an_end_before_the_beginning_is_refused(mq: Embedded) -> None:
         read(mq.namesrv, topic="orders", startingOffsets=at(20))
     assert read(mq.namesrv, topic="orders", startingOffsets=at(3), endingOffsets=at(3)) == []
     # An end that the cluster found is no mistake: there is just nothing to read.
-    early = {"startingOffsets": at(5), "endingTimestamp": "1000"}
-    assert read(mq.namesrv, topic="orders", **early) == []
+    assert read(mq.namesrv, topic="orders", startingOffsets=at(5), endingTimestamp="1000") == []
 
 
 def test_topics_are_found_by_pattern_and_queues_by_assignment(mq: Embedded) -> None:
@@ -164,12 +164,12 @@ def test_messages_that_expired_are_an_error_or_skipped(
         planned = TaskRanges([Range(MessageQueue("orders", "broker-a", 0), 0, 400)])
         strict = Fetcher(parse_read({"namesrv": up.namesrv, "topic": "orders"}))
         with pytest.raises(DataLost, match=rf"messages 0 to {left[0] - 1} of orders@broker-a:0"):
-            list(strict.batches(planned, ("body",)))
+            list(strict.batches(planned.ranges, ("body",)))
         lenient = Fetcher(
             parse_read({"namesrv": up.namesrv, "topic": "orders", "failOnDataLoss": "false"})
         )
         with caplog.at_level(logging.WARNING, "penstock.spark.source.fetch"):
-            batches = list(lenient.batches(planned, ("body",)))
+            batches = list(lenient.batches(planned.ranges, ("body",)))
         rows = [(body,) for batch in batches for body in batch.column(0).to_pylist()]
         assert numbers(rows) == left
         assert f"messages 0 to {left[0] - 1} of orders@broker-a:0 are gone" in caplog.text
@@ -184,9 +184,11 @@ def test_a_queue_that_became_shorter_is_an_error_or_ends_the_range(
     planned = TaskRanges([Range(MessageQueue("orders", "broker-a", 0), 0, 25)])
     options = {"namesrv": mq.namesrv, "topic": "orders"}
     with pytest.raises(DataLost, match=r"ends at 10 on .*, and 10 to 24 were to be read"):
-        list(Fetcher(parse_read(options)).batches(planned, ("body",)))
+        list(Fetcher(parse_read(options)).batches(planned.ranges, ("body",)))
     lenient = Fetcher(parse_read({**options, "failOnDataLoss": "false"}))
-    rows = [(b,) for batch in lenient.batches(planned, ("body",)) for b in batch[0].to_pylist()]
+    rows = [
+        (b,) for batch in lenient.batches(planned.ranges, ("body",)) for b in batch[0].to_pylist()
+    ]
     assert numbers(rows) == list(range(10))
 
 
@@ -197,7 +199,7 @@ def test_a_broker_that_restarts_in_the_middle_is_waited_for(tmp_path: Path) -> N
         options = parse_read({"namesrv": up.namesrv, "topic": "orders", "fetchBytes": "16384"})
         planned = TaskRanges([Range(MessageQueue("orders", "broker-a", 0), 0, 300)])
         rows: list[tuple[object, ...]] = []
-        for index, chunk in enumerate(Fetcher(options).batches(planned, ("body",))):
+        for index, chunk in enumerate(Fetcher(options).batches(planned.ranges, ("body",))):
             rows += [(body,) for body in chunk.column(0).to_pylist()]
             if index == 0:
                 assert len(rows) < 300
@@ -231,7 +233,7 @@ def test_a_queue_that_is_too_short_after_an_outage_gets_time_of_its_own(
         try:
             options = parse_read({"namesrv": up.namesrv, "topic": "orders"})
             planned = TaskRanges([Range(MessageQueue("orders", "broker-a", 0), 10, 12)])
-            batches = list(Fetcher(options).batches(planned, ("body",)))
+            batches = list(Fetcher(options).batches(planned.ranges, ("body",)))
         finally:
             fetch.log.removeHandler(helper)
     assert numbers((b,) for batch in batches for b in batch[0].to_pylist()) == [10, 11]

@@ -11,11 +11,11 @@ from penstock.model import MessageQueue
 from penstock.spark.source.planning import (
     MAX_TASK_MESSAGES,
     MIN_STRIPE_MESSAGES,
-    Range,
     TaskRanges,
     capped,
     tasks,
 )
+from penstock.spark.source.ranges import Range
 
 
 def queue(number: int) -> MessageQueue:

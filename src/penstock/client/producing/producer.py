@@ -411,6 +411,22 @@ class ProducerCore:
             code=RequestCode.SEND_BATCH_MESSAGE,
         )
 
+    async def send_encoded(
+        self, topic: str, body: bytes, properties: str | None, *, queue: MessageQueue | None = None
+    ) -> None:
+        """Send an encoded batch, or one message with these ``properties``, as encoded."""
+        if not self._is_running:
+            raise self._not_running()
+        future, done = _awaited()
+        first = Message(topic, b"")
+        self.begin()
+        if properties is None:
+            self.send_batch_body(first, [], body, queue, done, retry_refusals=True)
+        else:
+            outgoing = OutgoingMessage(topic, body, properties, 0, 0, "", False)
+            self.send_outgoing(first, outgoing, queue, done, retry_refusals=True)
+        await future
+
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic a message can be sent to."""
         queues = await self.session.publish_queues(topic, self.settings.default_topic_queues)

@@ -41,7 +41,8 @@ from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.group_progress import GroupProgress
 from penstock.spark.source.group_starts import starts
 from penstock.spark.source.options import ReadOptions, parse_read
-from penstock.spark.source.planning import Range, TaskRanges
+from penstock.spark.source.planning import TaskRanges
+from penstock.spark.source.ranges import Range
 from penstock.spark.source.readers import StreamReader
 from penstock.spark.source.stream_driver import Offsets, StreamDriver
 from penstock.spark.source.topic_driver import TopicDriver

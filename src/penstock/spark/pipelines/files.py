@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.jvm import hadoop_configuration, java_array, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -197,6 +196,8 @@ class HadoopFiles:
     def __init__(self, root: str, spark: SparkSession) -> None:
         self._root = root.rstrip("/")
         # Through the JVM's classes, as the session's executors do, with their credentials.
+        from penstock.spark.jvm import hadoop_configuration, java_array, jvm_of
+
         jvm = jvm_of(spark)
         if jvm is None:
             raise InvalidArgument(

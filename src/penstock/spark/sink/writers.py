@@ -8,9 +8,7 @@ again, it sends the same rows with the same row properties.
 from __future__ import annotations
 
 import logging
-import random
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -26,14 +24,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.client.producing.arrow_sends import new_ids
 from penstock.client.producing.outgoing import checked_topic
-from penstock.client.producing.producer import unique_ids
-from penstock.client.session.client_ids import local_ip
+from penstock.client.producing.row_placement import Placement, place
 from penstock.columnar.encode import (
     EncodedRows,
     MessageColumns,
     Origin,
-    RowIds,
     cut,
     encode_rows,
 )
@@ -43,7 +40,6 @@ from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX
 from penstock.model.record_layout import MIN_ITEM_BYTES
 from penstock.spark.sink.outbox import Outbox, Post
-from penstock.spark.sink.queue_placement import Placement, place
 from penstock.spark.sink.sink_columns import message_columns
 from penstock.spark.sink.write_options import (
     MAX_BATCH_BYTES,
@@ -212,12 +208,6 @@ def batch_origin(task: TaskContext, write_name: str) -> Origin:
         )
     of_batch = stream_origin(task)
     return replace(of_batch, query=f"{of_batch.query}:{write_name}")
-
-
-def new_ids() -> RowIds:
-    """The message ids of one task; no other task has the same random part."""
-    one = unique_ids(local_ip(), random.getrandbits(32)).next(time.time_ns() // 1_000_000)
-    return RowIds(one[:-12], int(one[-12:-4], 16))
 
 
 def _task() -> TaskContext:

@@ -9,7 +9,7 @@ from penstock.columnar.bad_records import BadRecord
 from penstock.columnar.decode import Wanted
 from penstock.errors import PenstockError, StoreDamaged
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.planning import Range
+from penstock.spark.source.ranges import Range
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -43,7 +43,7 @@ from penstock.spark.connection import Connection
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.data_loss import BadRecords, DataLost, lost, wanted
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.planning import Range, TaskRanges
+from penstock.spark.source.ranges import Range
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +103,13 @@ class Fetcher:
         self._options = options
         self._cluster = _cluster(os.getpid(), options.access, options.puller)
 
-    def batches(self, task: TaskRanges, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """The messages of a task's ranges as Arrow batches."""
+    def batches(
+        self, ranges: Iterable[Range], columns: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of ranges as Arrow batches."""
         options = self._options
         wish = wanted(options, columns)
-        for part in task.ranges:
+        for part in ranges:
             short = part.queue.topic
             # Records have the brokers' name of the topic; with a namespace it is not the user's.
             is_renamed = "topic" in columns and options.access.long_name(short) != short

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.model import MessageQueue
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.planning import Range
 from penstock.spark.source.positions import Positions
+from penstock.spark.source.ranges import Range
 from penstock.spark.source.store_catalog import StoreCatalog
 from penstock.spark.source.store_path import plan_path
 from penstock.spark.source.stream_driver import Offsets, StreamDriver

@@ -15,11 +15,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
 from penstock.model import MessageQueue
+from penstock.spark.source.ranges import Range
 
 MIN_TASK_MESSAGES = 1_000
 """Fewer messages get no second task, if the number of tasks is not given."""
@@ -27,19 +27,6 @@ MAX_TASK_MESSAGES = 8_000_000
 """The maximum of one task, if queues may be cut: a retried task starts again."""
 MIN_STRIPE_MESSAGES = 8_192
 """Queues with fewer for each task are not striped: a record batch has messages of one queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The messages of a queue from ``low`` up to, and without, ``high``."""
-
-    queue: MessageQueue
-    low: int
-    high: int
-
-    @property
-    def count(self) -> int:
-        return self.high - self.low
 
 
 class TaskRanges(InputPartition):

@@ -17,7 +17,7 @@ from penstock.spark.source.options import (
     ReadOptions,
     Where,
 )
-from penstock.spark.source.planning import Range
+from penstock.spark.source.ranges import Range
 
 Offsets = dict[MessageQueue, int]
 

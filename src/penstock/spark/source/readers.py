@@ -49,7 +49,7 @@ class _Tasks:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For a read without any partition, Spark passes one of its own.
         if isinstance(partition, TaskRanges):
-            yield from Fetcher(self._options).batches(partition, self._columns)
+            yield from Fetcher(self._options).batches(partition.ranges, self._columns)
         elif self._options.path is not None:
             from penstock.spark.source.store_path import PathTask, read_path
 

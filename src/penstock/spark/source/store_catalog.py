@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, StoreDamaged
 from penstock.model import MessageQueue
 from penstock.model.names import (
     BENCHMARK_TOPIC,
@@ -31,7 +31,7 @@ from penstock.model.names import (
 from penstock.protocol.validation import UNSENDABLE_TOPICS
 from penstock.spark.source.data_loss import lost
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.planning import Range
+from penstock.spark.source.ranges import Range
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import UNIT_BYTES
 from penstock.store.store import MessageStore
@@ -87,7 +87,15 @@ class StoreCatalog:
         try:
             for store in found:
                 name = options.broker_name or store.name
-                self._stores[name] = MessageStore.open_readonly(store.root, config)
+                opened = MessageStore.open_readonly(store.root, config)
+                self._stores[name] = opened
+                if opened.damage is not None and options.fail_on_data_loss:
+                    raise StoreDamaged(
+                        opened.damage.what,
+                        expected=opened.damage.expected,
+                        hint=f"penstock store verify {store.root}; to read what is before the "
+                        "damage, set option failOnDataLoss to false",
+                    )
         except BaseException:
             self.close()
             raise

@@ -31,8 +31,9 @@ from penstock.spark.source.data_loss import DataLost, lost
 from penstock.spark.source.fetch import RETRY_DELAY
 from penstock.spark.source.group_progress import GroupProgress, offset_json
 from penstock.spark.source.options import LATEST, ReadOptions, offsets_of
-from penstock.spark.source.planning import Range, capped
+from penstock.spark.source.planning import capped
 from penstock.spark.source.positions import Positions
+from penstock.spark.source.ranges import Range
 from penstock.spark.source.truncated_queues import Cause, TruncatedQueues
 
 log = logging.getLogger(__name__)

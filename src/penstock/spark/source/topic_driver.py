@@ -15,9 +15,10 @@ from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.group_progress import GroupProgress, is_known_to_listener
 from penstock.spark.source.long_poll import LongPoll
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.planning import Range, tasks
+from penstock.spark.source.planning import tasks
 from penstock.spark.source.positions import Positions
 from penstock.spark.source.presence import StreamPresence
+from penstock.spark.source.ranges import Range
 from penstock.spark.source.stream_driver import Offsets, StreamDriver, read_offsets
 from penstock.spark.source.truncated_queues import Cause
 

@@ -1,0 +1,120 @@
+"""Reads the Parquet files of an archive that ``penstock.spark.archive`` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columnar.schema import arrow_schema
+from penstock.errors import InvalidArgument
+from penstock.model import MessageQueue
+from penstock.spark.pipelines.archive.directory import data_paths, load_existing
+from penstock.spark.pipelines.archive.state import PRIVATE
+from penstock.spark.pipelines.files import open_files
+from penstock.spark.source.options import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Position,
+    ReadOptions,
+    Where,
+)
+
+_ENDLESS: Final = (1 << 63) - 1
+
+
+def is_archive(path: str) -> bool:
+    """Whether a directory of this machine is an archive."""
+    return (Path(path.removeprefix("file://")).expanduser() / PRIVATE).is_dir()
+
+
+def read_archive(
+    path: str, options: ReadOptions, names: tuple[str, ...], topic: str | None
+) -> pa.RecordBatchReader:
+    """The rows of an archive as of its last commit; files of other times are not opened."""
+    files = open_files(Path(path.removeprefix("file://")).expanduser())
+    state = load_existing(files)
+    if topic is not None and topic != state.topic:
+        raise InvalidArgument(
+            f"topic {topic!r}, and an archive of topic {state.topic!r}",
+            expected="the archive of that topic",
+        )
+    places = data_paths(files, state)
+    start_ms, end_ms = _time(options.starting), _time(options.ending)
+    chosen = sorted(
+        (
+            file
+            for file in state.files
+            if (start_ms is None or file.to_ms >= start_ms)
+            and (end_ms is None or file.from_ms < end_ms)
+        ),
+        key=lambda file: (file.from_ms, file.path),
+    )
+    paths = [str(Path(path.removeprefix("file://")).expanduser() / places[f.path]) for f in chosen]
+    return pa.RecordBatchReader.from_batches(arrow_schema(names), _batches(paths, options, names))
+
+
+def _batches(
+    paths: Sequence[str], options: ReadOptions, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    needed = {"broker", "queue_id", "offset", "store_timestamp", "tags", "keys"}
+    schema = arrow_schema(names)
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=sorted({*names, *needed})):
+                rows = pa.Table.from_batches([batch])
+                mask = _mask(rows, options)
+                if mask is not None:
+                    rows = rows.filter(mask)
+                if "properties" in names and not options.include_properties:
+                    empty = pa.nulls(rows.num_rows, schema.field("properties").type)
+                    at = rows.column_names.index("properties")
+                    rows = rows.set_column(at, "properties", empty)
+                yield from rows.select(names).cast(schema, safe=False).to_batches()
+
+
+def _mask(rows: pa.Table, options: ReadOptions) -> pa.ChunkedArray | None:
+    """Which rows are in the range and pass the filters; None: all of them."""
+    masks = []
+    times = rows["store_timestamp"].cast(pa.timestamp("us", "UTC"), safe=False)
+    for position, compare in ((options.starting, pc.greater_equal), (options.ending, pc.less)):
+        bound = _time(position)
+        if bound is not None:
+            moment = pa.scalar(bound * 1000, pa.timestamp("us", "UTC"))
+            masks.append(compare(times, moment))
+        elif position is not None and position.where is Where.OFFSETS:
+            masks.append(compare(rows["offset"], _bounds(rows, dict(position.offsets))))
+    if options.exact_tags is not None:
+        wanted = pa.array(sorted(options.exact_tags), pa.string())
+        masks.append(pc.is_in(rows["tags"], value_set=wanted))  # False for null
+    if options.keys is not None:
+        keys = options.keys
+        masks.append(
+            pa.chunked_array([[not keys.isdisjoint(row or ()) for row in rows["keys"].to_pylist()]])
+        )
+    whole = None
+    for mask in masks:
+        known = mask.fill_null(True)
+        whole = known if whole is None else pc.and_(whole, known)
+    return whole
+
+
+def _bounds(rows: pa.Table, offsets: dict[MessageQueue, int]) -> pa.ChunkedArray:
+    """The bound of each row's queue; queues that are not named have none."""
+    ends = {EARLIEST_OFFSET: 0, LATEST_OFFSET: _ENDLESS}
+    by_place = {
+        (queue.broker_name, queue.queue_id): ends.get(offset, offset)
+        for queue, offset in offsets.items()
+    }
+    places = zip(rows["broker"].to_pylist(), rows["queue_id"].to_pylist(), strict=True)
+    return pa.chunked_array([[by_place.get(place) for place in places]], pa.int64())
+
+
+def _time(position: Position | None) -> int | None:
+    is_time = position is not None and position.where is Where.TIME
+    return position.timestamp_ms if is_time and position is not None else None
