@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.archive.archive import archive as archive
     from penstock.spark.pipelines.archive.reading import read_archive as read_archive
     from penstock.spark.pipelines.dead_letters import dead_letters as dead_letters
+    from penstock.spark.pipelines.decode import decode as decode
     from penstock.spark.pipelines.redrive import redrive as redrive
     from penstock.spark.pipelines.redrive import redrive_audit as redrive_audit
     from penstock.spark.pipelines.replay import replay as replay
@@ -33,6 +34,7 @@ _HOMES: Final = {
     "consume": "penstock.spark.handlers.consume",
     "deduplicate": "penstock.spark.sink.deduplication",
     "dead_letters": f"{_PIPELINES}.dead_letters",
+    "decode": f"{_PIPELINES}.decode",
     "read_archive": f"{_PIPELINES}.archive.reading",
     "redrive": f"{_PIPELINES}.redrive",
     "redrive_audit": f"{_PIPELINES}.redrive",

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,9 +14,10 @@ import pytest
 from penstock import DeadLetter, Message, Producer, RetryLater
 from penstock.client.consuming.outcomes import ConsumeContext, ConsumeResult
 from penstock.client.middleware import HandlerCall, Middleware
-from penstock.errors import PenstockError, TopicNotFound
+from penstock.errors import PenstockError, StoreDamaged, TopicNotFound
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Failure
+from penstock.model.record_layout import BODY_POSITION
 from penstock.spark.connection_pool import ConnectionPool
 from penstock.spark.handlers import send_back
 from penstock.spark.handlers.handler_sources import (
@@ -344,3 +346,25 @@ def test_coroutine_handlers_may_have_coroutine_middleware(options: ReadOptions) 
     assert found == ["done"] * 5 + ["dead"]
     assert notes[:3] == ["before", "handler", "SUCCESS"]
     assert notes[-1] == "RECONSUME_LATER"
+
+
+def test_no_handler_gets_a_damaged_body(
+    mq: Embedded, options: ReadOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = mq.admin.messages(QUEUE, 2, count=1)
+    [log] = sorted((mq.data / "broker-a" / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.seek(part.messages[0].log_position + BODY_POSITION)
+        file.write(b"?")
+    seen: list[bytes] = []
+
+    def handler(message: StoredMessage) -> None:
+        seen.append(message.body)
+
+    with pytest.raises(StoreDamaged, match="offset 2"):
+        dispositions(options, handler)
+    assert b"?" not in seen
+    seen.clear()
+    assert dispositions(replace(options, fail_on_data_loss=False), handler) == ["done"] * 5
+    assert seen == [b"0", b"1", b"3", b"4", b"5"]
+    assert "offset 2" in caplog.text

@@ -30,13 +30,15 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from penstock.client.consuming.subscriptions import restored_topic
 from penstock.client.requests import body_bytes
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.columnar.bad_records import BadRecord
+from penstock.errors import BodyDamaged, InvalidArgument, PenstockError, ProtocolError
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import RETRY_PREFIX, Property, retry_topic
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.records.pulled import messages_from_pull
 from penstock.spark.handlers.handler_task import DISPOSITION_NAMES, HandlerJob, HandlerTask, Pause
 from penstock.spark.source.cluster import Cluster
+from penstock.spark.source.data_loss import BadRecords
 from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.group_progress import GroupProgress
 from penstock.spark.source.group_starts import starts
@@ -190,7 +192,25 @@ def relaxed_garbage_collection() -> Iterator[None]:
 
 def _wanted(chunk: bytes, part: Range, options: ReadOptions) -> list[StoredMessage]:
     """The messages of a chunk that belong to the range and pass the filters."""
-    messages = messages_from_pull(chunk, part.queue.broker_name, keep_unreadable=True)
+    on_bad = BadRecords(options, part, f"DIR of {part.queue.broker_name}")
+    damaged: set[int] = set()
+
+    def tell(queue: MessageQueue, queue_offset: int, error: ProtocolError) -> None:
+        is_damaged = isinstance(error, BodyDamaged)
+        if is_damaged:
+            damaged.add(queue_offset)
+        on_bad(BadRecord(queue_offset, str(error), is_damaged))
+
+    messages = messages_from_pull(
+        chunk,
+        part.queue.broker_name,
+        check_crc=options.check_crcs,
+        keep_unreadable=True,
+        tell_unreadable=tell,
+    )
+    if damaged:
+        # No handler gets a body that is not the one that was sent.
+        messages = [one for one in messages if one.queue_offset not in damaged]
     if messages and (messages[0].queue_offset < part.low or messages[-1].queue_offset >= part.high):
         messages = [one for one in messages if part.low <= one.queue_offset < part.high]
     tags, keys = options.exact_tags, options.keys

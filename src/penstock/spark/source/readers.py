@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.source.stream_driver import StreamDriver
+
+
+_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The main module of a stream's process."""
 
 
 def open_driver(
@@ -95,6 +101,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _driver(self) -> StreamDriver:
         if self._opened is None:
+            _end_quietly()
             self._opened = self._open()
         return self._opened
 
@@ -121,6 +128,26 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+def _end_quietly() -> None:
+    """Let the process of a stream end without a traceback when the JVM ends first.
+
+    PySpark's runner waits for the next question of the JVM. If the socket is closed instead, it
+    tries to report that to the JVM, which fails as well, and Python prints three tracebacks.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is None or main.name != _RUNNER:
+        return
+    shown = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if not issubclass(kind, BrokenPipeError | ConnectionResetError | EOFError):
+            shown(kind, error, traceback)
+
+    sys.excepthook = hook
 
 
 class InvalidStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

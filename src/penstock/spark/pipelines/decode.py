@@ -1,0 +1,149 @@
+"""``decode``: bodies as typed columns; those that do not parse are in a second frame.
+
+Spark's own functions do the work, so it runs in the JVM and also in streams.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField, StructType
+
+REASON: Final = "reason"
+"""The column of the rejected rows that says why."""
+_JSON: Final = "json"
+_VALUE: Final = "value"
+_NO_JSON: Final = "the body is not JSON"
+_PARSED, _TEXT, _CORRUPT = "__penstock_parsed", "__penstock_text", "__penstock_corrupt"
+
+
+class Decoded(NamedTuple):
+    """The result of `decode`."""
+
+    rows: DataFrame
+    """The rows that parse, with the typed columns."""
+    rejected: DataFrame
+    """The others as they were, with the column ``reason``."""
+
+
+def decode(
+    df: DataFrame, schema: StructType | str, *, column: str = "body", into: str | None = None
+) -> Decoded:
+    """Parse the JSON in a column, by default ``body``; nothing is dropped in silence.
+
+    ``schema`` is a `StructType` or its text (``"id bigint NOT NULL, amount double"``): its fields
+    become columns of ``rows``, or with ``into`` the fields of one struct column of that name. A
+    field that is NOT NULL must be there. With the schema ``"json"`` the whole value becomes one
+    column of Spark's type variant, called ``value`` or as ``into`` says.
+
+    A body that is null, is no UTF-8 or no JSON, or has a field of another type, is a row of
+    ``rejected``, with the columns of ``df`` and ``reason``. The two frames of a stream are two
+    streams: start a query for each, or Spark reads one of them only.
+
+    Example:
+        good, bad = decode(orders, "id bigint NOT NULL, amount double")
+    """
+    if column not in df.columns:
+        raise InvalidArgument(f"no column {column!r} among {', '.join(df.columns)}")
+    marked = _as_variant(df, column, into) if _is_json(schema) else _typed(df, schema, column, into)
+    added = [name for name in marked.columns if name not in (*df.columns, REASON)]
+    return Decoded(
+        marked.where(f"{REASON} IS NULL").select(*df.columns, *added),
+        marked.where(f"{REASON} IS NOT NULL").select(*df.columns, REASON),
+    )
+
+
+def _is_json(schema: StructType | str) -> bool:
+    return isinstance(schema, str) and schema.strip().lower() == _JSON
+
+
+def _as_variant(df: DataFrame, column: str, into: str | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    name = into or _VALUE
+    _refuse_conflict(df, [name])
+    parsed = _with_text(df, column).withColumn(name, F.try_parse_json(_TEXT))
+    why = F.when(F.col(name).isNull(), F.lit(_NO_JSON))
+    return parsed.withColumn(REASON, F.coalesce(_unreadable(column), why)).drop(_TEXT)
+
+
+def _typed(df: DataFrame, schema: StructType | str, column: str, into: str | None) -> DataFrame:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    fields = _fields(schema)
+    names = [field.name for field in fields.fields]
+    _refuse_conflict(df, [into] if into else names)
+    shape = type(fields)([*fields.fields]).add(_CORRUPT, StringType())
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    parsed = _with_text(df, column).withColumn(_PARSED, F.from_json(_TEXT, shape, options))
+    why = [
+        _unreadable(column),
+        F.when(F.try_parse_json(_TEXT).isNull(), F.lit(_NO_JSON)),
+        F.when(~F.ltrim(_TEXT).startswith("{"), F.lit("the body is not a JSON object")),
+        *(_wrong(field) for field in fields.fields),
+    ]
+    is_corrupt = F.col(_PARSED)[_CORRUPT].isNotNull() | F.col(_PARSED).isNull()
+    why.append(F.when(is_corrupt, F.lit("the body is not JSON of the schema")))
+    marked = parsed.withColumn(REASON, F.coalesce(*why))
+    values = [F.col(_PARSED)[name].alias(name) for name in names]
+    added = [F.struct(*values).alias(into)] if into else values
+    return marked.select(*df.columns, *added, REASON)
+
+
+def _fields(schema: StructType | str) -> StructType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        found = StructType.fromDDL(schema)
+    except PySparkException as error:
+        raise InvalidArgument(
+            f"schema {schema!r} cannot be read: {str(error).splitlines()[0]}",
+            expected="fields such as 'id bigint NOT NULL, amount double', a StructType, or 'json'",
+        ) from error
+    return found
+
+
+def _with_text(df: DataFrame, column: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    # Null for bytes that are no UTF-8; a column of text stays as it is.
+    return df.withColumn(_TEXT, F.try_validate_utf8(F.col(column).cast("string")))
+
+
+def _unreadable(column: str) -> Column:
+    from pyspark.sql import functions as F
+
+    is_null = F.when(F.col(column).isNull(), F.lit("the body is null"))
+    return F.coalesce(is_null, F.when(F.col(_TEXT).isNull(), F.lit("the body is not UTF-8")))
+
+
+def _wrong(field: StructField) -> Column:
+    """Why a field is not what the schema says; null if it is."""
+    from pyspark.sql import functions as F
+
+    found = F.get_json_object(_TEXT, "$['" + field.name.replace("'", "\\'") + "']")
+    value = F.col(_PARSED)[field.name]
+    kind = field.dataType.simpleString()
+    why = F.when(found.isNotNull() & value.isNull(), F.lit(f"field {field.name!r} is not {kind}"))
+    if field.nullable:
+        return why
+    is_there = F.col(_PARSED).isNotNull() & value.isNull()
+    return F.coalesce(why, F.when(is_there, F.lit(f"field {field.name!r} is missing")))
+
+
+def _refuse_conflict(df: DataFrame, names: list[str]) -> None:
+    taken = [name for name in (*names, REASON) if name in df.columns]
+    if taken:
+        raise InvalidArgument(
+            f"column {taken[0]!r} is there already",
+            expected="new names for what is decoded",
+            hint="into='value' puts all fields into one column",
+        )
