@@ -108,6 +108,7 @@ def _fields(schema: StructType | str) -> StructType:
             f"schema {schema!r} cannot be read: {str(error).splitlines()[0]}",
             expected="fields such as 'id bigint NOT NULL, amount double', a StructType, or 'json'",
         ) from error
+    assert isinstance(found, StructType), "that is what a list of fields is"
     return found
 
 
