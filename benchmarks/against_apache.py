@@ -33,6 +33,8 @@ ROWS = (
     "batch-32-128",
     "drain-300000-128",
     "latency-1000-128",
+    # The last one: after its first transaction Apache's broker keeps a core busy.
+    "transaction-16-128",
 )
 Figures = dict[str, float]
 

@@ -11,19 +11,23 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Generates load with the official client: prints one JSON line with the figures of each row.
  *
  * <p>Usage: LoadGenerator NAMESRV BROKER SECONDS ROW..., each row one of sync-THREADS-SIZE, async-INFLIGHT-SIZE,
- * batch-COUNT-SIZE, drain-MESSAGES-SIZE, latency-RATE-SIZE. Each send row runs once to warm up, then for SECONDS.
+ * batch-COUNT-SIZE, drain-MESSAGES-SIZE, latency-RATE-SIZE, transaction-THREADS-SIZE. Each send row runs once to warm up, then for SECONDS.
  */
 public final class LoadGenerator {
     private static final int QUEUES = 8;
@@ -85,6 +89,8 @@ public final class LoadGenerator {
             case "batch":
                 batch(topic(), number, size, Math.max(1, seconds / 2));
                 return rate(batch(topic(), number, size, seconds));
+            case "transaction":
+                return rate(transactions(number, size));
             case "drain":
                 return drain(number, size);
             case "latency":
@@ -120,7 +126,45 @@ public final class LoadGenerator {
         }
     }
 
+    /** What one thread of a row does again and again. */
+    private interface Send {
+        SendResult send(Message message) throws Exception;
+    }
+
+    /** Transactions that commit at once: half, local transaction, decision (one-way, as the client sends it). */
+    private double transactions(int threads, int size) throws Exception {
+        TransactionMQProducer bank = new TransactionMQProducer("load-transactions");
+        bank.setNamesrvAddr(namesrv);
+        bank.setInstanceName("load-transactions");
+        bank.setSendMsgTimeout(10_000);
+        bank.setRetryTimesWhenSendFailed(0);
+        bank.setVipChannelEnabled(false);
+        bank.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        bank.start();
+        try {
+            Send send = message -> bank.sendMessageInTransaction(message, null);
+            sync(send, topic(), threads, size, Math.max(1, seconds / 2));
+            return sync(send, topic(), threads, size, seconds);
+        } finally {
+            bank.shutdown();
+        }
+    }
+
     private double sync(String topic, int threads, int size, int duration) throws Exception {
+        return sync(producer::send, topic, threads, size, duration);
+    }
+
+    private double sync(Send send, String topic, int threads, int size, int duration) throws Exception {
         AtomicLong sent = new AtomicLong();
         List<Throwable> errors = new ArrayList<>();
         long began = System.nanoTime();
@@ -130,7 +174,7 @@ public final class LoadGenerator {
             Thread sender = new Thread(() -> {
                 try {
                     while (System.nanoTime() < deadline) {
-                        accepted(producer.send(new Message(topic, new byte[size])));
+                        accepted(send.send(new Message(topic, new byte[size])));
                         sent.incrementAndGet();
                     }
                 } catch (Throwable error) {
