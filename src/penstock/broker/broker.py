@@ -294,6 +294,8 @@ class Broker(Service):
             may_be_changed=storage.store.was_used_by_others,
         )
 
+        settings = Settings(config, self._store_config, now_ms=clock.time_ms)
+
         def topics_changed(topic: str) -> None:
             tables.changed(TOPICS_FILE)
             if self._registration is not None:
@@ -309,9 +311,8 @@ class Broker(Service):
             ),
             now_ms=clock.time_ms,
             changed=topics_changed,
-            auto_create=config.auto_create_topic_enable,
+            auto_create=lambda: settings.broker.auto_create_topic_enable,
         )
-        settings = Settings(config, self._store_config, now_ms=clock.time_ms)
         offsets = Offsets(
             now_ms=clock.time_ms,
             changed=lambda: tables.changed(OFFSETS_FILE),
@@ -336,7 +337,7 @@ class Broker(Service):
             topics=topics,
             topic_epochs=TopicEpochs(storage.store.deleted_topics),
             groups=Groups(
-                auto_create=config.auto_create_subscription_group,
+                auto_create=lambda: settings.broker.auto_create_subscription_group,
                 now_ms=clock.time_ms,
                 changed=lambda group: tables.changed(GROUPS_FILE),
             ),

@@ -2,8 +2,9 @@
 
 A request over the network may change the settings that are declared as changeable, and no others:
 numbers and switches with a known range. No path, address or command is among them. A change lasts
-until the broker stops; a permanent one belongs in the configuration file. Parts of the broker that
-keep a copy of a setting get the new value from `BrokerState.apply_settings`.
+until the broker stops; a permanent one belongs in the configuration file. No part of the broker
+keeps a copy of a changeable setting: it reads the current one, or gets a function that does. What
+else a change causes is in `BrokerState.apply_settings`.
 """
 
 from __future__ import annotations

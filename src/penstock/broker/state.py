@@ -79,10 +79,8 @@ class BrokerState:
         return self.settings.broker
 
     def apply_settings(self, settings: Settings) -> None:
-        """Pass changed settings to the parts that keep a copy; the others read `config`."""
-        self.groups.auto_create = settings.broker.auto_create_subscription_group
-        self.topics.auto_create = settings.broker.auto_create_topic_enable
-        if self.topics.auto_create and DEFAULT_TOPIC not in self.topics:
+        """What a change of settings causes; no part keeps a copy of one, all read `config`."""
+        if settings.broker.auto_create_topic_enable and DEFAULT_TOPIC not in self.topics:
             self.topics.put(template_topic(settings.broker.default_topic_queue_nums))
         self.storage.store.reconfigure(settings.store)
         # Name servers know the permissions of the broker, which may have changed.

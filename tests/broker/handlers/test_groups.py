@@ -296,13 +296,13 @@ async def test_the_progress_of_delays_is_returned(wire: Wire) -> None:
 
 
 def test_a_broker_has_so_many_groups_and_no_more() -> None:
-    groups = Groups(auto_create=True, now_ms=lambda: 1)
+    groups = Groups(auto_create=lambda: True, now_ms=lambda: 1)
     for number in range(MAX_GROUPS - len(list(groups)) - 1):
         groups.find_or_create(f"g{number}")
     assert groups.find_or_create("last") is not None
     with pytest.raises(RequestRefused, match=f"no room for group more, .* at most {MAX_GROUPS}"):
         groups.find_or_create("more")
     assert groups.find_or_create("g1") is not None
-    again = Groups(auto_create=True, now_ms=lambda: 1)
+    again = Groups(auto_create=lambda: True, now_ms=lambda: 1)
     again.load(groups.dump())
     assert "last" in again

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import ast
+from collections.abc import Awaitable, Callable, Set
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from tests.support.wire import Wire, body_of
 
+import penstock
 from penstock.broker import Broker, BrokerConfig
 from penstock.broker.settings import CHANGEABLE
 from penstock.nameserver import NameServer, NameServerConfig
@@ -204,3 +207,61 @@ def test_only_numbers_with_a_range_switches_and_hours_may_change() -> None:
     for item in map(by_key.__getitem__, CHANGEABLE):
         is_bounded = item.kind is int and item.least is not None and item.most is not None
         assert is_bounded or item.kind is bool or item.key == "deleteWhen"
+
+
+BUILDERS = ("broker/broker.py", "broker/pop/parts.py")
+"""Modules whose functions build the parts of a broker."""
+READ_AT_THE_START = {
+    # Creates the template topic, as `BrokerState.apply_settings` does after a change.
+    ("broker/broker.py", "auto_create_topic_enable"),
+}
+
+
+def copies_of(path: Path, names: Set[str], *, is_builder: bool) -> set[str]:
+    """The settings that a module reads while parts are built; a function reads them later."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST, *, builds: bool) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            builds = is_builder or node.name in ("__init__", "__post_init__")
+        elif isinstance(node, ast.Lambda):
+            builds = False
+        elif isinstance(node, ast.Attribute) and builds and node.attr in names:
+            found.add(node.attr)
+        for child in ast.iter_child_nodes(node):
+            visit(child, builds=builds)
+
+    visit(ast.parse(path.read_text()), builds=False)
+    return found
+
+
+@pytest.mark.parametrize(("package", "config"), [("broker", BrokerConfig), ("store", StoreConfig)])
+def test_no_part_keeps_a_copy_of_a_setting_that_may_change(package: str, config: type) -> None:
+    root = Path(penstock.__file__).parent
+    names = {item.name for item in settings(config) if item.is_changeable}
+    assert len(names) > 5
+    for path in sorted((root / package).rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name == f"{package}/config.py":
+            continue
+        copies = copies_of(path, names, is_builder=name in BUILDERS)
+        copies -= {setting for module, setting in READ_AT_THE_START if module == name}
+        assert not copies, f"{name} copies {copies}: pass a function that reads them"
+
+
+def test_a_copy_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "part.py"
+    module.write_text(
+        "class Part:\n"
+        "    def __init__(self, config, settings):\n"
+        "        self.later = lambda: settings.broker.max_pull_bytes\n"
+        "        self.copy = config.long_polling_enable\n"
+        "    def serve(self):\n"
+        "        return self.config.short_polling_time_ms\n"
+    )
+    names = {"max_pull_bytes", "long_polling_enable", "short_polling_time_ms"}
+    assert copies_of(module, names, is_builder=False) == {"long_polling_enable"}
+    assert copies_of(module, names, is_builder=True) == {
+        "long_polling_enable",
+        "short_polling_time_ms",
+    }

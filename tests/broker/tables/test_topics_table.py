@@ -37,7 +37,7 @@ def make_topics(*, auto_create: bool = True) -> Topics:
             "C", "b", auto_create=auto_create, template_queues=8, trace_topic=False
         ),
         now_ms=lambda: next(now),
-        auto_create=auto_create,
+        auto_create=lambda: auto_create,
     )
 
 

@@ -26,11 +26,11 @@ class Groups:
     def __init__(
         self,
         *,
-        auto_create: bool,
+        auto_create: Callable[[], bool],
         now_ms: Callable[[], int],
         changed: Callable[[str], None] = lambda group: None,
     ) -> None:
-        self.auto_create = auto_create
+        self._auto_create = auto_create
         """Whether an unknown group is created on first use."""
         self._now_ms = now_ms
         self._changed = changed
@@ -49,7 +49,7 @@ class Groups:
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """A group, created on first use if that is allowed and the name is legal."""
         config = self._table.get(group)
-        if config is None and (self.auto_create or group.startswith(SYSTEM_GROUP_PREFIX)):
+        if config is None and (self._auto_create() or group.startswith(SYSTEM_GROUP_PREFIX)):
             try:
                 check_group(group)
             except IllegalName:

@@ -116,10 +116,10 @@ class Topics:
         system: Iterable[TopicConfig],
         now_ms: Callable[[], int],
         changed: Callable[[str], None] = lambda topic: None,
-        auto_create: bool = True,
+        auto_create: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.auto_create = auto_create
-        """Whether the default topic may be used as a template."""
+        """``auto_create`` tells whether the default topic may be used as a template."""
+        self._auto_create = auto_create
         self._now_ms = now_ms
         self._changed = changed
         self._table: dict[str, TopicConfig] = {}
@@ -212,7 +212,7 @@ class Topics:
         A missing retry topic is created even without a template.
         """
         model = self._table.get(template)
-        if template == DEFAULT_TOPIC and not self.auto_create:
+        if template == DEFAULT_TOPIC and not self._auto_create():
             # The table may still contain it from an earlier start.
             model = None
         if model is not None and model.perm & INHERIT and queues > 0:
