@@ -21,6 +21,8 @@ NETWORKS = {"lan": LAN, "wide": WIDE, "rough": ROUGH}
 LONGEST_CUT = 75.0
 TRANSACTIONS_EVERY = 8
 """One small cluster of so many has transactions, and every big one."""
+TIMERS_EVERY = 8
+"""The same for timer messages."""
 
 
 class Fault(StrEnum):
@@ -119,6 +121,8 @@ class Plan:
     events: tuple[Event, ...]
     transactions: int = 0
     """Begun by each of two members of a producer group."""
+    timers: int = 0
+    """Messages that are to be delivered later."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -131,7 +135,7 @@ class Plan:
             + (", power cuts" if self.has_power_cuts else ""),
             f"  {self.producers} producers send {self.messages} messages in {self.rush:.0%} of it, "
             f"linger {self.linger} s, {self.poisoned:.0%} poisoned, "
-            f"{self.transactions} transactions each of two more",
+            f"{self.transactions} transactions each of two more, {self.timers} timers",
         ]
         lines += [f"  {group}" for group in self.groups]
         lines += [f"  {event}" for event in self.events]
@@ -159,6 +163,7 @@ def plan(seed: int, *, is_big: bool = False) -> Plan:
         busy_seconds=busy,
         events=_events(chance, busy, scale),
         transactions=10 * scale if is_big or seed % TRANSACTIONS_EVERY == 5 else 0,
+        timers=40 * scale if is_big or seed % TIMERS_EVERY == 3 else 0,
     )
 
 

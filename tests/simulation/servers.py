@@ -75,7 +75,13 @@ class BrokerSlot:
 
     async def start(self) -> None:
         loop = self._loop
-        config = BrokerConfig(broker_name=self.name, bind_host=self.host, listen_port=BROKER_PORT)
+        config = BrokerConfig(
+            broker_name=self.name,
+            bind_host=self.host,
+            listen_port=BROKER_PORT,
+            recall_message_enable=True,
+            mapped_file_size_timer_log=1 << 12,
+        )
         files: FileLayer = OS_FILES
         store_config = SMALL_STORE
         if self._disk is not None:

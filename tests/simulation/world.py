@@ -17,6 +17,7 @@ from tests.simulation.clients import Member, Scene, SimulatedProducer
 from tests.simulation.ledger import LOCK_TRUST, Broken, Ledger
 from tests.simulation.plan import NETWORKS, ROUGH, Event, Fault, GroupPlan, Plan, plan
 from tests.simulation.servers import BrokerSlot, NameServerSlot
+from tests.simulation.timers import Reminders, SimulatedReminder
 from tests.simulation.transactions import SimulatedBank, Table
 
 from penstock.model import MessageQueue
@@ -77,12 +78,18 @@ class World:
             SimulatedProducer(self._scene, the_plan, n) for n in range(the_plan.producers)
         ]
         self._transactions = Table()
-        self._banks = [
+        banks = [
             SimulatedBank(
                 self._scene, self._transactions, the_plan.transactions, the_plan.busy_seconds, n
             )
             for n in range(2 if the_plan.transactions else 0)
         ]
+        self._timers = Reminders()
+        reminders = [
+            SimulatedReminder(self._scene, self._timers, the_plan.timers, the_plan.busy_seconds)
+            for _ in range(1 if the_plan.timers else 0)
+        ]
+        self._others: list[SimulatedBank | SimulatedReminder] = [*banks, *reminders]
         self._members: list[Member] = []
         self._numbers = 0
 
@@ -111,8 +118,8 @@ class World:
         async with asyncio.TaskGroup() as tasks:
             for producer in self._producers:
                 tasks.create_task(producer.run())
-            for bank in self._banks:
-                tasks.create_task(bank.run())
+            for other in self._others:
+                tasks.create_task(other.run())
             for event in self.plan.events:
                 tasks.create_task(self._apply(event, begun))
         await self._end_faults()
@@ -153,8 +160,8 @@ class World:
     async def _shut_down(self) -> None:
         for member in self._members:
             await member.leave()
-        for bank in self._banks:
-            await bank.stop()
+        for other in self._others:
+            await other.stop()
         for slot in self._brokers:
             await slot.stop()
         await self._name_server.stop()
@@ -209,7 +216,9 @@ class World:
             behind = self._behind(group)
             if behind:
                 return f"{group.name} does not reach the end of {behind}"
-        return self._transactions.unfinished(self._brokers)
+        return self._transactions.unfinished(self._brokers) or self._timers.unfinished(
+            self._brokers
+        )
 
     def _behind(self, group: GroupPlan) -> str:
         topics = {*group.topics, RETRY_PREFIX + group.name}
@@ -236,6 +245,7 @@ class World:
         if left := self._unfinished():
             raise Broken(left)
         self._transactions.check_end(self._brokers)
+        self._timers.check_end(self._brokers)
         count = 0
         for name, group in self.ledger.groups.items():
             dead = self._dead_letters(name)
@@ -302,7 +312,7 @@ class World:
         hosts = {
             Fault.ISOLATE_MEMBER: [member.host for member in self._members],
             Fault.ISOLATE_PRODUCER: [producer.host for producer in self._producers]
-            + [bank.host for bank in self._banks],
+            + [other.host for other in self._others],
             Fault.ISOLATE_BROKER: [slot.host for slot in self._brokers],
         }[event.fault]
         if hosts:
