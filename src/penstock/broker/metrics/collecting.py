@@ -20,7 +20,7 @@ from penstock.broker.metrics.exposition import Family, Labels, Number
 from penstock.broker.metrics.lag import GroupLag, consumed_topics, group_lag, is_system
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.clients import ClientChannel
-from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 from penstock.protocol.versions import version_text
 from penstock.store.files import DiskSpace
 
@@ -94,6 +94,16 @@ def broker_families(broker: BrokerState, disk: DiskSpace | None) -> Iterator[Fam
         max(0, broker.clock.time_ms() - earliest) if earliest > 0 else 0,
     )
     yield one("penstock_disk_used_ratio", "Used part of the disk.", statistics.disk_used_ratio)
+    yield one(
+        "rocketmq_pop_checkpoint_buffer_size",
+        "Pops whose messages are not all acknowledged.",
+        len(broker.pop.points),
+    )
+    yield stored(
+        "rocketmq_timer_enqueue_lag",
+        "Timer messages that are not in the wheel yet.",
+        max(0, broker.storage.max_offset(TIMER_TOPIC, 0) - broker.timers.next_offset),
+    )
     yield one("penstock_held_pulls", "Pulls that wait for messages.", len(broker.held))
     yield one(
         "penstock_put_refused_total", "Refused sends.", statistics.put_refused, kind="counter"
@@ -206,6 +216,14 @@ async def topic_families(broker: BrokerState) -> list[Family]:
         ((group, topic), counter.count)
         async for (topic, group), counter in paced(stats.sent_backs.items())
     ]
+    timers: Rows = [
+        ((topic,), waiting.count)
+        async for topic, waiting in paced(broker.timers.metrics.table().timing_count.items())
+    ]
+    halves: Rows = [
+        ((topic,), count)
+        async for topic, count in paced(broker.transactions.counters.open_by_topic().items())
+    ]
     into = ("topic", "message_type", "is_system")
     out = ("topic", "consumer_group", "is_system")
     by_group = ("consumer_group", "topic", "is_system")
@@ -222,6 +240,8 @@ async def topic_families(broker: BrokerState) -> list[Family]:
             by_group[:2],
             back,
         ),
+        Family(f"{_R}timing_messages", "gauge", "Timer messages that wait.", into[:1], timers),
+        Family(f"{_R}half_messages", "gauge", "Open transactions.", into[:1], halves),
     ]
 
 

@@ -35,6 +35,10 @@ class TransactionCounters:
         """The number of open transactions of a topic."""
         return self._open[topic]
 
+    def open_by_topic(self) -> dict[str, int]:
+        """The number of open transactions of each topic that had any."""
+        return dict(self._open)
+
     def load(self, data: bytes) -> None:
         """Load the version of the file; the numbers are counted anew at each start."""
         self._version = decode_body(TransactionMetrics, data).data_version or self._version
