@@ -22,7 +22,11 @@ VERBS = {
         ("nameserver", "serve:nameserver", "Run a name server alone."),
         ("broker", "serve:broker", "Run one broker under a name server that runs elsewhere."),
         ("topic", "topics:app", "Topics: list, create, describe, delete."),
-        ("group", "groups:app", "Consumer groups: list, create, describe, lag, reset, delete."),
+        (
+            "group",
+            "groups:app",
+            "Consumer groups: list, create, describe, lag, mode, reset, delete.",
+        ),
         ("cluster", "cluster:app", "The brokers of a cluster: addresses, rates, disk."),
         ("context", "context:app", "Clusters by name: list, use, add, remove."),
         (
@@ -49,7 +53,7 @@ VERBS = {
             "Measure sends, receives and the latency between, with this client.",
         ),
         ("spark", "spark_jobs:app", "Spark jobs: archive, replay, dlq, report."),
-        ("store", "store_tools:app", "Inspect, verify or export the files of a store."),
+        ("store", "store_tools:app", "Inspect, verify, export or repair the files of a store."),
         (
             "demo",
             "demo:demo",
