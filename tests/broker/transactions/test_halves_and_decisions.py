@@ -304,3 +304,13 @@ async def test_a_topic_deleted_meanwhile_does_not_come_back(wire: Wire, broker: 
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert len(broker.state.transactions.open) == 1
     assert (await end(wire, half, ROLLBACK)).code == ResponseCode.SUCCESS
+
+
+async def test_statistics_count_the_half_and_the_committed_message(
+    wire: Wire, broker: Broker
+) -> None:
+    half = await prepared(wire)
+    stats = broker.state.stats
+    assert (stats.puts_of(HALF_TOPIC).count, stats.puts_of(TOPIC).count) == (1, 0)
+    await end(wire, half)
+    assert (stats.puts_of(HALF_TOPIC).count, stats.puts_of(TOPIC).count) == (1, 1)
