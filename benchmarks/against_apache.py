@@ -32,6 +32,8 @@ ROWS = (
     "async-256-1024",
     "batch-32-128",
     "drain-300000-128",
+    "pop-100000-128",
+    "lateness-2000-128",
     "latency-1000-128",
     # The last one: after its first transaction Apache's broker keeps a core busy.
     "transaction-16-128",

@@ -2,6 +2,8 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
@@ -21,6 +23,8 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
@@ -92,7 +96,11 @@ public final class LoadGenerator {
             case "transaction":
                 return rate(transactions(number, size));
             case "drain":
-                return drain(number, size);
+                return drain(number, size, false);
+            case "pop":
+                return drain(number, size, true);
+            case "lateness":
+                return lateness(number, size);
             case "latency":
                 return latency(number, size);
             default:
@@ -250,7 +258,19 @@ public final class LoadGenerator {
     }
 
     private DefaultMQPushConsumer consumer(String topic, MessageListenerConcurrently listener) throws Exception {
+        return consumer(topic, listener, false);
+    }
+
+    private DefaultMQPushConsumer consumer(String topic, MessageListenerConcurrently listener, boolean pops)
+        throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("group-" + topic);
+        if (pops) {
+            SubscriptionGroupConfig group = new SubscriptionGroupConfig();
+            group.setGroupName("group-" + topic);
+            admin.createAndUpdateSubscriptionGroupConfig(broker, group);
+            admin.setMessageRequestMode(broker, topic, "group-" + topic, MessageRequestMode.POP, 0, 10_000);
+            consumer.setClientRebalance(false);
+        }
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("group-" + topic);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -263,7 +283,7 @@ public final class LoadGenerator {
     }
 
     /** Fill a topic, then let one push consumer read it; the time is from its first message to its last. */
-    private String drain(int messages, int size) throws Exception {
+    private String drain(int messages, int size, boolean pops) throws Exception {
         String topic = topic();
         for (int sent = 0; sent < messages; sent += 100) {
             accepted(producer.send(messages(topic, 100, size)));
@@ -279,13 +299,45 @@ public final class LoadGenerator {
                 done.countDown();
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        }, pops);
         boolean finished = done.await(120, TimeUnit.SECONDS);
         consumer.shutdown();
         if (!finished) {
             throw new IllegalStateException(received.get() + " of " + messages + " received after 120 s");
         }
         return rate(messages * 1e9 / (last.get() - first.get()));
+    }
+
+    /** Fail each popped message once; how much later than its ten seconds it comes again. */
+    private String lateness(int messages, int size) throws Exception {
+        String topic = topic();
+        Map<String, Long> failed = new ConcurrentHashMap<>();
+        long[] late = new long[messages];
+        AtomicInteger again = new AtomicInteger();
+        CountDownLatch done = new CountDownLatch(messages);
+        DefaultMQPushConsumer consumer = consumer(topic, (found, context) -> {
+            long now = System.nanoTime();
+            boolean isFirst = found.get(0).getReconsumeTimes() == 0;
+            found.forEach(message -> {
+                Long since = failed.putIfAbsent(message.getMsgId(), now);
+                int at = since == null ? messages : again.getAndIncrement();
+                if (at < messages) {
+                    late[at] = now - since - 10_000_000_000L;
+                    done.countDown();
+                }
+            });
+            return isFirst ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        }, true);
+        for (int sent = 0; sent < messages; sent += 100) {
+            accepted(producer.send(messages(topic, 100, size)));
+        }
+        boolean finished = done.await(120, TimeUnit.SECONDS);
+        consumer.shutdown();
+        if (!finished) {
+            throw new IllegalStateException(done.getCount() + " of " + messages + " did not come again");
+        }
+        Arrays.sort(late);
+        return String.format("\"p50_ms\":%.0f,\"max_ms\":%.0f", late[messages / 2] / 1e6, late[messages - 1] / 1e6);
     }
 
     /** Send at a steady rate; each body contains its send time, from which the consumer computes the latency. */
