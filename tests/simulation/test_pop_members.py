@@ -32,6 +32,8 @@ class Model:
     sent: dict[bytes, int] = field(default_factory=dict)
     """By body: the queue."""
     done: set[bytes] = field(default_factory=set)
+    unsure: set[bytes] = field(default_factory=set)
+    """Acknowledged in the moment their time was up."""
     visible_at: dict[bytes, float] = field(default_factory=dict)
     deliveries: int = 0
 
@@ -47,7 +49,7 @@ class Model:
 
     @property
     def left(self) -> set[bytes]:
-        return self.sent.keys() - self.done
+        return self.sent.keys() - self.done - self.unsure
 
 
 class Member:
@@ -110,6 +112,8 @@ async def live(
             assert (await ack(member.wire, got)).code == 0
             if until > now + 0.05:
                 model.acknowledged(got)
+            elif until > now - 0.05:
+                model.unsure.add(got.body)
         elif action < 0.83 and member.has:
             place = chance.randrange(len(member.has))
             got, until = member.has[place]
