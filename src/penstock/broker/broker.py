@@ -260,8 +260,6 @@ class Broker(Service):
             stack.push_async_callback(self._stop_server, server)
             store.on_arrival(state.held.arrived, state.held.queues)
             store.on_arrival(state.delay_service.arrived, state.delay_service.queues)
-            for pops in (state.pop.held, state.pop.notified):
-                store.on_arrival(pops.arrived, pops.queues)
             add_all(self._dispatcher, state)
             if self._guard is not None:
                 self._guard.serve_codes(self._dispatcher.codes)

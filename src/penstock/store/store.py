@@ -305,6 +305,12 @@ class MessageStore(StoreReading):
         """
         self._context.index_builder.listeners.append((listener, waiting))
 
+    def off_arrival(self, listener: Arrival) -> None:
+        """Call ``listener`` no more; without any, appends do not look for one."""
+        builder = self._context.index_builder
+        # A new list: the old one may be under way.
+        builder.listeners = [one for one in builder.listeners if one[0] != listener]
+
     def on_failed_write(self, listener: Callable[[StoreError], None]) -> None:
         """Call ``listener`` when a write failed: every message staged before it is lost.
 

@@ -90,8 +90,14 @@ class HeldPops(Service):
         limit_at_key: Callable[[], int] = lambda: 1024,
         limit: Callable[[], int] = lambda: 100_000,
         is_newest_first: bool = False,
+        listen: Callable[[HeldPops, bool], None] = lambda held, is_wanted: None,
     ) -> None:
-        """With ``is_newest_first`` the last to expire is woken first."""
+        """With ``is_newest_first`` the last to expire is woken first.
+
+        ``listen`` is called with True when arrivals matter from now on, with False when not: while
+        no pop waits, sends and their readers pay nothing for it.
+        """
+        self._listen = listen
         super().__init__()
         self._clock = clock
         self._limit_at_key = limit_at_key
@@ -151,6 +157,8 @@ class HeldPops(Service):
     def _watch(self, key: PopKey, step: int) -> None:
         topic, group, _ = key
         pair = (topic, group)
+        if step > 0 and not self._watched:
+            self._listen(self, True)
         for name in (topic, pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
             pairs = self._watched.setdefault(name, {})
             count = pairs.get(pair, 0) + step
@@ -160,6 +168,8 @@ class HeldPops(Service):
                 del pairs[pair]
                 if not pairs:
                     del self._watched[name]
+        if not self._watched:
+            self._listen(self, False)
 
     # Waking
 

@@ -97,18 +97,27 @@ def build_parts(
             broker_name=config.broker_name,
             store_host=store_host,
         ),
-        held=_held_pops(clock, settings),
-        notified=_held_pops(clock, settings, is_newest_first=True),
+        held=_held_pops(clock, settings, storage),
+        notified=_held_pops(clock, settings, storage, is_newest_first=True),
         orders=Orders(now_ms=clock.time_ms, changed=lambda: changed(ORDERS_FILE)),
         modes=RequestModeTable(lambda: changed(REQUEST_MODES_FILE)),
         routes=routes,
     )
 
 
-def _held_pops(clock: Clock, settings: Settings, *, is_newest_first: bool = False) -> HeldPops:
+def _held_pops(
+    clock: Clock, settings: Settings, storage: Storage, *, is_newest_first: bool = False
+) -> HeldPops:
+    def listen(held: HeldPops, is_wanted: bool) -> None:
+        if is_wanted:
+            storage.store.on_arrival(held.arrived, held.queues)
+        else:
+            storage.store.off_arrival(held.arrived)
+
     return HeldPops(
         clock,
         limit_at_key=lambda: settings.broker.pop_polling_size,
         limit=lambda: settings.broker.max_pop_polling_size,
         is_newest_first=is_newest_first,
+        listen=listen,
     )
