@@ -95,7 +95,9 @@ class Pulling:
         ask = decode_header(PullMessage, command.ext)
         try:
             group, topic, filter_ = self._check(command, ask)
-            if ask.sys_flag & PullFlag.COMMIT_OFFSET and not self._is_outdated(command, ask):
+            if ask.sys_flag & PullFlag.COMMIT_OFFSET and not (
+                self._epochs.known and self._epochs.is_outdated(ask.topic, command.ext)
+            ):
                 self._offsets.commit(
                     ask.consumer_group, ask.topic, ask.queue_id, ask.commit_offset, peer.remote
                 )
@@ -142,11 +144,6 @@ class Pulling:
         promise.resolve(answer)
 
     # Evaluation
-
-    def _is_outdated(self, command: Command, ask: PullMessage) -> bool:
-        """Whether the offsets of the request belong to a topic that was deleted since."""
-        # Most brokers have no such topic.
-        return bool(self._epochs.known) and self._epochs.is_outdated(ask.topic, command.ext)
 
     def _check(
         self, command: Command, ask: PullMessage
@@ -250,7 +247,8 @@ class Pulling:
         reset = self._offsets.take_reset(ask.consumer_group, ask.topic, ask.queue_id)
         if reset is not None:
             return self._moved_answer(ask, group, topic, reset, "OFFSET_RESET")
-        if self._is_outdated(command, ask):
+        # Most brokers have no topic that was deleted.
+        if self._epochs.known and self._epochs.is_outdated(ask.topic, command.ext):
             first = self._broker.storage.min_offset(ask.topic, ask.queue_id)
             return self._moved_answer(ask, group, topic, first, "TOPIC_MADE_ANEW")
         wanted = command.ext and command.ext.get(PULL_BYTES)
