@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,3 +162,33 @@ def test_pop_after_pull_begins_where_the_group_stands(mq: Any) -> None:
     assert sorted(got) == sorted(
         mode + b"%d" % i for mode in (b"pull", b"pop", b"pull") for i in range(5)
     )
+
+
+@pytest.mark.spec("P81")
+def test_unfinished_messages_above_the_limit_stop_popping() -> None:
+    may_end = threading.Event()
+    # In real time: virtual time stands still while a handler runs.
+    with embedded() as mq:
+        mq.admin.create_topic("jobs", queues=1)
+        send(mq, *(b"%d" % i for i in range(60)))
+        got: list[bytes] = []
+
+        def work(message: Any) -> None:
+            may_end.wait(30)
+            got.append(message.body)
+
+        def in_flight() -> int:
+            return sum(row.in_flight for row in mq.admin.group_lag("workers", topic="jobs"))
+
+        with member(mq, work, threads=1, pop_limit=8, pop_batch_size=4):
+            deadline = time.monotonic() + 30
+            while in_flight() < 12 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            # Two more looks: nothing is popped any more.
+            for _ in range(2):
+                time.sleep(0.06)
+                assert in_flight() == 12
+            may_end.set()
+            while len(got) < 60 and time.monotonic() < deadline:
+                time.sleep(0.02)
+    assert sorted(got) == sorted(b"%d" % i for i in range(60))

@@ -123,7 +123,8 @@ class PopRequests:
             return Popped([], answer.code == ResponseCode.POLLING_FULL, arrived)
         if answer.code != ResponseCode.SUCCESS:
             raise self._refusal(answer, replica.address, f"topic {topic!r}")
-        return Popped(self._messages(answer, topic, broker_name), False, arrived)
+        messages = popped_messages(answer, self._group, topic, broker_name, self._namespace)
+        return Popped(messages, False, arrived)
 
     def _refusal(self, answer: Command, address: str, about: str) -> Exception:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -133,46 +134,6 @@ class PopRequests:
                 hint="use a PushConsumer or a PullConsumer",
             )
         return refusal(answer, RequestCode.POP_MESSAGE, address, about)
-
-    def _messages(self, answer: Command, topic: str, broker_name: str) -> list[StoredMessage]:
-        header = decode_header(PopMessageResult, answer.ext)
-        starts = parse_start_offsets(header.start_offset_info)
-        offsets = parse_message_offsets(header.msg_offset_info)
-        counts = parse_order_counts(header.order_count_info)
-        flags = {
-            pop_retry_topic(self._group, topic): RETRY_TOPIC_V1,
-            pop_retry_topic_v2(self._group, topic): RETRY_TOPIC_V2,
-        }
-        messages = messages_from_pull(body_bytes(answer), broker_name, keep_unreadable=True)
-        for message in messages:
-            if message.peek(Property.POP_RECEIPT) is None:
-                queue = FlaggedQueue(flags.get(message.topic, NORMAL_TOPIC), message.queue.queue_id)
-                offset = message.queue_offset
-                if queue not in starts or offset not in offsets.get(queue, ()):
-                    raise ProtocolError(
-                        f"a popped message of {message.queue} at offset {offset} without a receipt",
-                        expected=f"its offset in {header.msg_offset_info!r}",
-                    )
-                handle = ReceiptHandle(
-                    starts[queue],
-                    header.pop_time,
-                    header.invisible_time,
-                    header.revive_qid,
-                    queue.flag,
-                    broker_name,
-                    queue.queue_id,
-                    offset,
-                )
-                if header.revive_qid == ORDERLY_REVIVE_QUEUE:
-                    times = counts.get((queue, offset), counts.get((queue, None), 0))
-                    message.reconsume_times = max(message.reconsume_times, times)
-                set_handle(message, handle)
-            if message.peek(Property.FIRST_POP_TIME) is None:
-                message.append_properties(
-                    f"{Property.FIRST_POP_TIME}\x01{header.pop_time}\x02".encode()
-                )
-            message.topic = unwrap(self._namespace, topic)
-        return messages
 
     # Acknowledging
 
@@ -262,6 +223,50 @@ class PopRequests:
             read=lambda answer: None,
             seconds=ACK_SECONDS,
         )
+
+
+def popped_messages(
+    answer: Command, group: str, topic: str, broker_name: str, namespace: str | None
+) -> list[StoredMessage]:
+    """The messages of a pop answer, each with its receipt handle, under the subscribed topic."""
+    header = decode_header(PopMessageResult, answer.ext)
+    starts = parse_start_offsets(header.start_offset_info)
+    offsets = parse_message_offsets(header.msg_offset_info)
+    counts = parse_order_counts(header.order_count_info)
+    flags = {
+        pop_retry_topic(group, topic): RETRY_TOPIC_V1,
+        pop_retry_topic_v2(group, topic): RETRY_TOPIC_V2,
+    }
+    messages = messages_from_pull(body_bytes(answer), broker_name, keep_unreadable=True)
+    for message in messages:
+        if message.peek(Property.POP_RECEIPT) is None:
+            queue = FlaggedQueue(flags.get(message.topic, NORMAL_TOPIC), message.queue.queue_id)
+            offset = message.queue_offset
+            if queue not in starts or offset not in offsets.get(queue, ()):
+                raise ProtocolError(
+                    f"a popped message of {message.queue} at offset {offset} without a receipt",
+                    expected=f"its offset in {header.msg_offset_info!r}",
+                )
+            handle = ReceiptHandle(
+                starts[queue],
+                header.pop_time,
+                header.invisible_time,
+                header.revive_qid,
+                queue.flag,
+                broker_name,
+                queue.queue_id,
+                offset,
+            )
+            if header.revive_qid == ORDERLY_REVIVE_QUEUE:
+                times = counts.get((queue, offset), counts.get((queue, None), 0))
+                message.reconsume_times = max(message.reconsume_times, times)
+            set_handle(message, handle)
+        if message.peek(Property.FIRST_POP_TIME) is None:
+            message.append_properties(
+                f"{Property.FIRST_POP_TIME}\x01{header.pop_time}\x02".encode()
+            )
+        message.topic = unwrap(namespace, topic)
+    return messages
 
 
 def batch_entries(group: str, handles: Sequence[tuple[str, ReceiptHandle]]) -> list[BatchAckEntry]:
