@@ -1,7 +1,7 @@
 """Half messages and the records that close them, as every RocketMQ broker stores them.
 
     half topic, queue 0     the half message; copies of it, each with a higher count of checks
-    op topic, queue 0       queue offsets of halves that are closed: 1,0,  (4.9: one number, 1)
+    op topic, queue 0       the queue offset of a half that is closed: 7  (from 5.1 on also 7,9,)
     the real topic          the committed message; it names the log position of its half
 
 A half is open if no op record names its queue offset. Which offsets were looked at is saved as the
@@ -10,7 +10,7 @@ progress of the group CID_RMQ_SYS_TRANS in both queues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from penstock.model.names import Property
@@ -18,8 +18,6 @@ from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.records.codec import Record
 from penstock.protocol.records.sys_flags import SysFlag
 
-MAX_OP_BODY_BYTES: Final = 4096
-"""An op record ends with the number that reaches this length."""
 OP_PROPERTIES: Final = encode_properties({Property.WAIT: "true", Property.TAGS: "d"})
 OP_TAG: Final = "d"
 _MAX_DIGITS: Final = 18
@@ -87,16 +85,13 @@ def is_commit_of(record: Record, key: TransactionKey) -> bool:
 # Op records
 
 
-def op_bodies(offsets: Iterable[int]) -> Iterator[bytes]:
-    """The bodies of the op records that close the halves at some offsets."""
-    body = b""
-    for offset in offsets:
-        body += b"%d," % offset
-        if len(body) >= MAX_OP_BODY_BYTES:
-            yield body
-            body = b""
-    if body:
-        yield body
+def op_body(offset: int) -> bytes:
+    """The body of the op record that closes the half at an offset.
+
+    Brokers from 5.1 on write several offsets into one record, each followed by a comma. Those
+    before, 4.9 among them, do not read that; all of them read a single number.
+    """
+    return b"%d" % offset
 
 
 def op_offsets(tag: str | None, body: bytes) -> list[int]:

@@ -166,7 +166,7 @@ async def test_a_rollback_stores_nothing_and_no_check_follows(tmp_path: Path) ->
         half = await prepared(wire)
         assert (await end(wire, half, ROLLBACK)).code == ResponseCode.SUCCESS
         [op] = await all_records(wire, OP_HALF_TOPIC)
-        assert (op.body, op.queue_id, op.sys_flag, op.flag) == (b"0,", 0, 0, 0)
+        assert (op.body, op.queue_id, op.sys_flag, op.flag) == (b"0", 0, 0, 0)
         assert properties(op) == {"WAIT": "true", "TAGS": "d"}
         assert op.born_host == op.store_host == broker.state.store_host
         entry = broker.state.storage.store.entry(OP_HALF_TOPIC, 0, 0)
@@ -226,7 +226,7 @@ async def test_the_same_decision_again_changes_nothing(wire: Wire, decision: int
     for _ in range(3):
         assert (await end(wire, half, decision)).code == ResponseCode.SUCCESS
     assert len(await all_records(wire, TOPIC, 1)) == (decision == COMMIT)
-    assert await op_bodies(wire) == [b"0,"]
+    assert await op_bodies(wire) == [b"0"]
 
 
 @pytest.mark.spec("X13")
@@ -261,7 +261,7 @@ async def test_a_repeated_half_belongs_to_the_same_transaction(wire: Wire, broke
     assert (await end(wire, second)).code == ResponseCode.SUCCESS
     assert (await end(wire, first)).code == ResponseCode.SUCCESS
     assert len(await all_records(wire, TOPIC, 1)) == 1
-    assert await op_bodies(wire) == [b"0,1,"]
+    assert await op_bodies(wire) == [b"0", b"1"]
     assert not len(broker.state.transactions.open)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC, Property
 from penstock.model.properties import encode_properties
-from penstock.protocol.half_messages import OP_PROPERTIES, HalfMessage, op_bodies
+from penstock.protocol.half_messages import OP_PROPERTIES, HalfMessage, op_body
 from penstock.protocol.records.codec import Record, encode_record
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import Appended, Draft
@@ -58,12 +58,12 @@ def given_up(record: Record, properties: dict[str, str]) -> Draft:
 
 
 def closing(offsets: Iterable[int], now_ms: int, store_host: bytes) -> Iterator[Draft]:
-    """The op records that close the halves at some queue offsets."""
-    for body in op_bodies(offsets):
+    """The op records that close the halves at some queue offsets, one for each."""
+    for offset in offsets:
         yield Draft(
             OP_HALF_TOPIC,
             HALF_QUEUE,
-            body,
+            op_body(offset),
             OP_PROPERTIES,
             born_timestamp=now_ms,
             born_host=store_host,

@@ -168,11 +168,10 @@ class Transactions:
             return []
 
     def append_op_records(self, offsets: Sequence[int]) -> list[tuple[int, int]]:
-        """Stage op records; returns the offset of each and the highest offset that it closes."""
+        """Stage op records; returns the offset of each and the offset that it closes."""
         drafts = half_records.closing(offsets, self._clock.time_ms(), self._store_host)
         appended = [self._storage.append(draft) for draft in drafts]
-        highest = max(offsets)
-        return [(one.queue_offset, highest) for one in appended]
+        return [(one.queue_offset, offset) for one, offset in zip(appended, offsets, strict=True)]
 
     def _decided(
         self,
