@@ -50,7 +50,7 @@ async def ack_all(wire: Wire, *entries: BatchAckEntry) -> int:
     return (await wire.request(RequestCode.BATCH_ACK_MESSAGE, body=body)).code
 
 
-@pytest.mark.spec("P6", "P10", "P22", "P23", "P27", "P37", "P38")
+@pytest.mark.spec("P6", "P10", "P22", "P23", "P27", "P37", "P38", "P39")
 @in_virtual_time
 async def test_only_what_is_not_acknowledged_comes_again(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:

@@ -21,7 +21,6 @@ from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.common import RequestMode
-from penstock.protocol.bodies.pop import QueryAssignment, QueueAssignments
 from penstock.protocol.codes import RequestCode
 
 log = logging.getLogger(__name__)
@@ -94,6 +93,9 @@ class PopLoops:
 
     async def _sources(self, topic: str) -> frozenset[Source] | None:
         """Where to pop a topic; none: it is pulled; None: the broker gives no valid answer."""
+        # Only those that pop load it.
+        from penstock.protocol.bodies.pop import QueryAssignment, QueueAssignments
+
         state, session = self._state, self._state.session
         addresses = session.routes.addresses_of(topic)
         if not addresses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.client.requests import Request, body_bytes, refusal
 from penstock.client.session.client_session import ClientSession
@@ -17,7 +17,6 @@ from penstock.errors import InvalidArgument, ProtocolError, RequestCodeNotSuppor
 from penstock.model import MessageQueue, StoredMessage, Subscription
 from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2
 from penstock.protocol.bodies.codec import encode_body
-from penstock.protocol.bodies.pop import BatchAck, BatchAckEntry, bits_of
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import decode_header, encode_header
@@ -40,6 +39,9 @@ from penstock.protocol.headers.receipts import (
     parse_start_offsets,
 )
 from penstock.protocol.records.pulled import messages_from_pull
+
+if TYPE_CHECKING:
+    from penstock.protocol.bodies.pop import BatchAckEntry
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +169,8 @@ class PopRequests:
         self, broker_name: str, handles: Iterable[tuple[str, ReceiptHandle]]
     ) -> None:
         """End messages of one broker in one request; brokers before 5.1.3 get one for each."""
+        from penstock.protocol.bodies.pop import BatchAck  # only those that pop load it
+
         handles = list(handles)
         entries = batch_entries(self._group, handles)
         address = await self._address(handles[0][0], broker_name)
@@ -271,6 +275,8 @@ def popped_messages(
 
 def batch_entries(group: str, handles: Sequence[tuple[str, ReceiptHandle]]) -> list[BatchAckEntry]:
     """The body of a batch acknowledgement: one entry for each pop and queue."""
+    from penstock.protocol.bodies.pop import BatchAckEntry, bits_of  # only those that pop load it
+
     by_pop: dict[tuple[str, ReceiptHandle], list[int]] = {}
     for topic, handle in handles:
         by_pop.setdefault((topic, handle._replace(queue_offset=0)), []).append(handle.queue_offset)
