@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.scripted import ThreadedCluster
 
-from penstock import Message, Producer, ReceiptExpired, SimpleConsumer, embedded
-from penstock.errors import InvalidArgument, LifecycleError
+from penstock import Message, Producer, PushConsumer, ReceiptExpired, SimpleConsumer, embedded
+from penstock.errors import InvalidArgument, LifecycleError, RequestCodeNotSupported
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
 
 
 @pytest.fixture
@@ -100,3 +103,19 @@ def test_wrong_use_is_refused_with_the_reason(mq: Any) -> None:
         consumer.subscribe("jobs")
         with pytest.raises(InvalidArgument, match="max_messages"):
             consumer.receive(33)
+
+
+@pytest.mark.spec("P84")
+def test_a_broker_without_pop_is_named(cluster: ThreadedCluster) -> None:
+    for code in (RequestCode.POP_MESSAGE, RequestCode.QUERY_ASSIGNMENT):
+        cluster.broker.script[code] = lambda peer, request: Command(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=" request type not supported"
+        )
+    consumer = SimpleConsumer("g", namesrv=cluster.namesrv)
+    consumer.subscribe("T")
+    with consumer, pytest.raises(RequestCodeNotSupported, match=r"RocketMQ 5\.0 or newer; 4\.9"):
+        consumer.receive(wait=0)
+    pushed: Any = PushConsumer("h", namesrv=cluster.namesrv, mode="pop")
+    pushed.on("T")(lambda message: None)
+    with pytest.raises(RequestCodeNotSupported, match=r"4\.9 has no pop consumption"):
+        pushed.start()
