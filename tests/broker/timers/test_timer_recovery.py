@@ -330,6 +330,47 @@ def test_after_a_power_failure_every_acknowledged_message_arrives(
     run_virtual(lambda _: run(), seed=seed)
 
 
+@pytest.mark.spec("Y28")
+@in_virtual_time
+async def test_a_stopped_store_has_all_that_apache_continues_from(tmp_path: Path) -> None:
+    """What Apache 5.5.0 reads at its start; ``make interop`` lets it deliver such a store."""
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(mapped_file_size_timer_log=1 << 16)
+        wire = await stage.connect(broker)
+        for seconds in (1, 2, 100, 100, 200):
+            await timed(wire, stage, str(seconds), seconds)
+        await eventually(lambda: delivered(broker) == 2, 5)
+        await stage.clock.sleep(3)
+        pending = [
+            record
+            for record in await all_records(wire, TIMER_TOPIC)
+            if record.body in (b"100", b"200")
+        ]
+        read_from = stage.clock.time_ms() - 2000
+        await broker.stop()
+    root = tmp_path / "broker-a"
+    page = (root / "config" / "timercheck").read_bytes()
+    numbers = [int.from_bytes(page[at : at + 8], "big") for at in (0, 8, 16, 24)]
+    # Both offsets are behind the last message: a smaller one would have it delivered again.
+    assert numbers[1:] == [5 * 52, 5, 5]
+    assert read_from <= numbers[0] <= read_from + 3000
+    segments = sorted((root / "timerlog").iterdir())
+    assert [path.stat().st_size for path in segments] == [1 << 16]
+    log = segments[0].read_bytes()
+    wheel = (root / "timerwheel").read_bytes()
+    linked: list[int] = []
+    for record in pending:
+        slot_ms = int(properties(record)["TIMER_OUT_MS"])
+        at = slot_ms // 1000 % 1_209_600 * SLOT_BYTES
+        assert int.from_bytes(wheel[at : at + 8], "big") == slot_ms // 1000
+        position = int.from_bytes(wheel[at + 16 : at + 24], "big")
+        while position >= 0:
+            unit = log[position : position + 52]
+            linked.append(int.from_bytes(unit[28:36], "big"))
+            position = int.from_bytes(unit[4:12], "big", signed=True)
+    assert set(linked) == {record.log_position for record in pending}
+
+
 # A store of Apache's
 
 GOLDEN_STORE = {
