@@ -132,8 +132,19 @@ def test_a_torn_file_without_a_backup_is_not_taken_for_an_empty_one(path: Path) 
     path.write_bytes(b"torn {")
     for _ in range(2):
         with pytest.raises(StoreDamaged, match="and there is no backup; try: repair it"):
-            StateFile(path).load(json.loads)
+            StateFile(path, has_sums=True).load(json.loads)
     assert path.read_bytes() == b"torn {"
+
+
+def test_without_checksums_a_torn_file_without_a_backup_starts_empty_with_an_error(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"torn {")
+    with caplog.at_level(logging.WARNING):
+        assert StateFile(path).load(json.loads) is None
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "starting empty" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", bytes(100), b" \n"])

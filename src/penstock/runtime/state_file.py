@@ -107,7 +107,7 @@ class StateFile:
     def __init__(
         self, path: Path, *, files: StateFileSystem = OS_STATE_FILES, has_sums: bool = False
     ) -> None:
-        """``has_sums``: keep checksums beside it."""
+        """``has_sums``: keep checksums beside it, and refuse a damaged file without a backup."""
         self.path = Path(path)
         self._sums = _with_suffix(self.path, ".sum") if has_sums else None
         self.backup_path = _with_suffix(self.path, ".bak")
@@ -122,7 +122,8 @@ class StateFile:
 
         ``check`` is given the bytes and raises ``ValueError`` or a `PenstockError` if they mean
         nothing; usually it is the parser. A file that fails it, without a backup that does not, is
-        `StoreDamaged`: to start empty would forget what is still there to be repaired.
+        `StoreDamaged`: to start empty would forget what is still there to be repaired. Only a
+        file without checksums may start empty if there is no backup at all.
         ``may_be_changed``: another program may have written it, so its checksum does not matter.
         """
         sums = None if may_be_changed else self._load_sums()
@@ -136,6 +137,16 @@ class StateFile:
                 return None  # a new store, or what a crash of another program left
             if data is None:
                 log.warning("state file is gone, starting empty file=%s", self.path)
+                return None
+            if self._sums is None:
+                # Offsets of a client: RocketMQ's starts anew, and so may this one.
+                self._put_aside()
+                log.error(
+                    "state file unreadable and no backup, starting empty file=%s kept=%s error=%s",
+                    self.path,
+                    self._damaged,
+                    trouble,
+                )
                 return None
             raise StoreDamaged(
                 f"{self.path} cannot be read ({trouble}), and there is no backup",

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
-from penstock.store.soundness import FoundDamages, is_sound
+from penstock.store.soundness import FoundDamages, are_records, is_sound
 
 MAX_READ_BYTES: Final = 128 << 20
 MAX_ASKED: Final = 1024
@@ -178,11 +178,7 @@ class Reader:
         if first >= self._checked_before:
             return True
         if len(slices) == 1:
-            view = slices[0]
-            return all(
-                is_sound(view, position - first, size, position)
-                for position, size in zip(positions, sizes, strict=True)
-            )
+            return are_records(slices[0], positions, sizes)
         return all(map(is_sound, slices, repeat(0), sizes, positions))
 
     def _read_many(

@@ -10,6 +10,9 @@ reader stumbles over one of those, it asks again from there.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from itertools import repeat
+from struct import Struct
 from typing import Final
 
 from penstock.errors import StoreDamaged
@@ -21,6 +24,7 @@ from penstock.model.record_layout import (
     MIN_RECORD_BYTES,
     PROPERTIES_LENGTH,
     TOPIC_LENGTH_V2,
+    head_offset,
     head_struct,
 )
 from penstock.store.consume_queue import ConsumeQueue
@@ -29,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _MAX_DAMAGES: Final = 100
 _unpack_head = head_struct("size", "magic", "log_position", "sys_flag", "body_length").unpack_from
+_unpack_identity = Struct(
+    f">iI{head_offset('log_position') - head_offset('body_crc')}xq"
+).unpack_from
 _unpack_topic_length = TOPIC_LENGTH_V2.unpack_from
 _unpack_properties_length = PROPERTIES_LENGTH.unpack_from
 
@@ -57,6 +64,21 @@ def is_sound(view: memoryview, at: int, size: int, position: int) -> bool:
         return False
     properties_length: int = _unpack_properties_length(view, topic_end)[0]
     return properties_length == end - topic_end - 2
+
+
+def are_records(view: memoryview, positions: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether each record that lies in ``view``, side by side, begins as one.
+
+    Its inner lengths are not looked at: this is done for all messages of a pull.
+    """
+    first = positions[0]
+    heads = [_unpack_identity(view, position - first) for position in positions]
+    if heads == list(zip(sizes, repeat(MAGIC_V1), positions)):
+        return True
+    return all(
+        is_sound(view, position - first, size, position)
+        for position, size in zip(positions, sizes, strict=True)
+    )
 
 
 class FoundDamages:

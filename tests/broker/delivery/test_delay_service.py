@@ -353,6 +353,7 @@ async def test_saved_progress_beyond_the_queue_is_corrected(tmp_path: Path) -> N
         await eventually(lambda: delivered(broker) == 1, 30)
         await broker.stop()
         file.write_text('{"offsetTable":{1:99}}')
+        file.with_name("delayOffset.json.sum").unlink()
         broker = await stage.broker()
         wire = await stage.connect(broker)
         await delay(wire, 1)
@@ -376,6 +377,7 @@ async def test_saved_progress_before_the_first_message_is_corrected(
         assert first > 0
         await broker.stop()
         file.write_text('{"offsetTable":{18:0}}')
+        file.with_name("delayOffset.json.sum").unlink(missing_ok=True)
         broker = await stage.broker()
         assert broker.state.delay_service.progress()[18] == (first, 30)
         assert f"delay progress corrected level=18 from=0 to={first}" in caplog.text
