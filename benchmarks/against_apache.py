@@ -35,6 +35,8 @@ ROWS = (
     "pop-100000-128",
     "lateness-2000-128",
     "latency-1000-128",
+    "timer-16-128",
+    "due-20000-128",
     # The last one: after its first transaction Apache's broker keeps a core busy.
     "transaction-16-128",
 )

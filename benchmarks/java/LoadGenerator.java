@@ -31,7 +31,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * Generates load with the official client: prints one JSON line with the figures of each row.
  *
  * <p>Usage: LoadGenerator NAMESRV BROKER SECONDS ROW..., each row one of sync-THREADS-SIZE, async-INFLIGHT-SIZE,
- * batch-COUNT-SIZE, drain-MESSAGES-SIZE, latency-RATE-SIZE, transaction-THREADS-SIZE. Each send row runs once to warm up, then for SECONDS.
+ * batch-COUNT-SIZE, drain-MESSAGES-SIZE, latency-RATE-SIZE, transaction-THREADS-SIZE,
+ * timer-THREADS-SIZE, due-MESSAGES-SIZE. Each send row runs once to warm up, then for SECONDS.
  */
 public final class LoadGenerator {
     private static final int QUEUES = 8;
@@ -95,6 +96,11 @@ public final class LoadGenerator {
                 return rate(batch(topic(), number, size, seconds));
             case "transaction":
                 return rate(transactions(number, size));
+            case "timer":
+                sync(this::later, topic(), number, size, Math.max(1, seconds / 2));
+                return rate(sync(this::later, topic(), number, size, seconds));
+            case "due":
+                return due(number, size);
             case "drain":
                 return drain(number, size, false);
             case "pop":
@@ -166,6 +172,67 @@ public final class LoadGenerator {
         } finally {
             bank.shutdown();
         }
+    }
+
+    private SendResult later(Message message) throws Exception {
+        message.setDelayTimeMs(3_600_000L);
+        return producer.send(message);
+    }
+
+    /** Timer messages that are all due in one second: how fast they are stored, and how late the last of 100 is. */
+    private String due(int messages, int size) throws Exception {
+        String topic = topic();
+        long due = (System.currentTimeMillis() / 1_000 + 10 + messages / 2_000) * 1_000;
+        long[] stored = new long[messages];
+        AtomicInteger received = new AtomicInteger();
+        CountDownLatch done = new CountDownLatch(messages);
+        DefaultMQPushConsumer consumer = consumer(topic, (found, context) -> {
+            for (MessageExt message : found) {
+                int at = received.getAndIncrement();
+                if (at < messages) {
+                    stored[at] = message.getStoreTimestamp();
+                    done.countDown();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        AtomicInteger left = new AtomicInteger(messages);
+        List<Throwable> errors = new ArrayList<>();
+        List<Thread> senders = new ArrayList<>();
+        for (int i = 0; i < 32; i++) {
+            Thread sender = new Thread(() -> {
+                try {
+                    while (left.getAndDecrement() > 0) {
+                        Message message = new Message(topic, new byte[size]);
+                        message.setDeliverTimeMs(due);
+                        accepted(producer.send(message));
+                    }
+                } catch (Throwable error) {
+                    synchronized (errors) {
+                        errors.add(error);
+                    }
+                }
+            });
+            sender.start();
+            senders.add(sender);
+        }
+        for (Thread sender : senders) {
+            sender.join();
+        }
+        failOn(errors);
+        if (System.currentTimeMillis() >= due) {
+            throw new IllegalStateException("sending " + messages + " messages took longer than they wait");
+        }
+        boolean finished = done.await(120, TimeUnit.SECONDS);
+        consumer.shutdown();
+        if (!finished) {
+            throw new IllegalStateException(done.getCount() + " of " + messages + " timers did not arrive");
+        }
+        Arrays.sort(stored);
+        double taken = Math.max(1, stored[messages - 1] - stored[0]) / 1e3;
+        return String.format(
+            "\"messages_per_second\":%.0f,\"late_p50_ms\":%d,\"late_p99_ms\":%d",
+            messages / taken, stored[messages / 2] - due, stored[messages * 99 / 100] - due);
     }
 
     private double sync(String topic, int threads, int size, int duration) throws Exception {
