@@ -164,6 +164,13 @@ def test_an_empty_file_without_a_backup_is_what_a_crash_of_others_leaves(
 # -- checksums -----------------------------------------------------------------------------------
 
 
+def rot(path: Path, data: bytes) -> None:
+    """Change the content without a trace in the times of the file."""
+    times = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 def flipped(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
@@ -178,7 +185,7 @@ def test_a_flipped_bit_is_replaced_by_the_backup(path: Path) -> None:
         :2
     ] == [zlib.crc32(NEW), zlib.crc32(OLD)]
     for bit in range(len(NEW) * 8):
-        path.write_bytes(flipped(NEW, bit))
+        rot(path, flipped(NEW, bit))
         assert StateFile(path, has_sums=True).load() == OLD
         path.write_bytes(NEW)
     assert StateFile(path, has_sums=True).load() == NEW
@@ -186,7 +193,7 @@ def test_a_flipped_bit_is_replaced_by_the_backup(path: Path) -> None:
 
 def test_a_flipped_bit_without_a_backup_is_refused_with_the_way_out(path: Path) -> None:
     StateFile(path, has_sums=True).save(OLD)
-    path.write_bytes(flipped(OLD, 9))
+    rot(path, flipped(OLD, 9))
     for _ in range(2):
         with pytest.raises(StoreDamaged, match=r"if it was meant, delete .*topics.json.sum"):
             StateFile(path, has_sums=True).load()
@@ -442,3 +449,11 @@ def test_a_power_cut_leaves_no_version_without_its_checksum(
             allowed = [{"version": 5}] if returned else [found, {"version": 5}]
             assert load(after_second, has_sums=True) in allowed
     assert states > 500
+
+
+def test_what_another_program_wrote_later_is_taken(path: Path) -> None:
+    StateFile(path, has_sums=True).save(OLD)
+    path.write_bytes(NEW)
+    later = path.stat().st_mtime + 60
+    os.utime(path, (later, later))
+    assert StateFile(path, has_sums=True).load() == NEW

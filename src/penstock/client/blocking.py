@@ -100,11 +100,10 @@ class Producer(Entered, ProducerFacade):
     ``compress_over`` bytes (compressMsgBodyOverHowmuch) and more are compressed. ``instance``
     (instanceName): clients with the same one share a session; ``check_transaction``
     (transactionListener) decides about a transaction that a broker asks for, also one that another
-    process of the group began; brokers of ``topics`` know the producer from its start, others from
-    its first send. With ``trace``
-    (enableMsgTrace) each send is reported to RMQ_SYS_TRACE_TOPIC, or to the topic it names
-    (customizedTraceTopic). ``middleware`` (registerSendMessageHook) is called around each send: see
-    `Middleware`.
+    process of the group began; brokers of ``topics`` (TransactionMQProducer.topics) know the
+    producer from its start, others from its first send. With ``trace`` (enableMsgTrace) each send
+    is reported to RMQ_SYS_TRACE_TOPIC, or to the topic it names (customizedTraceTopic).
+    ``middleware`` (registerSendMessageHook) is called around each send: see `Middleware`.
     """
 
     _send_queue: SendQueue

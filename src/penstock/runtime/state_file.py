@@ -37,6 +37,9 @@ MAX_STATE_BYTES = 1 << 30
 _KEPT_SUMS = 3
 _EMPTY = "the file is empty"
 
+_SAVE_SECONDS = 1.0
+"""More than lies between the checksums of a save and its file."""
+
 
 class StateFileSystem(Protocol):
     """The operations a `StateFile` is made of; a test hands in one that crashes."""
@@ -126,7 +129,7 @@ class StateFile:
         file without checksums may start empty if there is no backup at all.
         ``may_be_changed``: another program may have written it, so its checksum does not matter.
         """
-        sums = None if may_be_changed else self._load_sums()
+        sums = None if may_be_changed or self._is_rewritten() else self._load_sums()
         data = self._read(self.path)
         trouble = self._trouble(data, check, sums)
         if data is not None and trouble is None:
@@ -215,6 +218,18 @@ class StateFile:
         if not lines or own != b"%08x\n" % zlib.crc32(lines):
             return None
         return [int(line, 16) for line in lines.split()]
+
+    def _is_rewritten(self) -> bool:
+        """Whether the file was written after its checksums, as only another program does.
+
+        A program that was killed leaves no other trace. Rot changes bytes, but no times.
+        """
+        if self._sums is None:
+            return False
+        try:
+            return self.path.stat().st_mtime > self._sums.stat().st_mtime + _SAVE_SECONDS
+        except OSError:
+            return False
 
     def _trouble(
         self,
