@@ -116,6 +116,7 @@ def test_offsets_past_the_end_are_explained_by_a_topic_made_anew() -> None:
     assert list(offsets.topic_remade(group(beyond), LIMITS)) == []
     remade = group(replace(beyond, is_remade=True))
     [found] = offsets.topic_remade(remade, LIMITS)
+    assert found.cause == "topic-remade"
     assert "deleted and created again" in found.what
     assert "10 messages are not delivered" in found.what
     assert list(offsets.beyond_last(remade, LIMITS)) == []

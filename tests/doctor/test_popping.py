@@ -48,4 +48,5 @@ def test_many_messages_in_flight_are_worth_a_look(count: int, severity: str | No
     facts = GroupFacts("g", 0, ClusterFacts(()))
     popped = PopFacts({MessageQueue("T", "broker-a", 0): count})
     found = list(messages_in_flight(replace(facts, popped=popped), Thresholds()))
+    assert {one.cause for one in found} <= {"messages-in-flight"}
     assert [one.severity.value for one in found] == ([] if severity is None else [severity])

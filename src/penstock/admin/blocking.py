@@ -116,6 +116,7 @@ class Admin:
 
     # Transactions
     transactions = blocking(admin.Admin.transactions)
+    transactions_at = blocking(admin.Admin.transactions_at)
     resume_transaction = blocking(admin.Admin.resume_transaction)
     timers = blocking(admin.Admin.timers)
     recall_timer = blocking(admin.Admin.recall_timer)

@@ -147,7 +147,7 @@ def store_damaged(facts: ClusterFacts, limits: Thresholds) -> Iterator[Finding]:
         yield critical(
             "store-damaged",
             f"broker {broker.name} ({broker.address}) cannot read messages: {broker.store_damage}",
-            "penstock store verify DIR, with its data directory, shows what is damaged",
+            "on its machine: penstock store verify DIR, which names all that is damaged",
             "a damaged queue: stop the broker, then penstock store repair DIR",
             "a damaged record of the log: penstock group reset moves a group past it",
             broker=broker.name,
