@@ -73,7 +73,7 @@ def digests(data: Path) -> dict[str, str]:
         for path in sorted(data.rglob("*"))
         # The audit file is there to grow; every start and stop changes the others.
         if path.is_file()
-        and path.suffix != ".bak"
+        and path.suffix not in (".bak", ".sum")
         and path.name not in ("audit.jsonl", "lock", "checkpoint", "penstock.state")
     }
 

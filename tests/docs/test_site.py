@@ -25,7 +25,7 @@ from penstock import errors
 ROOT = Path(__file__).parents[2]
 # What only the client itself calls.
 NOT_FOR_USERS = {"penstock.StoredMessage.append_properties"}
-PUBLIC = {"admin", "errors", "otel", "spark", "testing"}
+PUBLIC = {"admin", "arrow", "errors", "otel", "spark", "testing"}
 INTERNAL = sorted({path.parent.name for path in ROOT.glob("src/penstock/*/__init__.py")} - PUBLIC)
 SPARK_NAMES = [
     name

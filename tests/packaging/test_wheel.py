@@ -19,7 +19,7 @@ from tests.packaging.environments import Environment, closure
 ROOT = Path(__file__).parents[2]
 # Python before 3.11.4 has no filters; later versions warn when none is given.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-EXTRAS = {"lz4", "zstd", "spark", "java", "report", "all"}
+EXTRAS = {"lz4", "zstd", "spark", "java", "report", "security", "otel", "arrow", "all"}
 
 HELLO = """
 import sys

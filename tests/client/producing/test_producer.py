@@ -775,6 +775,6 @@ async def test_a_delayed_message_does_not_linger_and_keeps_its_delay(bench: Benc
     await asyncio.sleep(1)
     assert len(results) == 3, "the delayed ones; the others wait"
     sent = {body: parse_properties(header.properties or "") for header, body in bench.broker.sent}
-    assert {body: one["DELAY"] for body, one in sent.items()} == {
-        b"later %d" % number: "3" for number in range(3)
+    assert {body: one["TIMER_DELAY_MS"] for body, one in sent.items()} == {
+        b"later %d" % number: "10000" for number in range(3)
     }

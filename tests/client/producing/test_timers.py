@@ -35,7 +35,6 @@ def sent(version: int, **fields: Any) -> dict[str, str]:
     [
         ({"delay": "7m30s"}, {"TIMER_DELAY_MS": "450000"}),
         ({"delay": timedelta(hours=30)}, {"TIMER_DELAY_MS": "108000000"}),
-        ({"delay": "10s"}, {"TIMER_DELAY_MS": "10000"}),
         ({"deliver_at": NOON}, {"TIMER_DELIVER_MS": "1767355200000"}),
         ({"deliver_at": 1767355200.25}, {"TIMER_DELIVER_MS": "1767355200250"}),
         ({"delay": "0s"}, {}),
@@ -46,6 +45,12 @@ def test_a_time_becomes_a_timer_where_brokers_have_them(
     fields: dict[str, Any], timer: dict[str, str]
 ) -> None:
     assert sent(NEW, **fields) == sent(UNKNOWN, **fields) == timer
+
+
+def test_a_delay_of_a_level_is_a_timer_only_where_brokers_are_known_to_have_them() -> None:
+    assert sent(NEW, delay="10s") == {"TIMER_DELAY_MS": "10000"}
+    # A broker without timers would deliver it at once.
+    assert sent(UNKNOWN, delay="10s") == {"DELAY": "3"}
 
 
 def test_old_brokers_get_the_level_that_is_exactly_the_same() -> None:

@@ -57,7 +57,7 @@ REQUEST_FIELDS: dict[int, tuple[str, str]] = {
         "producerGroup tranStateTableOffset commitLogOffset commitOrRollback msgId",
         "fromTransactionCheck transactionId topic",
     ),
-    39: ("tranStateTableOffset commitLogOffset", "msgId transactionId offsetMsgId topic"),
+    39: ("tranStateTableOffset commitLogOffset", "msgId transactionId offsetMsgId topic bname"),
     # Request and reply.
     326: (f"{SEND} bornHost storeHost storeTimestamp", "properties reconsumeTimes unitMode"),
     # Pop.

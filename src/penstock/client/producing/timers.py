@@ -34,7 +34,9 @@ class DeliveryTime(NamedTuple):
 
     def properties(self, broker_version: int, broker_name: str) -> str:
         """The property text for a broker; a version of 0 is not known yet."""
-        if broker_version >= TIMERS_SINCE or not broker_version:
+        # A broker without timers delivers such a message at once. Every broker knows the levels.
+        has_timers = broker_version >= TIMERS_SINCE or (not broker_version and not self.level)
+        if has_timers:
             if self.delay_ms is not None:
                 return format_properties({Property.TIMER_DELAY_MS: str(self.delay_ms)})
             return format_properties({Property.TIMER_DELIVER_MS: str(self.deliver_ms)})
