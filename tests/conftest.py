@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 settings.register_profile(
     "penstock",
     deadline=None,
-    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "60")),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("penstock")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.simulation.world import SimulationFailed, run_seed
 
-SEEDS = range(200)
+SEEDS = range(100)
 PER_TEST = 5
 
 
