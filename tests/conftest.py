@@ -9,11 +9,14 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # A busy machine must not fail a property: no test here depends on how long an example takes.
-# PENSTOCK_EXAMPLES is how `make soak` asks for more of them.
+# The suite draws the same examples each time, so that a run can be repeated; PENSTOCK_EXAMPLES is
+# how `make soak` asks for more of them, and new ones each time.
+EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
 settings.register_profile(
     "penstock",
     deadline=None,
-    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "60")),
+    derandomize=EXAMPLES is None,
+    max_examples=int(EXAMPLES or "60"),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("penstock")

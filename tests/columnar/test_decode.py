@@ -86,7 +86,7 @@ def expected(records: bytes) -> list[dict[str, object]]:
             "born_host": message.born_host,
             "store_host": message.store_host,
         }
-        for message in messages_from_pull(records, "broker-a")
+        for message in messages_from_pull(records, "broker-a", check_crc=True)
     ]
 
 
@@ -282,7 +282,7 @@ def test_damaged_records_are_refused_and_never_read_beyond(data: st.DataObject) 
         records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(records[: data.draw(st.integers(0, len(records)))])
     try:
-        messages_from_pull(cut, "broker-a")
+        messages_from_pull(cut, "broker-a", check_crc=True)
     except ProtocolError:
         # Not everything wrong concerns a batch (a body that does not inflate is null there), but
         # nothing else than this error may come of it.
