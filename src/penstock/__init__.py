@@ -15,8 +15,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from penstock import aio
     from penstock.admin.blocking import Admin
-    from penstock.client.blocking import Producer, PullConsumer, PushConsumer
-    from penstock.client.blocking_simple_consumer import SimpleConsumer
+    from penstock.client.blocking.producer import Producer
+    from penstock.client.blocking.pull_consumer import PullConsumer
+    from penstock.client.blocking.push_consumer import PushConsumer
+    from penstock.client.blocking.simple_consumer import SimpleConsumer
     from penstock.client.consuming.assignment import (
         AssignmentStrategy,
         Average,
@@ -61,12 +63,10 @@ if TYPE_CHECKING:
 # compares the three, and those of `aio`.
 _NAMES = {
     "penstock.admin.blocking": ("Admin",),
-    "penstock.client.blocking": (
-        "Producer",
-        "PullConsumer",
-        "PushConsumer",
-    ),
-    "penstock.client.blocking_simple_consumer": ("SimpleConsumer",),
+    "penstock.client.blocking.producer": ("Producer",),
+    "penstock.client.blocking.pull_consumer": ("PullConsumer",),
+    "penstock.client.blocking.push_consumer": ("PushConsumer",),
+    "penstock.client.blocking.simple_consumer": ("SimpleConsumer",),
     "penstock.client.consuming.assignment": (
         "AssignmentStrategy",
         "Average",

@@ -47,16 +47,18 @@ if TYPE_CHECKING:
         TypedMessage,
     )
     from penstock.admin.admin import Admin
-    from penstock.client.nonblocking import Producer, PullConsumer, PushConsumer
-    from penstock.client.nonblocking_simple_consumer import SimpleConsumer
+    from penstock.client.nonblocking.producer import Producer
+    from penstock.client.nonblocking.pull_consumer import PullConsumer
+    from penstock.client.nonblocking.push_consumer import PushConsumer
+    from penstock.client.nonblocking.simple_consumer import SimpleConsumer
     from penstock.testing.embedded import embedded_async as embedded
 
 _HOMES = {
     "Admin": ("penstock.admin.admin", "Admin"),
-    "Producer": ("penstock.client.nonblocking", "Producer"),
-    "PullConsumer": ("penstock.client.nonblocking", "PullConsumer"),
-    "PushConsumer": ("penstock.client.nonblocking", "PushConsumer"),
-    "SimpleConsumer": ("penstock.client.nonblocking_simple_consumer", "SimpleConsumer"),
+    "Producer": ("penstock.client.nonblocking.producer", "Producer"),
+    "PullConsumer": ("penstock.client.nonblocking.pull_consumer", "PullConsumer"),
+    "PushConsumer": ("penstock.client.nonblocking.push_consumer", "PushConsumer"),
+    "SimpleConsumer": ("penstock.client.nonblocking.simple_consumer", "SimpleConsumer"),
     "embedded": ("penstock.testing.embedded", "embedded_async"),
 }
 """The names that are other objects here than in `penstock`."""

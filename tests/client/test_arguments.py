@@ -17,7 +17,8 @@ from penstock.client.arguments import (
     PullConsumerOptions,
 )
 from penstock.client.cluster_access import ACCESS_OPTIONS
-from penstock.client.facade import ProducerFacade, PushConsumerFacade
+from penstock.client.facades.producer import ProducerFacade
+from penstock.client.facades.push_consumer import PushConsumerFacade
 from penstock.client.options import options_of, options_table
 from penstock.client.settings import (
     IDENTITY_OPTIONS,

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.arguments import ConsumerOptions
-from penstock.client.facade import PushConsumerFacade, PushConsumerKeywords
+from penstock.client.facades.push_consumer import PushConsumerFacade, PushConsumerKeywords
 
 CLASSES = ("Producer", "PushConsumer", "PullConsumer")
 PLAIN = {"PushConsumer": {"on"}}

@@ -61,7 +61,7 @@ def test_the_async_names_need_no_import_of_their_own() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "penstock.client.nonblocking"
+    assert done.stdout.strip() == "penstock.client.nonblocking.producer"
 
 
 def test_importing_penstock_loads_nothing_of_it() -> None:

@@ -11,7 +11,7 @@ from tests.support.scripted import ThreadedCluster
 from tests.support.waiting import wait_for
 
 from penstock import Message, PreparedMessage, Producer, SendStatus, StoredMessage, aio
-from penstock.client import facade
+from penstock.client.facades import producer as producer_facade
 from penstock.client.producing.transactions import decision_of
 from penstock.errors import InvalidArgument, RequestRefused
 from penstock.model.hosts import pack_host
@@ -303,7 +303,7 @@ def test_thousands_of_checks_do_not_delay_heartbeats(
 def test_more_checks_than_can_wait_are_dropped(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(facade, "MAX_WAITING_CHECKS", 5)
+    monkeypatch.setattr(producer_facade, "MAX_WAITING_CHECKS", 5)
     let_go = threading.Event()
 
     def check(message: StoredMessage) -> bool:

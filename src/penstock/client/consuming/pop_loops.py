@@ -1,8 +1,7 @@
 """Popping for handlers: which sources a member has, and one loop of pops for each.
 
-The broker assigns. In mode ``pop`` a member pops whatever the broker says, from every broker of a
-topic if the broker's setting is to pull; in mode ``auto`` it does as the broker says, topic by
-topic, and pulls what is to be pulled.
+The broker assigns. In mode ``pop`` a member always pops: if the broker's setting for a topic is to
+pull, it pops from every broker of the topic. In mode ``auto`` the setting decides, topic by topic.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from penstock.model import Message, StoredMessage
 from penstock.runtime.durations import Duration, milliseconds
 
 if TYPE_CHECKING:
-    from penstock.client import blocking, nonblocking
+    from penstock.client.blocking.producer import Producer as BlockingProducer
+    from penstock.client.nonblocking.producer import Producer as AsyncProducer
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Outbox:
 
     # Sending
 
-    def send(self, producer: blocking.Producer, message: Message, work: Work) -> Receipt:
+    def send(self, producer: BlockingProducer, message: Message, work: Work) -> Receipt:
         """Send a message and change the database: both happen, or neither.
 
         ``work`` is called with a connection and the message, and its changes are committed after
@@ -123,9 +124,7 @@ class Outbox:
         local.raise_error()
         return receipt
 
-    async def send_async(
-        self, producer: nonblocking.Producer, message: Message, work: Work
-    ) -> Receipt:
+    async def send_async(self, producer: AsyncProducer, message: Message, work: Work) -> Receipt:
         """The same for `penstock.aio.Producer`; ``work`` runs in a thread."""
         local = _LocalTransaction(self, work)
 

@@ -6,36 +6,20 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import TypeVar
 
-from penstock.client.nonblocking import Entered
-from penstock.client.simple_consumer_facade import SimpleConsumerFacade, invisible_seconds
+from penstock.client.facades.simple_consumer import SimpleConsumerFacade, invisible_seconds
+from penstock.client.nonblocking.entered import Member
 from penstock.model import StoredMessage
 from penstock.runtime.durations import Duration
 
 _Messages = TypeVar("_Messages", bound=Iterable[StoredMessage])
 
 
-class SimpleConsumer(Entered, SimpleConsumerFacade):
+class SimpleConsumer(Member, SimpleConsumerFacade):
     """Receives messages and acknowledges each; keywords as in `penstock.SimpleConsumer`."""
-
-    async def start(self) -> None:
-        """Join the group."""
-        lease = self._open()
-        try:
-            await lease.host.await_(self._start_core(lease))
-        except BaseException:
-            self._close()
-            await lease.release_async()
-            raise
 
     async def stop(self) -> None:
         """Leave the group; idempotent. What was not acknowledged comes again in a second."""
-        lease = self._close()
-        if lease is None:
-            return
-        try:
-            await lease.host.await_(self._core.stop())
-        finally:
-            await lease.release_async()
+        await super().stop()
 
     async def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Receive messages of a topic, too; the same topic again replaces the filter."""

@@ -15,7 +15,7 @@ from penstock.client.arguments import (
 )
 from penstock.client.arguments import start_from as parse_start_from
 from penstock.client.consuming.simple_consumer import MAX_RECEIVED, SimpleConsumerCore
-from penstock.client.facade import Facade
+from penstock.client.facades.facade import MemberFacade
 from penstock.client.options import check_count
 from penstock.client.session.namespaces import wrap
 from penstock.client.session.session_registry import Lease
@@ -28,7 +28,7 @@ LONGEST_INVISIBLE: Final = 12 * 3600.0
 LONGEST_WAIT: Final = 60.0
 
 
-class SimpleConsumerFacade(Facade):
+class SimpleConsumerFacade(MemberFacade):
     """The settings and the core of a simple consumer."""
 
     _core: SimpleConsumerCore
@@ -72,6 +72,9 @@ class SimpleConsumerFacade(Facade):
         for topic, tags, sql in self._wanted:
             await self._core.subscribe(topic, tags=tags, sql=sql)
         await self._core.start()
+
+    async def _stop_core(self) -> None:
+        await self._core.stop()
 
     def _want(self, topic: str, tags: str, sql: str | None) -> str:
         """Note a subscription; the topic under the name brokers know."""

@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from penstock.client.blocking import Entered
-from penstock.client.simple_consumer_facade import SimpleConsumerFacade, invisible_seconds
+from penstock.client.blocking.entered import Member
+from penstock.client.facades.simple_consumer import SimpleConsumerFacade, invisible_seconds
 from penstock.model import StoredMessage
 from penstock.runtime.durations import Duration
 
 _Messages = TypeVar("_Messages", bound=Iterable[StoredMessage])
 
 
-class SimpleConsumer(Entered, SimpleConsumerFacade):
+class SimpleConsumer(Member, SimpleConsumerFacade):
     """Receives messages and acknowledges each of them; for work queues.
 
     ``group`` (consumerGroup); ``namesrv`` (namesrvAddr); a received message is invisible to the
@@ -25,25 +25,9 @@ class SimpleConsumer(Entered, SimpleConsumerFacade):
     Penstock, or RocketMQ from 5.0.
     """
 
-    def start(self) -> None:
-        """Join the group."""
-        lease = self._open()
-        try:
-            lease.host.run(self._start_core(lease))
-        except BaseException:
-            self._close()
-            lease.release()
-            raise
-
     def stop(self) -> None:
         """Leave the group; idempotent. What was not acknowledged comes again in a second."""
-        lease = self._close()
-        if lease is None:
-            return
-        try:
-            lease.host.run(self._core.stop())
-        finally:
-            lease.release()
+        super().stop()
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Receive messages of a topic, too; the same topic again replaces the filter."""

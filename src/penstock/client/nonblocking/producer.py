@@ -1,54 +1,29 @@
-"""The classes for asyncio: the same names as in `blocking`, with ``async``.
-
-The session still has its own loop in its own thread, so that a handler that blocks the user's loop
-cannot keep heartbeats from going out. Coroutine handlers run on the loop that called ``start``,
-plain ones on threads.
-"""
+"""`Producer` for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import signal
-from abc import ABC, abstractmethod
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
     Sequence,
 )
 from functools import partial
-from types import TracebackType
 from typing import (
-    TYPE_CHECKING,
     Any,
-    Literal,
-    Self,
     TypeAlias,
     TypeVar,
     TypeVarTuple,
-    Unpack,
     cast,
-    overload,
 )
 
-from penstock.client.arguments import Time
-from penstock.client.arrow_support import arrow_rows, arrow_sends
+from penstock.client.arrow_support import arrow_sends
 from penstock.client.consuming.listeners import is_coroutine_function
-from penstock.client.facade import (
-    Handled,
-    ProducerFacade,
-    PullConsumerFacade,
-    PushConsumerFacade,
-    PushConsumerKeywords,
-    maybe_queue_set,
-    seek_to,
-)
-from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
+from penstock.client.facades.producer import ProducerFacade
+from penstock.client.nonblocking.entered import Entered, soon
 from penstock.client.producing import request_reply
 from penstock.client.producing.async_send_futures import AsyncSendFutures
 from penstock.client.producing.outgoing import as_message
@@ -68,7 +43,6 @@ from penstock.client.producing.transactions import (
 )
 from penstock.client.session.members import TransactionAnswer
 from penstock.client.session.namespaces import wrap
-from penstock.client.session.session_registry import Lease
 from penstock.client.session.tasks import Tasks
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.protocol.headers.transactions import TransactionDecision
@@ -76,36 +50,10 @@ from penstock.runtime.durations import Duration, seconds
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0
-
 AwaitedCheck: TypeAlias = Callable[[StoredMessage], Awaitable[bool | None]]
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
-
-
-class Entered(ABC):
-    """`start` and `stop` around a block."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Begin."""
-
-    @abstractmethod
-    async def stop(self) -> None:
-        """End; idempotent."""
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
 
 class Producer(Entered, ProducerFacade):
@@ -131,7 +79,7 @@ class Producer(Entered, ProducerFacade):
             self._futures = AsyncSendFutures(self._loop)
             self._checks = Tasks(self._what)
             self._finishing: set[asyncio.Task[None]] = set()
-            await lease.host.await_(_soon(self._core.start))
+            await lease.host.await_(soon(self._core.start))
         except BaseException:
             self._close()
             await lease.release_async()
@@ -375,238 +323,3 @@ class Producer(Entered, ProducerFacade):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic a message can be sent to."""
         return list(await self._host.await_(self._core.queues(wrap(self._namespace, topic))))
-
-
-class PushConsumer(Entered, PushConsumerFacade[Handled]):
-    """Calls handlers with the messages of its topics; keywords as in `penstock.PushConsumer`."""
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self: PushConsumer[StoredMessage],
-            group: str,
-            *,
-            batch_size: Literal[1] = 1,
-            **keywords: Unpack[PushConsumerKeywords],
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: PushConsumer[list[StoredMessage]],
-            group: str,
-            *,
-            batch_size: int,
-            **keywords: Unpack[PushConsumerKeywords],
-        ) -> None: ...
-
-        def __init__(self, group: str, **keywords: Any) -> None: ...
-
-    _stopping: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Join the group and begin to consume; coroutine handlers run on this loop."""
-        lease = self._open()
-        loop = asyncio.get_running_loop()
-        self._stop_asked = asyncio.Event()
-        try:
-            await lease.host.await_(self._start(lease, loop))
-        except BaseException:
-            self._close()
-            await lease.release_async()
-            raise
-
-    async def _start(self, lease: Lease, loop: asyncio.AbstractEventLoop) -> None:
-        self._core = self._make_core(lease, lambda: loop)
-        await self._core.start()
-
-    async def run(self) -> None:
-        """Consume until cancelled, SIGTERM or `stop`; then finish what runs and leave.
-
-        It returns when everything is committed and the group left.
-        """
-        await self.start()
-        try:
-            with _sigterm_sets(self._stop_asked):
-                await self._stop_asked.wait()
-        finally:
-            await self.stop()
-
-    async def stop(self, timeout: Duration = 30) -> None:  # noqa: ASYNC109  how long to drain
-        """Take no new work, wait for running handlers, commit, leave; idempotent.
-
-        Cancelling it skips the wait. A second call waits for the first. Called by a handler of
-        this consumer it only begins the stop and returns at once: the handler is among what is
-        waited for, and its message is committed.
-        """
-        lease = self._close()
-        if lease is not None:
-            self._stopping = asyncio.ensure_future(self._stop_now(lease, seconds(timeout)))
-            self._stop_asked.set()
-        stopping = self._stopping
-        if stopping is None or self._core.is_calling:
-            return
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            stopping.cancel()
-            await asyncio.wait([stopping])
-            raise
-
-    async def _stop_now(self, lease: Lease, timeout: float) -> None:  # noqa: ASYNC109
-        leaving = asyncio.ensure_future(lease.host.await_(self._core.stop(timeout)))
-        try:
-            await asyncio.shield(leaving)
-        except asyncio.CancelledError:
-            lease.host.call_soon(self._core.hurry)
-            await leaving
-            raise
-        finally:
-            await lease.release_async()
-
-    async def pause(self) -> None:
-        """Pull nothing more until `resume`; what is cached is still consumed."""
-        await self._host.await_(_soon(self._core.pause))
-
-    async def resume(self) -> None:
-        """Pull again."""
-        await self._host.await_(self._core.resume())
-
-    async def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
-        """Go on at another place of a queue that is held: an offset, or a datetime or its text."""
-        await self._host.await_(seek_to(self._core, queue, offset_or_time))
-
-    async def assignment(self) -> set[MessageQueue]:
-        """The queues of the subscribed topics that this consumer holds now."""
-        return await self._host.await_(_soon(self._core.assignment))
-
-    async def stats(self) -> ConsumerStats:
-        """Rates, counts and where each queue stands."""
-        return await self._host.await_(_soon(consumer_stats, self._core))
-
-
-class PullConsumer(Entered, PullConsumerFacade):
-    """Hands out messages when asked; the keywords are those of `penstock.PullConsumer`."""
-
-    async def start(self) -> None:
-        """Join the group and begin to read ahead."""
-        lease = self._open()
-        try:
-            await lease.host.await_(self._start_core(lease))
-        except BaseException:
-            self._close()
-            await lease.release_async()
-            raise
-
-    async def stop(self) -> None:
-        """Commit what was consumed and leave; idempotent.
-
-        What the last poll brought is not committed and comes again: `commit` first if it is done.
-        """
-        lease = self._close()
-        if lease is None:
-            return
-        self._unread.clear()
-        try:
-            await lease.host.await_(self._core.stop())
-        finally:
-            await lease.release_async()
-
-    async def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
-        """Share the queues of a topic with the other members of the group."""
-        topic = self._want(topic, tags, sql)
-        if self._lease is not None:
-            await self._host.await_(self._core.subscribe(topic, tags=tags, sql=sql))
-
-    async def assign(self, queues: Iterable[MessageQueue] | MessageQueue) -> None:
-        """Read exactly these queues, or this one, without regard to other members."""
-        self._queues = self._check_assign(queues)
-        if self._lease is not None:
-            await self._host.await_(self._core.assign(self._queues))
-            self._keep_unread(self._queues.__contains__)
-
-    async def poll_arrow(self, timeout: Duration = POLL_SECONDS) -> Any:  # noqa: ASYNC109
-        """`poll` as a ``pyarrow.RecordBatch``, with no rows when none came within ``timeout``.
-
-        Its columns are those of `penstock.arrow.read`. Needs the extra ``[arrow]``.
-        """
-        to_batch = arrow_rows()
-        return to_batch(await self.poll(timeout))
-
-    async def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:  # noqa: ASYNC109
-        """The next messages; an empty list when none came within ``timeout``."""
-        limit = seconds(timeout)
-        host = self._host
-        # What an iteration was left with comes first.
-        if unread := self._take_unread():
-            return unread
-        found: list[StoredMessage] = []
-        try:
-            return await host.await_(self._poll(limit, found))
-        except asyncio.CancelledError:
-            if self._lease is not None:
-                host.call_soon(self._give_back, found)
-            raise
-
-    async def __aiter__(self) -> AsyncIterator[StoredMessage]:
-        """Message after message, until it is stopped; asking for the next one ends the one before.
-
-        An iteration that was left can be resumed: a new one begins with the next message.
-        """
-        self._check_started()
-        while self._lease is not None:
-            while (message := self._next_unread()) is not None:
-                yield message
-            if self._lease is not None:
-                self._unread.extend(await self.poll())
-
-    async def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
-        """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
-        await self._host.await_(seek_to(self._core, queue, offset_or_time))
-        self._keep_unread(lambda unread: unread != queue)
-
-    async def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
-        """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.
-
-        Nothing is lost: what was read ahead waits, and the queues are kept. A queue that goes to
-        another member and comes back is not paused any more.
-        """
-        await self._host.await_(_soon(self._core.pause, maybe_queue_set(queues)))
-
-    async def resume(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
-        """Have polls bring these queues again, all without ``queues``."""
-        await self._host.await_(_soon(self._core.resume, maybe_queue_set(queues)))
-
-    async def paused(self) -> set[MessageQueue]:
-        """The queues that are paused now."""
-        return await self._host.await_(_soon(self._core.paused))
-
-    async def commit(self) -> None:
-        """Commit all messages handed out, and return when the brokers have it."""
-        await self._host.await_(self._core.commit(list(self._unread)))
-
-    async def assignment(self) -> set[MessageQueue]:
-        """The queues that are read now."""
-        return await self._host.await_(_soon(self._core.assignment))
-
-
-async def _soon(call: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-    """Run a plain function on the session's loop."""
-    return call(*args)
-
-
-@contextlib.contextmanager
-def _sigterm_sets(event: asyncio.Event) -> Iterator[None]:
-    """Let SIGTERM end a `run`, where the loop can handle signals and the program does not."""
-    loop = asyncio.get_running_loop()
-    is_handled = False
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        # Loops of other threads, and of other systems than Unix, have no signals.
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(signal.SIGTERM, event.set)
-            is_handled = True
-    try:
-        yield
-    finally:
-        if is_handled:
-            loop.remove_signal_handler(signal.SIGTERM)

@@ -1,36 +1,17 @@
-"""The classes for ordinary, blocking Python.
-
-Calls are forwarded to the session's loop in its own thread; handlers run on a pool of threads,
-coroutine handlers on one further loop.
-"""
+"""`Producer` for ordinary, blocking Python."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import signal
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, TypeVar, TypeVarTuple
 
-from penstock.client.arguments import Time
-from penstock.client.arrow_support import arrow_rows, arrow_sends
-from penstock.client.consuming.consumer_shutdown import ConsumerStop
-from penstock.client.facade import (
-    Handled,
-    ProducerFacade,
-    PullConsumerFacade,
-    PushConsumerFacade,
-    PushConsumerKeywords,
-    maybe_queue_set,
-    seek_to,
-)
-from penstock.client.observing.consumer_stats import ConsumerStats, consumer_stats
+from penstock.client.arrow_support import arrow_sends
+from penstock.client.blocking.entered import Entered, soon
+from penstock.client.facades.producer import ProducerFacade
 from penstock.client.producing import request_reply
 from penstock.client.producing.blocking_send import BlockingSends, blocking_sends
 from penstock.client.producing.outgoing import as_message
@@ -50,45 +31,15 @@ from penstock.client.producing.transactions import (
     refuse_coroutine_function,
     send_half,
 )
-from penstock.client.session.host import Host
 from penstock.client.session.namespaces import wrap
-from penstock.client.session.session_registry import Lease
 from penstock.errors import LifecycleError, PenstockError
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.runtime.durations import Duration, seconds
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0
-SIGNAL_SECONDS = 0.5
-"""How late a `run` may notice a signal."""
-
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
-
-
-class Entered(ABC):
-    """`start` and `stop` around a block."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Begin."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """End; idempotent."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 class Producer(Entered, ProducerFacade):
@@ -123,7 +74,7 @@ class Producer(Entered, ProducerFacade):
                 self._after_sends = ThreadPoolExecutor(
                     1, thread_name_prefix=f"{self._what} after_send"
                 )
-            lease.host.run(_soon(self._core.start))
+            lease.host.run(soon(self._core.start))
         except BaseException:
             self._close()
             lease.release()
@@ -380,273 +331,3 @@ class Producer(Entered, ProducerFacade):
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic a message can be sent to."""
         return list(self._host.run(self._core.queues(wrap(self._namespace, topic))))
-
-
-class PushConsumer(Entered, PushConsumerFacade[Handled]):
-    """Calls handlers with the messages of its topics.
-
-    ``group`` (consumerGroup); ``namesrv`` (namesrvAddr); ``model`` (messageModel) is clustering or
-    broadcasting; ``start_from`` (consumeFromWhere, consumeTimestamp) is where a group without an
-    offset begins: last, first (latest and earliest mean the same) or a time; ``orderly``
-    (MessageListenerOrderly) calls one handler at a time for each queue; ``batch_size``
-    (consumeMessageBatchMaxSize); ``allocation`` (allocateMessageQueueStrategy) is
-    average, circle, consistent-hash or an `AssignmentStrategy`; ``threads`` (consumeThreadMin)
-    limits how many handlers run at once, on as many threads or as coroutines; ``max_retries``
-    (maxReconsumeTimes), None: 16, or without end when orderly; ``instance``
-    (instanceName); ``middleware`` (registerConsumeMessageHook) is called around handlers,
-    ``filter_hooks`` (registerFilterMessageHook) with pulled messages before that;
-    ``on_queues_changed`` (messageQueueListener) is called with the queues held now; with ``trace``
-    (enableMsgTrace) each handler call is reported to a trace topic, as in `Producer`.
-    """
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self: PushConsumer[StoredMessage],
-            group: str,
-            *,
-            batch_size: Literal[1] = 1,
-            **keywords: Unpack[PushConsumerKeywords],
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: PushConsumer[list[StoredMessage]],
-            group: str,
-            *,
-            batch_size: int,
-            **keywords: Unpack[PushConsumerKeywords],
-        ) -> None: ...
-
-        def __init__(self, group: str, **keywords: Any) -> None: ...
-
-    _handler_host: Host | None = None
-    _stop: ConsumerStop | None = None
-
-    def start(self) -> None:
-        """Join the group and begin to consume."""
-        lease = self._open()
-        try:
-            self._stopping = threading.Lock()
-            self._stop_asked = threading.Event()
-            lease.host.run(self._start(lease))
-        except BaseException:
-            self._close()
-            lease.release()
-            self._end_handler_host()
-            raise
-
-    async def _start(self, lease: Lease) -> None:
-        self._core = self._make_core(lease, self._handler_loop)
-        await self._core.start()
-
-    def _handler_loop(self) -> asyncio.AbstractEventLoop:
-        if self._handler_host is None:
-            self._handler_host = self._host.handler_host(f"{self._what} coroutines")
-        return self._handler_host.loop
-
-    def _end_handler_host(self) -> None:
-        host, self._handler_host = self._handler_host, None
-        if host is not None:
-            host.close()
-
-    def run(self) -> None:
-        """Consume until Ctrl-C, SIGTERM or `stop`; then finish what runs and leave.
-
-        It returns when everything is committed and the group left. A second Ctrl-C does not wait
-        for running handlers.
-        """
-        self.start()
-        try:
-            with _sigterm_sets(self._stop_asked):
-                # The system may hand a signal to any thread, and Python to this one only when it
-                # runs: a wait without an end would not notice.
-                while not self._stop_asked.wait(SIGNAL_SECONDS):
-                    pass
-        except KeyboardInterrupt:
-            log.info("interrupted, finishing what runs consumer=%s", self._what)
-        finally:
-            self.stop()
-
-    def stop(self, timeout: Duration = 30) -> None:
-        """Take no new work, wait for running handlers, commit, leave; idempotent.
-
-        What ends within ``timeout`` is committed and not delivered again. Handlers that still run
-        are named in the log and their messages are delivered again. Ctrl-C skips the wait. A second
-        call waits for the first. Called by a handler of this consumer it only begins the stop and
-        returns at once: the handler is among what is waited for, and its message is committed.
-        """
-        stop = self._begin_stop(seconds(timeout))
-        if stop is not None and not self._core.is_calling:
-            stop.wait()
-
-    def _begin_stop(self, timeout: float) -> ConsumerStop | None:
-        """The stop that runs, begun now if there was none; None: there is nothing to stop."""
-        if self._lease is None and not self._was_stopped:
-            return None
-        with self._stopping:
-            if self._lease is None:
-                return self._stop
-            self._lease.host.check()
-            lease = self._close()
-            assert lease is not None
-            self._stop = ConsumerStop(
-                self._what, self._core, lease, timeout, self._end_handler_host
-            )
-            if self._core.is_calling:
-                self._stop.go_on_alone()
-            self._stop_asked.set()
-            return self._stop
-
-    def pause(self) -> None:
-        """Pull nothing more until `resume`; what is cached is still consumed."""
-        self._host.run(_soon(self._core.pause))
-
-    def resume(self) -> None:
-        """Pull again."""
-        self._host.run(self._core.resume())
-
-    def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
-        """Go on at another place of a queue that is held: an offset, or a datetime or its text."""
-        self._host.run(seek_to(self._core, queue, offset_or_time))
-
-    def assignment(self) -> set[MessageQueue]:
-        """The queues of the subscribed topics that this consumer holds now."""
-        return self._host.run(_soon(self._core.assignment))
-
-    def stats(self) -> ConsumerStats:
-        """Rates, counts and where each queue stands."""
-        return self._host.run(_soon(consumer_stats, self._core))
-
-
-class PullConsumer(Entered, PullConsumerFacade):
-    """Hands out messages when asked.
-
-    ``group``, ``namesrv``, ``start_from``, ``allocation`` and ``instance`` are as those of
-    `PushConsumer`; with ``auto_commit`` (autoCommit) a poll commits what the one before brought,
-    else `commit` does; ``batch_size`` (pullBatchSize) messages at most a poll.
-
-    Messages are done when the next poll asks for more, or with `commit`, and in no other way.
-    Leaving the ``with`` block or the loop, and `stop`, say nothing about the last ones: they come
-    again, to the next reader of the group, unless `commit` was called after them.
-    """
-
-    def start(self) -> None:
-        """Join the group and begin to read ahead."""
-        lease = self._open()
-        try:
-            lease.host.run(self._start_core(lease))
-        except BaseException:
-            self._close()
-            lease.release()
-            raise
-
-    def stop(self) -> None:
-        """Commit what was consumed and leave; idempotent.
-
-        What the last poll brought is not committed and comes again: `commit` first if it is done.
-        """
-        lease = self._close()
-        if lease is None:
-            return
-        self._unread.clear()
-        try:
-            lease.host.run(self._core.stop())
-        finally:
-            lease.release()
-
-    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
-        """Share the queues of a topic with the other members of the group."""
-        topic = self._want(topic, tags, sql)
-        if self._lease is not None:
-            self._host.run(self._core.subscribe(topic, tags=tags, sql=sql))
-
-    def assign(self, queues: Iterable[MessageQueue] | MessageQueue) -> None:
-        """Read exactly these queues, or this one, without regard to other members."""
-        self._queues = self._check_assign(queues)
-        if self._lease is not None:
-            self._host.run(self._core.assign(self._queues))
-            self._keep_unread(self._queues.__contains__)
-
-    def poll_arrow(self, timeout: Duration = POLL_SECONDS) -> Any:
-        """`poll` as a ``pyarrow.RecordBatch``, with no rows when none came within ``timeout``.
-
-        Its columns are those of `penstock.arrow.read`. Needs the extra ``[arrow]``.
-        """
-        to_batch = arrow_rows()
-        return to_batch(self.poll(timeout))
-
-    def poll(self, timeout: Duration = POLL_SECONDS) -> list[StoredMessage]:
-        """The next messages; an empty list when none came within ``timeout``."""
-        limit = seconds(timeout)
-        host = self._host
-        # What an iteration was left with comes first.
-        if unread := self._take_unread():
-            return unread
-        found: list[StoredMessage] = []
-        try:
-            return host.run(self._poll(limit, found))
-        except KeyboardInterrupt:
-            if self._lease is not None:
-                host.call_soon(self._give_back, found)
-            raise
-
-    def __iter__(self) -> Iterator[StoredMessage]:
-        """Message after message, until it is stopped; asking for the next one ends the one before.
-
-        An iteration that was left can be resumed: a new one begins with the next message.
-        """
-        self._check_started()
-        while self._lease is not None:
-            while (message := self._next_unread()) is not None:
-                yield message
-            if self._lease is not None:
-                self._unread.extend(self.poll())
-
-    def seek(self, queue: MessageQueue, offset_or_time: int | Time) -> None:
-        """Go on at another place of a queue that is read: an offset, or a datetime or its text."""
-        self._host.run(seek_to(self._core, queue, offset_or_time))
-        self._keep_unread(lambda unread: unread != queue)
-
-    def pause(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
-        """Have polls bring nothing of these queues, of all without ``queues``, until `resume`.
-
-        Nothing is lost: what was read ahead waits, and the queues are kept. A queue that goes to
-        another member and comes back is not paused any more.
-        """
-        self._host.run(_soon(self._core.pause, maybe_queue_set(queues)))
-
-    def resume(self, queues: Iterable[MessageQueue] | MessageQueue | None = None) -> None:
-        """Have polls bring these queues again, all without ``queues``."""
-        self._host.run(_soon(self._core.resume, maybe_queue_set(queues)))
-
-    def paused(self) -> set[MessageQueue]:
-        """The queues that are paused now."""
-        return self._host.run(_soon(self._core.paused))
-
-    def commit(self) -> None:
-        """Commit all messages handed out, and return when the brokers have it."""
-        self._host.run(self._core.commit(list(self._unread)))
-
-    def assignment(self) -> set[MessageQueue]:
-        """The queues that are read now."""
-        return self._host.run(_soon(self._core.assignment))
-
-
-async def _soon(call: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-    """Run a plain function on the session's loop."""
-    return call(*args)
-
-
-@contextlib.contextmanager
-def _sigterm_sets(event: threading.Event) -> Iterator[None]:
-    """Let SIGTERM end a `run`, where signals can be handled: in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: event.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
