@@ -41,7 +41,7 @@ format_option = option(
 
 
 class _Missing:
-    """Stands for what a message does not have, whatever the format asks of it."""
+    """Stands for a field that a message does not have; every format of it is empty."""
 
     def __format__(self, spec: str) -> str:
         return _MISSING

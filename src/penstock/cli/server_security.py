@@ -92,7 +92,7 @@ def prepare(plan: SecurityPlan, data: Path, cluster: str, hosts: tuple[str, ...]
     own = files.client_certificate.exists() and files.client_key.exists()
     client = Tls(
         ca_file=authority,
-        # Servers connect to each other by address, whatever names the certificate has.
+        # Servers connect to each other by address; certificates often carry host names only.
         check_hostname=False,
         certificate_file=files.client_certificate if own else None,
         key_file=files.client_key if own else None,

@@ -269,7 +269,7 @@ class RouteTable:
         if self._routes + len(table) <= self._max_routes:
             return
         if live is not None and live.broker_name == registration.broker_name:
-            # It lives, whatever becomes of its new topics.
+            # The broker is alive, even if its new topics are refused.
             self._live[key] = live._replace(heard_ms=now_ms)
         known = self._topics_of.get(registration.broker_name, {})
         self._need_routes(sum(topic not in known for topic in table))

@@ -138,7 +138,7 @@ class _Connection(asyncio.Protocol):
         self._transport = None
 
     def close(self) -> None:
-        """Close now, whatever is under way."""
+        """Close now, even in the middle of an answer."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -233,7 +233,7 @@ _held_locks_guard = threading.Lock()
 
 
 def _lock_directory(path: str) -> int | None:
-    """Lock the directory itself: someone may remove the lock file while its holder runs.
+    """Lock the directory itself: the lock file may be removed while its holder runs.
 
     RocketMQ knows nothing of this lock, and some file systems do not have it.
     """

@@ -246,7 +246,7 @@ async def topic_families(broker: BrokerState) -> list[Family]:
 
 
 def _message_type(broker: BrokerState, topic: str) -> str:
-    """The type that the topic declares; single messages are not told apart."""
+    """The type that the topic declares, for all of its messages."""
     config = broker.topics.get(topic)
     attributes = {} if config is None or config.attributes is None else config.attributes
     return (attributes.get(_TYPE_ATTRIBUTE) or "NORMAL").lower()[:_MAX_LABEL]

@@ -5,8 +5,8 @@
                          ├─ check          a copy with a higher count, op record for the older ones
                          └─ too many       a record in the topic of given-up halves, op record
 
-Whatever closes a half, the op record goes to the log in the same write. Memory changes after that
-write: if it fails, nothing has changed.
+The op record goes to the log in the same write as the record that closes the half. Memory changes
+after that write: if it fails, nothing has changed.
 """
 
 from __future__ import annotations
