@@ -71,9 +71,11 @@ class TopicHash:
         """
         length = len(ends[0])
         total = len(head) + length
-        width = next((width for width in _FOLDS_OF if width >= length), 0)
+        if total > MAX_SHORT_KEY:
+            return [self.hash(head + end) for end in ends]
+        width = _WIDTHS[length]
         lanes = b"".join(ends if width == length else [end.rjust(width, b"\0") for end in ends])
-        if total > MAX_SHORT_KEY or not (lanes.isascii() and head.isascii()):
+        if not (lanes.isascii() and head.isascii()):
             return [self.hash(head + end) for end in ends]
         shared = self.prefix_hash * POWERS[total] + _head_hash(head) * POWERS[length]
         return _absolute(_fold_lanes(lanes, width, shared & _MASK))
@@ -108,6 +110,8 @@ _FOLDS_OF = {
     for width in (8, 16, 32, 64)
 }
 """By the bytes of a lane: how to fold it, and a one in each."""
+_WIDTHS = [min(width for width in _FOLDS_OF if width >= key) for key in range(MAX_SHORT_KEY + 1)]
+"""By the length of a key: the bytes of its lane."""
 
 
 def _fold_lanes(lanes: bytes, width: int, shared: int) -> array[int]:

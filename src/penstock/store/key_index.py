@@ -107,6 +107,7 @@ class KeyIndex:
         """The same bytes as numbers of four: a slot is stored to with one instruction."""
         self._descriptor = -1
         self._taken = bytearray()
+        self._is_made_here = False
         self._count = 1
         self._slots_used = 0
         self._begin_timestamp = 0
@@ -330,7 +331,14 @@ class KeyIndex:
     def finish(self) -> None:
         """Write the header as it is; every field at once, so that none is ever seen half done."""
         if self._map is not None:
-            self._view[:HEADER_BYTES] = _pack_header(*self._header())
+            self._view[:HEADER_BYTES] = _pack_header(
+                self._begin_timestamp,
+                self._end_timestamp,
+                self._begin_position,
+                self.end_position,
+                self._slots_used,
+                self._count,
+            )
 
     def _header(self) -> IndexHeader:
         return IndexHeader(
@@ -348,9 +356,11 @@ class KeyIndex:
             if not self._taken[page]:
                 start = page * PAGE_BYTES
                 size = min(PAGE_BYTES, len(self._view) - start)
-                # Not through the map: a look at a hole of a full tmpfs ends the process, too.
-                content = self._files.read(self._descriptor, size, start).ljust(size, b"\0")
-                write_fully(self._files, self._descriptor, (content,), start, len(content))
+                content = bytes(size)
+                if not self._is_made_here:
+                    # Not through the map: a look at a hole of a full tmpfs ends the process, too.
+                    content = self._files.read(self._descriptor, size, start).ljust(size, b"\0")
+                write_fully(self._files, self._descriptor, (content,), start, size)
                 self._taken[page] = 1
 
     def _open_file(self, timestamp: int) -> None:
@@ -358,12 +368,14 @@ class KeyIndex:
         size = self.shape.file_bytes
         if self._name and self._count < self.shape.units:
             descriptor = self._files.open(f"{self.directory}/{self._name}", write=True)
+            self._is_made_here = False
         else:
             self._seal()
             self._name = self._new_name(timestamp)
             self._files.make_dir(self.directory)
             descriptor = self._files.create(f"{self.directory}/{self._name}", size)
             self.has_new_files = True
+            self._is_made_here = True
             self._count, self._slots_used = 1, 0
             # RocketMQ's IndexFile starts where its predecessor ended, so the first unit counts
             # its seconds from there, although the first key then sets its own beginning.

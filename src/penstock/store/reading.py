@@ -139,9 +139,10 @@ class Reader:
                 positions = numbers[::2]
                 sizes = numbers[1::2]
                 first, size = positions[0], sum(sizes)
+                in_memory_from = commit_log.written[0] - self._memory_span
                 if max_bytes is None:
                     byte_limit, count_limit = self._memory_limits
-                    fits = self.is_in_memory(first) and count <= count_limit
+                    fits = first >= in_memory_from and count <= count_limit
                 else:
                     byte_limit, fits = max_bytes, True
                 if fits and size <= byte_limit:
@@ -151,7 +152,14 @@ class Reader:
                         slices = None if view is None else [view]
                     else:
                         slices = self._scattered(positions, sizes)
-                    if slices is not None and self._are_sound(slices, positions, sizes):
+                    if (
+                        slices is not None
+                        and is_sound(slices[0], 0, sizes[0], first)
+                        and (
+                            first >= self._checked_before
+                            or self._are_sound(slices, positions, sizes)
+                        )
+                    ):
                         return ReadResult(
                             ReadStatus.FOUND,
                             slices,
@@ -160,7 +168,7 @@ class Reader:
                             queue_offset + count,
                             low,
                             high,
-                            not self.is_in_memory(positions[-1]),
+                            positions[-1] < in_memory_from,
                         )
         elif matches is None and max_bytes is not None:
             many = self._read_many(queue, queue_offset, max_count, max_bytes)
@@ -171,12 +179,7 @@ class Reader:
     def _are_sound(
         self, slices: list[memoryview], positions: tuple[int, ...], sizes: tuple[int, ...]
     ) -> bool:
-        """Whether the first record is one, or all of them if they are old."""
-        first = positions[0]
-        if not is_sound(slices[0], 0, sizes[0], first):
-            return False
-        if first >= self._checked_before:
-            return True
+        """Whether each of these old records is one."""
         if len(slices) == 1:
             return are_records(slices[0], positions, sizes)
         return all(map(is_sound, slices, repeat(0), sizes, positions))

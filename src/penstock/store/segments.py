@@ -251,7 +251,7 @@ def _lock_directory(path: str) -> int | None:
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        numbers = Path(path).stat()
+        numbers = os.stat(path)  # noqa: PTH116  # a Path costs more than the call; appends wait
     except FileNotFoundError:
         return None
     return numbers.st_dev, numbers.st_ino

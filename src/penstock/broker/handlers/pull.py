@@ -283,7 +283,11 @@ class Pulling:
         # Also after skipped messages or a corrected offset: the next pull starts there.
         self._offsets.note_pull(ask.consumer_group, ask.topic, ask.queue_id, result.next_offset)
         ext = {
-            "suggestWhichBrokerId": self._suggested_broker(group, result),
+            "suggestWhichBrokerId": (
+                self._suggested_broker(group, result)
+                if self._broker.config.slave_read_enable
+                else "0"
+            ),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
@@ -309,8 +313,6 @@ class Pulling:
         return code
 
     def _suggested_broker(self, group: SubscriptionGroupConfig, result: ReadResult) -> str:
-        if not self._broker.config.slave_read_enable:
-            return "0"
         if result.suggest_slave:
             return str(group.which_broker_when_consume_slowly)
         return str(group.broker_id)

@@ -115,10 +115,10 @@ def encode_batch_records(
 def _has_one(properties_blob: bytes, marks: tuple[bytes, ...]) -> bool:
     """Whether one of ``marks`` is in there."""
     # A search for one byte is twenty times as fast, and mostly answers for all of them.
-    return any(
-        rare in properties_blob and mark in properties_blob
-        for rare, mark in _with_rare_bytes(marks)
-    )
+    for rare, mark in _with_rare_bytes(marks):
+        if rare in properties_blob and mark in properties_blob:
+            return True
+    return False
 
 
 @lru_cache(_MAX_SHAPES)

@@ -210,4 +210,7 @@ def _has(column: Sequence[bytes], forbidden: bytes) -> bool:
     """Whether one of these bytes is anywhere in the column."""
     first = column[0]
     properties_blob = first if column.count(first) == len(column) else b"".join(column)
-    return any(byte in properties_blob for byte in forbidden)
+    for byte in forbidden:  # noqa: SIM110  # in half of the time of any()
+        if byte in properties_blob:
+            return True
+    return False
