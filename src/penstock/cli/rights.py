@@ -36,6 +36,7 @@ _GROUP = ("Sub", "Get", "Update")
 
 
 def _right_options(function: F) -> F:
+    """The options that name rights; `_entries` takes them."""
     for added in (
         option(
             "--from",
@@ -72,21 +73,17 @@ def _right_options(function: F) -> F:
 @json_flag
 def grant(
     target: Target,
+    /,
     name: str,
-    produce: tuple[str, ...],
-    consume: tuple[str, ...],
-    groups: tuple[str, ...],
-    resources: tuple[str, ...],
-    actions: tuple[str, ...],
-    sources: tuple[str, ...],
     data: Path | None,
     as_json: bool,
+    **named: tuple[str, ...],
 ) -> None:
     """Allow a user something; rights on the same resource are replaced.
 
     Example: penstock acl grant app --produce orders --consume orders --group billing
     """
-    entries = _entries(produce, consume, groups, resources, actions, sources, "Allow")
+    entries = _entries("Allow", **named)
     _put(target, name, entries, data, as_json=as_json)
 
 
@@ -98,15 +95,11 @@ def grant(
 @json_flag
 def deny(
     target: Target,
+    /,
     name: str,
-    produce: tuple[str, ...],
-    consume: tuple[str, ...],
-    groups: tuple[str, ...],
-    resources: tuple[str, ...],
-    actions: tuple[str, ...],
-    sources: tuple[str, ...],
     data: Path | None,
     as_json: bool,
+    **named: tuple[str, ...],
 ) -> None:
     """Forbid a user something that a wider right allows.
 
@@ -114,7 +107,7 @@ def deny(
 
     Example: penstock acl deny app --resource Topic:payroll* --action All
     """
-    entries = _entries(produce, consume, groups, resources, actions, sources, "Deny")
+    entries = _entries("Deny", **named)
     _put(target, name, entries, data, as_json=as_json)
 
 
@@ -271,14 +264,16 @@ def _put(
 
 
 def _entries(
+    decision: str,
+    *,
     produce: tuple[str, ...],
     consume: tuple[str, ...],
     groups: tuple[str, ...],
     resources: tuple[str, ...],
     actions: tuple[str, ...],
     sources: tuple[str, ...],
-    decision: str,
 ) -> list[Entry]:
+    """The rights that the options of `_right_options` name."""
     from penstock.auth.model import Entry
 
     wanted: dict[str, set[str]] = {}

@@ -55,6 +55,14 @@ class ConsumerCore(ABC):
         )
         self.started_ms = 0
 
+    async def _join_group(self) -> None:
+        """Take part in the session, and have the brokers of all topics know this member."""
+        self.session.start()
+        await self.state.statistics.start()
+        self.state.is_running = True
+        await self.session.refresh_all_routes()
+        await self.session.heartbeat_all()
+
     @property
     def group(self) -> str:
         return self.settings.group

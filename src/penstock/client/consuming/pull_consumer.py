@@ -151,11 +151,7 @@ class PullConsumerCore(ConsumerCore):
         self._phase = "running"
         self.started_ms = self.session.clock.time_ms()
         try:
-            self.session.start()
-            await self.state.statistics.start()
-            self.state.is_running = True
-            await self.session.refresh_all_routes()
-            await self.session.heartbeat_all()
+            await self._join_group()
             if self._assigned is not None:
                 await self._apply_assignment()
             self.session.wake_rebalance()

@@ -94,11 +94,7 @@ class SimpleConsumerCore(ConsumerCore):
         self._phase = "running"
         self.started_ms = self.session.clock.time_ms()
         try:
-            self.session.start()
-            await self.state.statistics.start()
-            self.state.is_running = True
-            await self.session.refresh_all_routes()
-            await self.session.heartbeat_all()
+            await self._join_group()
         except BaseException:
             await self.stop()
             raise
