@@ -10,7 +10,8 @@ import pytest
 from tests.auth.servers import APP, APP_SECRET, ask, guarded
 
 from penstock import Message, aio
-from penstock.auth.needs import BROKER, FREE, NAME_SERVER
+from penstock.auth.need_tables import BROKER, NAME_SERVER
+from penstock.auth.request_rules import FREE
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name
 from penstock.protocol.commands import Command
 from penstock.remoting import Pool

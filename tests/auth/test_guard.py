@@ -19,7 +19,7 @@ from tests.auth.servers import (
 
 from penstock import Message, aio
 from penstock.auth.model import Entry, UserStatus
-from penstock.auth.needs import BROKER, NAME_SERVER
+from penstock.auth.need_tables import BROKER, NAME_SERVER
 from penstock.auth.users import rotated
 from penstock.errors import NoPermission
 from penstock.protocol import acl
@@ -289,3 +289,13 @@ async def test_a_missing_right_is_an_error_that_names_it(tmp_path: Path) -> None
         async with aio.Admin(**servers.as_user()) as user:
             with pytest.raises(NoPermission, match="Delete on Topic:orders"):
                 await user.delete_topic("orders")
+
+
+async def test_a_refusal_of_the_name_server_is_no_missing_name_server(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        async with aio.Producer("p", send_timeout=30, **servers.as_user()) as producer:
+            with pytest.raises(NoPermission, match="has no permission to access Topic:other"):
+                await producer.send(Message("other", b"x"))
+        async with aio.Producer("p", **servers.as_user(secret="wrong")) as producer:
+            with pytest.raises(NoPermission, match="check signature failed"):
+                await producer.send(Message("orders", b"x"))

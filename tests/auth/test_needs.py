@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.auth.needs import BROKER, NAME_SERVER
+from penstock.auth.need_tables import BROKER, NAME_SERVER
 from penstock.broker import Broker, BrokerConfig
 from penstock.nameserver import handlers
 from penstock.protocol.codes import request_name

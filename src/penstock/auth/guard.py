@@ -5,17 +5,15 @@ the handler. Rights are those of the user that this very request is signed by. A
 valid signature learns nothing: an unknown user, a disabled one and a wrong secret get the same
 answer, after the same work.
 
-`wrap` guards the handlers of a server, `wrap_fast_path` a fast path: that one only serves what is
-certain, and leaves every refusal, with its reason, to the plain path.
+`wrap` guards the handlers of a server. The fast path of sends reads `senders`, which has only what
+is certain: it leaves every refusal, with its reason, to the plain path.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
-
-import msgspec
+from typing import Final, TypeAlias
 
 from penstock.auth.answer_filters import ROW_FILTERS, filter_rows
 from penstock.auth.audit import AuditLine, AuditSink, NoAudit
@@ -31,7 +29,7 @@ from penstock.protocol import acl
 from penstock.protocol.acl import Verifier
 from penstock.protocol.codes import RequestCode, request_name
 from penstock.protocol.commands import Body, Command
-from penstock.remoting.peer import FastPath, Handler, Peer
+from penstock.remoting.peer import Handler, Peer
 from penstock.remoting.promise import Promise, error_answer
 
 log = logging.getLogger(__name__)
@@ -46,14 +44,8 @@ _CLUSTER_GET: Final = frozenset({Action.GET})
 
 _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
-
-class _Fields(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    """The ext fields of a request, and nothing else of its header."""
-
-    ext: dict[str, str]
-
-
-_decode_fields: Final = msgspec.json.Decoder(_Fields).decode
+Senders: TypeAlias = Mapping[tuple[Peer, str, str], tuple[Verifier, ...]]
+"""By connection, user and topic: the secrets that a send may be signed with."""
 
 
 class Guard:
@@ -82,7 +74,6 @@ class Guard:
         self._failed_tries = FailedTries()
         self._verdicts: dict[tuple[str, Need, str | None], Verdict] = {}
         self._senders: dict[tuple[Peer, str, str], tuple[Verifier, ...]] = {}
-        """Who may send what over which connection, for the fast path."""
         self._judged = Users()
         """The users that the remembered verdicts are about."""
         self._connections: dict[str, set[Peer]] = {}
@@ -98,6 +89,11 @@ class Guard:
 
     # Wrapping
 
+    @property
+    def senders(self) -> Senders:
+        """Who may send what over which connection; what is allowed no longer is not in it."""
+        return self._senders
+
     def wrap(self, handler: Handler) -> Handler:
         """A handler that serves only what is allowed."""
 
@@ -112,43 +108,25 @@ class Guard:
             if isinstance(answer, Promise):
                 answer.check = lambda ready: self._recheck(peer, command, ready)
                 return answer
-            return self._filtered(user, peer, command.code, answer)
-
-        return serve
-
-    def wrap_fast_path(self, fast_path: FastPath) -> FastPath:
-        """A fast path of sends for users that may publish; everything else: the plain path."""
-        senders = self._senders
-
-        def serve(peer: Peer, header: bytes, body: bytes) -> bytes | None:
-            try:
-                ext = _decode_fields(header).ext
-                verifiers = senders[peer, ext[acl.ACCESS_KEY], ext["b"]]
-            except (KeyError, msgspec.DecodeError):
-                return None
-            for verifier in verifiers:
-                if verifier.verify(ext, body):
-                    return fast_path(peer, header, body)
-            return None
+            if command.code in ROW_FILTERS:
+                return self._filtered(user, peer, command.code, answer)
+            return answer
 
         return serve
 
     def _remember_sender(self, peer: Peer, user: User, command: Command) -> None:
-        """Let the fast path serve further sends like this one, which the plain path allowed."""
+        """Let the fast path serve further sends like this one, which was allowed."""
         topic = (command.ext or {}).get("b")
-        secrets = user.secrets
         if (
             command.code not in _SENDS
             or topic is None
             or topic.startswith(RETRY_PREFIX)
             or self._audit_all
-            # A secret that expires is checked by the plain path.
-            or any(secret.expires_ms is not None for secret in secrets)
         ):
             return
         if len(self._senders) >= _MAX_CACHED_VERDICTS:
             self._senders.clear()
-        self._senders[peer, user.name, topic] = tuple(self.source.verifiers(user, self._now_ms()))
+        self._senders[peer, user.name, topic] = self.source.lasting_verifiers(user)
 
     def forget(self, peer: Peer) -> None:
         """A connection has ended."""
@@ -263,17 +241,23 @@ class Guard:
         try:
             if user is None or not user.is_enabled:
                 raise NoPermission(_WRONG_SIGNATURE)
+            if user.is_super:
+                return answer
             self._authorise(user, peer, command, [])
+            if command.code in ROW_FILTERS:
+                return self._filtered(user, peer, command.code, answer)
         except PenstockError as error:
             return error_answer(error)
         return answer
 
     def _filtered(
-        self, user: User, peer: Peer, code: int, answer: Command | Promise | bytes | None
-    ) -> Command | Promise | bytes | None:
-        rows = ROW_FILTERS.get(code)
-        if rows is None or not isinstance(answer, Command) or self._facts is None:
-            return answer
+        self, user: User, peer: Peer, code: int, answer: Command | bytes | None
+    ) -> Command:
+        """The rows of a list that the user may see."""
+        rows = ROW_FILTERS[code]
+        # A frame that is ready to go cannot be filtered, so such a handler would be a mistake.
+        assert isinstance(answer, Command), f"{request_name(code)} is filtered by row"
+        assert self._facts is not None, "known since the request was allowed"
         everything = Need(ResourceType.CLUSTER, self._facts.cluster, _CLUSTER_GET)
         if self._verdict(user, everything, peer).is_allowed:
             return answer

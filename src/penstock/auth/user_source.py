@@ -52,6 +52,11 @@ class UserSource(Service):
             if expires_ms is None or now_ms < expires_ms
         ] or _NO_USER
 
+    def lasting_verifiers(self, user: User) -> tuple[Verifier, ...]:
+        """Those of the secrets that do not expire."""
+        known = self._verifiers.get(user.name, ())
+        return tuple(verifier for expires_ms, verifier in known if expires_ms is None)
+
     async def change(self, change: Callable[[Users], Users]) -> Users:
         """Change the file and what is in force."""
         users = await run_to_end(None, lambda: self._file.change(change))

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from penstock.auth.guard import Guard
-from penstock.auth.needs import BROKER
+from penstock.auth.need_tables import BROKER
 from penstock.auth.server_auth import ServerAuth
 from penstock.broker.auth_facts import BrokerFacts
 from penstock.broker.broker_properties import BrokerProperties
@@ -55,7 +55,7 @@ from penstock.model.names import READ
 from penstock.protocol.commands import Command
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.message_ids import UniqueIds
-from penstock.remoting import Limits, Peer, Server, ServerTls, Tls, go_away
+from penstock.remoting import Handler, Limits, Peer, Server, ServerTls, Tls, go_away
 from penstock.remoting.addresses import format_address, resolve_host
 from penstock.remoting.dispatch import Dispatcher
 from penstock.runtime.clock import Clock, SystemClock
@@ -119,6 +119,8 @@ class Broker(Service):
         self._random = chance or random.Random()
         self._registration_key = registration_key
         self._dispatcher = Dispatcher()
+        self._serve: Handler = self._dispatcher.serve
+        """Serves every request, of each connection; with users it is guarded."""
         self._state: BrokerState | None = None
         self._server: Server | None = None
         self._registration: NameServerRegistrar | None = None
@@ -202,7 +204,7 @@ class Broker(Service):
                 self._guard = await stack.enter_async_context(
                     self._auth.running(BROKER, server=self._config.broker_name, clock=self._clock)
                 )
-                self._dispatcher.guard_fast_path = self._guard.wrap_fast_path
+                self._serve = self._guard.wrap(self._dispatcher.serve)
             server = self._server = await self._listen(storage)
             stack.push_async_callback(self._stop_server, server)
             ip = await resolve_host(self._config.broker_ip1 or self._config.bind_host)
@@ -216,7 +218,7 @@ class Broker(Service):
                 address=state.address,
                 ha_address=f"{state.address.rpartition(':')[0]}:{server.port + 1}",
                 name_servers=self._name_servers,
-                handler=self._dispatcher,
+                handler=self._serve,
                 permission=lambda: state.config.broker_permission,
                 sign=_unsigned if self._auth is None else self._auth.sign,
                 registration_key=self._registration_key,
@@ -320,7 +322,7 @@ class Broker(Service):
         routes = TopicRoutes(
             clock,
             self._name_servers,
-            handler=self._dispatcher,
+            handler=self._serve,
             own_queues=lambda topic: _own_queues(topics, topic, config.broker_name),
             sign=_unsigned if self._auth is None else self._auth.sign,
         )
@@ -331,6 +333,7 @@ class Broker(Service):
             settings=settings,
             clock=clock,
             users=None if self._guard is None else self._guard.source,
+            senders=None if self._guard is None else self._guard.senders,
             storage=storage,
             topics=topics,
             topic_epochs=TopicEpochs(storage.store.deleted_topics),
@@ -523,9 +526,8 @@ class Broker(Service):
         )
 
     def _new_server(self, storage: Storage, port: int) -> Server:
-        handler = self._dispatcher.serve
         return Server(
-            handler if self._guard is None else self._guard.wrap(handler),
+            self._serve,
             self._config.bind_host,
             port,
             limits=self._limits,
@@ -545,7 +547,7 @@ class Broker(Service):
         if self._state is not None:
             self._state.held.release()
             self._state.pop.release()
-        await asyncio.shield(server.stop(_DRAIN_SECONDS, handler=go_away(self._dispatcher.serve)))
+        await asyncio.shield(server.stop(_DRAIN_SECONDS, handler=go_away(self._serve)))
 
 
 def _unsigned(command: Command) -> Command:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from penstock.auth.guard import Senders
 from penstock.auth.user_source import UserSource
 from penstock.broker.broker_properties import BrokerProperties
 from penstock.broker.config import BrokerConfig
@@ -70,6 +71,8 @@ class BrokerState:
     send_back_hooks: list[SendBackHook] = field(default_factory=list)
     users: UserSource | None = None
     """Without authentication there are no users."""
+    senders: Senders | None = None
+    """For the fast path of sends, where requests are signed: see `Guard.senders`."""
     background: set[asyncio.Task[None]] = field(default_factory=set)
     """Tasks that answer a request later; kept here so that they are not collected."""
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from penstock.auth.guard import Guard
-from penstock.auth.needs import NAME_SERVER
+from penstock.auth.need_tables import NAME_SERVER
 from penstock.auth.server_auth import ServerAuth
 from penstock.errors import LifecycleError
 from penstock.nameserver import handlers

@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import hmac
+from binascii import b2a_base64
 from collections.abc import Mapping
 from functools import lru_cache
+from hmac import compare_digest
 from typing import Final
 
 from penstock.protocol.commands import Body
@@ -32,16 +33,24 @@ def sign(
     security_token: str | None = None,
 ) -> dict[str, str]:
     """The ext fields to add to a request with these ext fields and this body."""
-    credentials = {ACCESS_KEY: access_key}
+    proof = {ACCESS_KEY: access_key}
     if security_token:
-        credentials[SECURITY_TOKEN] = security_token
-    signed = {**(ext or {}), **credentials}
-    return {**credentials, SIGNATURE: _signature(signed, body, secret_key)}
+        proof[SECURITY_TOKEN] = security_token
+    signed = {**ext, **proof} if ext else proof
+    digest = _verifier(secret_key).digest(signed, signed_names(tuple(signed)), body)
+    proof[SIGNATURE] = b2a_base64(digest, newline=False).decode()
+    return proof
 
 
 def access_key(ext: Mapping[str, str] | None) -> str | None:
     """The access key of a request; the C++ client sends an empty one if it has none."""
     return (ext or {}).get(ACCESS_KEY) or None
+
+
+def unsigned(ext: Mapping[str, str] | None) -> dict[str, str]:
+    """The fields without those of the signature, which is for one server only."""
+    proof = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
+    return {name: value for name, value in (ext or {}).items() if name not in proof}
 
 
 def verify(ext: Mapping[str, str], body: Body, secret_key: str) -> bool:
@@ -69,13 +78,26 @@ class Verifier:
     def verify(self, ext: Mapping[str, str], body: Body) -> bool:
         """Whether the signature among ``ext`` is right."""
         claimed = _claimed_digest(ext)
-        names = _signed_names(tuple(ext))
-        if hmac.compare_digest(claimed, self.digest(ext, names, body)):
+        names = signed_names(tuple(ext))
+        if compare_digest(claimed, self.digest(ext, names, body)):
             return True
         if _MAYBE_UNSIGNED not in ext:
             return False
         names = tuple(name for name in names if name != _MAYBE_UNSIGNED)
-        return hmac.compare_digest(claimed, self.digest(ext, names, body))
+        return compare_digest(claimed, self.digest(ext, names, body))
+
+    def fits(self, signature: str, values: str, body: bytes) -> bool:
+        """Whether a signature is that of these values, in their order, and the body.
+
+        `verify` for callers that have read the fields already.
+        """
+        inner = self._inner.copy()
+        inner.update(values.encode())
+        inner.update(body)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        wanted = b2a_base64(outer.digest(), newline=False)
+        return compare_digest(signature.encode(), wanted)
 
     def digest(self, ext: Mapping[str, str], names: tuple[str, ...], body: Body) -> bytes:
         """The HMAC-SHA1 of the values of ``names``, in this order, and the body."""
@@ -108,13 +130,15 @@ def _claimed_digest(ext: Mapping[str, str]) -> bytes:
 
 # Clients send few sets of fields, each many times.
 @lru_cache(256)
-def _signed_names(names: tuple[str, ...]) -> tuple[str, ...]:
+def signed_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the fields that are signed, in the order of their values."""
     return tuple(sorted((name for name in names if name != SIGNATURE), key=_java_order))
 
 
-def _signature(ext: Mapping[str, str], body: Body, secret_key: str) -> str:
-    digest = Verifier(secret_key).digest(ext, _signed_names(tuple(ext)), body)
-    return base64.b64encode(digest).decode()
+# A program signs with few secrets, each request with one of them.
+@lru_cache(16)
+def _verifier(secret_key: str) -> Verifier:
+    return Verifier(secret_key)
 
 
 def _java_order(name: str) -> bytes:

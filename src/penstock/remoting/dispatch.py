@@ -125,8 +125,6 @@ class Dispatcher:
     def __init__(self) -> None:
         self.fast_paths: dict[bytes, FastPath] = {}
         """Fast paths for the most frequent requests, for the server of this dispatcher."""
-        self.guard_fast_path: Callable[[FastPath], FastPath] | None = None
-        """Wraps each fast path that is added, where requests are checked for rights."""
         self.long_answers = LongAnswers(answer_of)
         """To be started by the server whose handlers work in steps."""
         self._handlers: dict[int, Handler] = {}
@@ -140,8 +138,6 @@ class Dispatcher:
 
     def add_fast_path(self, code: int, fast_path: FastPath) -> None:
         """Offer requests of a code to a function before the handler of the code."""
-        if self.guard_fast_path is not None:
-            fast_path = self.guard_fast_path(fast_path)
         self.fast_paths[fast_path_key(code)] = fast_path
 
     def add_module(self, module: ModuleType, state: object) -> None:

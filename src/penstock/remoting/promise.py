@@ -32,7 +32,8 @@ class Promise:
         self._serializer = 0
         self.is_resolved = False
         self.check: Callable[[Command], Command] | None = None
-        """Replaces the answer just before it is sent, if rights have changed while it waited."""
+        """Replaces the answer just before it is sent: rights may have changed meanwhile, and a user
+        may see a part of it only. Set before the promise is attached."""
 
     def resolve(self, answer: Command) -> bool:
         """Send ``answer``; return whether it could still be sent."""
@@ -55,7 +56,8 @@ class Promise:
     def attach(self, peer: Peer, request: Command) -> Command | None:
         """Tie the promise to the connection; return the answer if it is already there."""
         if self.is_resolved:
-            return self._answer
+            answer = self._answer
+            return answer if self.check is None or answer is None else self.check(answer)
         self._peer = peer
         self._request_id = request.request_id
         self._serializer = request.serializer

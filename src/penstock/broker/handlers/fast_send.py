@@ -13,14 +13,19 @@ so is every error in a request.
 
 One msgspec decoder reads the header and its ext fields. All ext fields are declared as text, as
 clients write them: a decoder that also converted them would take "1e3" for a number.
+
+Where requests are signed, the guard notes for each connection which user may send to which topic
+(`Guard.senders`), and the signature is checked here. It covers all fields, so a header with a field
+that the decoder does not know is left to the plain path.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from penstock.auth.guard import Senders
 from penstock.broker.send_rules import BATCH_MARKS
 from penstock.broker.state import BrokerState
 from penstock.broker.stats import QueueCounter
@@ -28,6 +33,7 @@ from penstock.broker.tables.topics import is_send_forbidden
 from penstock.errors import PenstockError
 from penstock.model.hosts import parse_host
 from penstock.model.names import RETRY_PREFIX, Property
+from penstock.protocol import acl
 from penstock.protocol.commands import RESPONSE, Command, encode_command
 from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.headers.send import SEND_V2_KEYS, SendMessage
@@ -89,10 +95,59 @@ class _Header(msgspec.Struct, gc=False, rename={"ext": "extFields", "request_id"
 _decode = msgspec.json.Decoder(_Header).decode
 
 
+class _SignedExt(
+    msgspec.Struct,
+    gc=False,
+    forbid_unknown_fields=True,
+    rename={
+        **SEND_V2_KEYS,
+        "short_receipt": SHORT_RECEIPT,
+        "access_key": acl.ACCESS_KEY,
+        "signature": acl.SIGNATURE,
+        "security_token": acl.SECURITY_TOKEN,
+        "ons_channel": "OnsChannel",
+    },
+):
+    """The ext fields of a signed send, as the usual clients write them.
+
+    A field that is absent adds nothing to what is signed, and neither does an empty default. Those
+    with another default are required.
+    """
+
+    access_key: str
+    signature: str
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: str
+    queue_id: str
+    sys_flag: str
+    born_timestamp: str
+    flag: str
+    reconsume_times: str
+    unit_mode: str
+    batch: str
+    properties: str = ""
+    broker_name: str = ""
+    security_token: str = ""
+    ons_channel: str = ""
+    short_receipt: str | None = None
+    max_reconsume_times: ClassVar[None] = None
+
+
+class _SignedHeader(_Header):
+    ext: _SignedExt  # type: ignore[assignment]  # has all that is used of `_Ext`
+
+
+_decode_signed = msgspec.json.Decoder(_SignedHeader).decode
+
+
 class FastSend:
     """The fast path of one broker."""
 
     def __init__(self, broker: BrokerState, answers: SendAnswers) -> None:
+        self._senders = broker.senders
+        self._decode = _decode if self._senders is None else _decode_signed
         self._topics = broker.topics
         self._stats = broker.stats
         self._answers = answers
@@ -144,8 +199,11 @@ class FastSend:
     def serve(self, peer: Peer, header: bytes, body: bytes) -> bytes | None:
         """The answer to SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE; None leaves it to the plain path."""
         try:
-            head = _decode(header)
+            head = self._decode(header)
             ext = head.ext
+            senders = self._senders
+            if senders is not None and not _is_signed(senders, peer, ext, body):  # type: ignore[arg-type]  # `_decode_signed` has read it
+                return None
             topic, born_text = ext.topic, ext.born_timestamp
             queue_id, flag, sys_flag, reconsume_times, is_batch, counter = self._kinds[
                 topic,
@@ -207,6 +265,21 @@ class FastSend:
         return self._answers.frame_of_batch(
             request_id, positions, queue_id, queue_offset, unique_id
         )
+
+
+def _is_signed(senders: Senders, peer: Peer, ext: _SignedExt, body: bytes) -> bool:
+    """Whether the guard has allowed such sends, and this one is signed by the same user."""
+    for verifier in senders.get((peer, ext.access_key, ext.topic), ()):
+        # All values but the signature, in the order of their names (`acl.signed_names`).
+        values = (
+            f"{ext.access_key}{ext.ons_channel}{ext.security_token}{ext.producer_group}{ext.topic}"
+            f"{ext.default_topic}{ext.default_topic_queue_nums}{ext.queue_id}{ext.sys_flag}"
+            f"{ext.born_timestamp}{ext.flag}{ext.properties}{ext.reconsume_times}{ext.unit_mode}"
+            f"{ext.batch}{ext.broker_name}{ext.short_receipt or ''}"
+        )
+        if verifier.fits(ext.signature, values, body):
+            return True
+    return False
 
 
 def refused(error: PenstockError, answers: SendAnswers) -> Command:

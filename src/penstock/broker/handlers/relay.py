@@ -18,6 +18,7 @@ from penstock.errors import (
     RequestTimeout,
 )
 from penstock.model import MessageQueue
+from penstock.protocol.acl import unsigned
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.offsets import ConsumerStatus
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name
@@ -45,7 +46,7 @@ FIRST_VERSION_WITH_STATUS: Final = 28
 @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
 def get_running_info(broker: BrokerState, ask: GetConsumerRunningInfo, call: Call) -> Promise:
     """The running state of a consumer."""
-    ext = dict(call.command.ext or {})
+    ext = unsigned(call.command.ext)
     return _relay(
         broker, ask.consumer_group, ask.client_id, Command(call.command.code, ext=ext, body=b"")
     )
@@ -62,7 +63,7 @@ def consume_directly(broker: BrokerState, ask: ConsumeMessageDirectly, call: Cal
             f"can not find message by the id, {ask.msg_id}",
             expected="the offset message id of a message of this broker that is still there",
         )
-    ext = {**(call.command.ext or {}), "brokerName": broker.config.broker_name}
+    ext = {**unsigned(call.command.ext), "brokerName": broker.config.broker_name}
     group = broker.groups.get(ask.consumer_group)
     topic = broker.topics.get(ask.topic or "")
     if group is not None:

@@ -29,6 +29,7 @@ from penstock.client.session.tasks import Tasks
 from penstock.client.settings import SessionSettings
 from penstock.errors import (
     LifecycleError,
+    NoPermission,
     PenstockError,
     ServiceNotAvailable,
     TopicNotFound,
@@ -343,6 +344,11 @@ class ClientSession:
     async def _refresh_quietly(self, topic: str) -> None:
         try:
             await self.refresh_route(topic)
+        except NoPermission as error:
+            if self._unrouted.get(topic) != math.inf:
+                self._unrouted[topic] = math.inf  # logged
+                log.warning("route of a topic refused topic=%s error=%s", topic, error)
+            return
         except PenstockError as error:
             # A stale route is better than none.
             log.debug("route not refreshed topic=%s error=%s", topic, error)

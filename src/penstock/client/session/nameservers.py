@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from penstock.client import requests
 from penstock.client.session.calls import Calls
-from penstock.errors import NameserverUnavailable, ProtocolError, RemotingError, RequestRefused
+from penstock.errors import (
+    NameserverUnavailable,
+    NoPermission,
+    ProtocolError,
+    RemotingError,
+    RequestRefused,
+)
 from penstock.model import TopicRoute
 
 log = logging.getLogger(__name__)
@@ -33,10 +39,15 @@ class NameServers:
     async def route(self, topic: str) -> TopicRoute | None:
         """Where the topic's queues are; None when the topic has no route."""
         failures: list[str] = []
+        refusal: NoPermission | None = None
         for _ in self.addresses:
             address = self.current
             try:
                 route = await self._calls.call(address, requests.route(topic))
+            except NoPermission as error:
+                # Another name server may know this user, or another right of it, already.
+                refusal = error
+                self._current = (self._current + 1) % len(self.addresses)
             except (RemotingError, RequestRefused, ProtocolError) as error:
                 failures.append(str(error))
                 self._current = (self._current + 1) % len(self.addresses)
@@ -49,6 +60,8 @@ class NameServers:
                     self._failing.remove(address)
                     log.warning("name server answers again address=%s", address)
                 return route
+        if refusal is not None:
+            raise refusal
         raise NameserverUnavailable(
             f"no route for topic {topic!r}: none of the name servers "
             f"{', '.join(self.addresses)} answered ({'; '.join(failures)})",

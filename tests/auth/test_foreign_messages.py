@@ -1,0 +1,100 @@
+"""Messages of others: no request reads or changes them by naming a topic or group of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.auth.servers import ADMIN, ADMIN_SECRET, ask, guarded
+from tests.auth.test_request_rights import _HEARTBEAT, _PULL
+
+from penstock import Message, aio
+from penstock.auth.model import Entry
+from penstock.protocol import acl
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
+from penstock.remoting import Peer, Pool
+
+REFUSED = ResponseCode.NO_PERMISSION
+MINE = (
+    Entry.parse("Topic:orders", ["Pub", "Sub"]),
+    Entry.parse("Group:billing", ["Sub"]),
+)
+
+
+@pytest.mark.spec("A29")
+async def test_a_group_whose_name_begins_like_mine_keeps_its_retries(tmp_path: Path) -> None:
+    async with guarded(tmp_path, *MINE) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_group("billing_victim")
+        pull = Command(RequestCode.PULL_MESSAGE, ext={**_PULL, "topic": "%RETRY%billing_victim"})
+        assert (await ask(servers.broker.address, pull)).code == REFUSED
+        # Without such a group it is the name that pop gives to retries of (billing, victim).
+        pull = Command(RequestCode.PULL_MESSAGE, ext={**_PULL, "topic": "%RETRY%billing_orders"})
+        assert (await ask(servers.broker.address, pull)).code != REFUSED
+
+
+@pytest.mark.spec("A33", "A43")
+async def test_a_record_of_another_topic_is_not_sent_to_my_consumer(tmp_path: Path) -> None:
+    async with guarded(tmp_path, *MINE) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+            await admin.create_topic("payroll", 1)
+        async with aio.Producer("p", **servers.as_admin) as producer:
+            secret = await producer.send(Message("payroll", b"salaries"))
+            mine = await producer.send(Message("orders", b"mine"))
+        for receipt, is_refused in ((secret, True), (mine, False)):
+            for topic in ({}, {"topic": "orders"}):
+                directly = Command(
+                    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+                    ext={
+                        **{"consumerGroup": "billing", "clientId": "c", "brokerName": "broker-a"},
+                        **{"msgId": receipt.offset_msg_id, **topic},
+                    },
+                )
+                answer = await ask(servers.broker.address, directly)
+                assert (answer.code == REFUSED) is is_refused, answer.remark
+
+
+async def test_a_transaction_of_another_topic_is_not_decided_by_me(tmp_path: Path) -> None:
+    async with guarded(tmp_path, *MINE) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("payroll", 1)
+        async with aio.Producer("p", **servers.as_admin) as producer:
+            await producer.send(Message("payroll", b"salaries"))
+        end = Command(
+            RequestCode.END_TRANSACTION,
+            ext={
+                **{"topic": "orders", "producerGroup": "p", "tranStateTableOffset": "0"},
+                **{"commitLogOffset": "0", "commitOrRollback": "12", "fromTransactionCheck": "0"},
+                **{"msgId": "x", "transactionId": "x"},
+            },
+        )
+        answer = await ask(servers.broker.address, end)
+        assert answer.code == REFUSED
+        assert "Topic:payroll" in (answer.remark or "")
+
+
+async def test_a_request_that_is_passed_on_carries_no_signature(tmp_path: Path) -> None:
+    seen: list[Command] = []
+    forwarded = asyncio.Event()
+
+    def serve(peer: Peer, request: Command) -> Command:
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            seen.append(request)
+            forwarded.set()
+        return Command(0, body=b"{}")
+
+    async with guarded(tmp_path, *MINE) as servers, Pool(serve) as member:
+        address = servers.broker.address
+        heartbeat = Command(RequestCode.HEART_BEAT, body=json.dumps(_HEARTBEAT).encode())
+        assert (await ask(address, heartbeat, pool=member)).code == 0
+        ext = {"consumerGroup": "billing", "clientId": "c", "jstackEnable": "false"}
+        question = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=ext)
+        await ask(address, question, ADMIN, ADMIN_SECRET)
+        await asyncio.wait_for(forwarded.wait(), 30)
+    fields = seen[0].ext or {}
+    assert fields["consumerGroup"] == "billing"
+    assert not {acl.ACCESS_KEY, acl.SIGNATURE} & fields.keys()
