@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.interop import timer_swap, transaction_swap
+from tests.interop import pop_swap, timer_swap, transaction_swap
 from tests.interop.results import FAIL, PASS, Cell
 from tests.interop.servers import (
     BROKER_NAME,
@@ -334,23 +334,15 @@ SWAPS: dict[str, Callable[[Toolchain, Path], tuple[str, str]]] = {
     "swap_apache_killed_to_ours": lambda tools, path: apache_to_ours(tools, path, killed=True),
     "swap_penstock_up_to_apache": up_to_apache,
     "swap_apache_to_penstock_up": apache_to_up,
-    "swap_transactions_to_apache": lambda tools, path: transaction_swap.to_apache(
-        tools, path, killed=False
-    ),
-    "swap_transactions_killed_to_apache": lambda tools, path: transaction_swap.to_apache(
-        tools, path, killed=True
-    ),
-    "swap_transactions_from_apache": lambda tools, path: transaction_swap.from_apache(
-        tools, path, killed=False
-    ),
-    "swap_transactions_killed_from_apache": lambda tools, path: transaction_swap.from_apache(
-        tools, path, killed=True
-    ),
     **{
-        f"swap_timers{'_killed' if killed else ''}_{name}": functools.partial(swap, killed=killed)
-        for name, swap in (
-            ("to_apache", timer_swap.to_apache),
-            ("from_apache", timer_swap.from_apache),
+        f"swap_{what}{'_killed' if killed else ''}_{way}": functools.partial(swap, killed=killed)
+        for what, way, swap in (
+            ("transactions", "to_apache", transaction_swap.to_apache),
+            ("transactions", "from_apache", transaction_swap.from_apache),
+            ("timers", "to_apache", timer_swap.to_apache),
+            ("timers", "from_apache", timer_swap.from_apache),
+            ("pop", "to_apache", pop_swap.to_apache),
+            ("pop", "from_apache", pop_swap.from_apache),
         )
         for killed in (False, True)
     },

@@ -49,6 +49,10 @@ def stream_group(group: str) -> str:
     return f"{SPARK_GROUP}_stream_{group}"
 
 
+POP_RETRY_MARKS: Final = ("_", "+")
+"""What stands between group and topic in the name of a pop retry topic: two spellings."""
+
+
 def pop_retry_topic(group: str, topic: str) -> str:
     """Where a group's unfinished messages of a topic come again, in the usual spelling."""
     return f"{RETRY_PREFIX}{group}_{topic}"

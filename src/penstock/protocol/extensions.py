@@ -60,6 +60,11 @@ LOCK_OWNERS: Final = "penstockLockOwners"
 ids by queue."""
 
 
+POP_RETRY_TOPICS: Final = "penstockPopRetryTopics"
+"""On the answer to a heartbeat: the pop retry topics that this broker has of the groups and topics
+in it, joined by commas; absent if there are none. Members that pull read them, too, so that nothing
+stays there when a group changes from popping to pulling."""
+
 EXPIRED_STATISTIC: Final = "PENSTOCK_EXPIRED_NUMS"
 """A statistic of VIEW_BROKER_STATS_DATA, by group: popped messages whose invisible time was up."""
 

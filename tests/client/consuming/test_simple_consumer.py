@@ -52,6 +52,13 @@ def test_an_acknowledged_message_never_comes_again(mq: Any) -> None:
         assert consumer.receive(wait=0) == []
 
 
+def test_an_empty_receive_takes_its_time_and_ends(mq: Any) -> None:
+    with worker(mq) as consumer:
+        begun = mq.clock.monotonic()
+        assert consumer.receive(wait="3s") == []
+        assert mq.clock.monotonic() - begun == pytest.approx(3, abs=0.1)
+
+
 def test_extend_keeps_a_message_and_reject_gives_it_back(mq: Any) -> None:
     send(mq, b"long")
     with worker(mq) as consumer:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from penstock.broker.pop.popping import retry_topics
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.clients import BROADCASTING, ClientChannel
 from penstock.broker.tables.topics import READ_WRITE, UNIT_SUB_FLAG
 from penstock.errors import ConfigError, ConnectionLost, RequestRefused, SubscriptionIllegal
 from penstock.model import Subscription
-from penstock.model.names import retry_topic
+from penstock.model.names import RETRY_PREFIX, retry_topic
 from penstock.model.subscription import SQL92
 from penstock.protocol.bodies.clients import (
     CheckClientConfig,
@@ -19,6 +22,7 @@ from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
+from penstock.protocol.extensions import POP_RETRY_TOPICS
 from penstock.protocol.filters.tags import parse_tags
 from penstock.protocol.headers.clients import (
     GetConsumerList,
@@ -33,7 +37,7 @@ from penstock.remoting.promise import error_answer
 
 
 @handles(RequestCode.HEART_BEAT)
-def heartbeat(broker: BrokerState, call: Call) -> HeartbeatResult:
+def heartbeat(broker: BrokerState, call: Call) -> Command:
     """Register a client in its groups, with their subscriptions."""
     peer, command = call
     data = call.json(HeartbeatData)
@@ -50,7 +54,19 @@ def heartbeat(broker: BrokerState, call: Call) -> HeartbeatResult:
     for producer in data.producer_data_set:
         broker.clients.register_producer(producer.group_name, channel)
     # Without heartbeat v2 clients always send their subscriptions.
-    return HeartbeatResult(supports_v2=False, is_subscription_changed=False)
+    header = HeartbeatResult(supports_v2=False, is_subscription_changed=False)
+    retries = ",".join(_pop_retry_topics(broker, data))
+    extra = {POP_RETRY_TOPICS: retries} if retries else {}
+    return Command(0, ext={**encode_header(header), **extra})
+
+
+def _pop_retry_topics(broker: BrokerState, data: HeartbeatData) -> Iterator[str]:
+    """The pop retry topics that exist of the groups and topics in a heartbeat."""
+    for consumer in data.consumer_data_set:
+        for wanted in consumer.subscription_data_set:
+            if not wanted.topic.startswith(RETRY_PREFIX):
+                for _, name in retry_topics(broker, consumer.group_name, wanted.topic):
+                    yield name
 
 
 def _register_consumer(

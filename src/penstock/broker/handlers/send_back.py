@@ -11,6 +11,7 @@ import logging
 from penstock.broker.delivery.retries import DEAD_LETTER_QUEUE, after_send_back, max_reconsume_times
 from penstock.broker.delivery.schedule_records import delayed
 from penstock.broker.hooks import SentBack, call_hooks
+from penstock.broker.pop.retry_records import origin_topic
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.topics import READ_WRITE, UNIT_SUB_FLAG
 from penstock.errors import (
@@ -66,7 +67,7 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
     if target.is_dead:
         queue_id = DEAD_LETTER_QUEUE
         broker.topics.ensure(target.topic, 1, config.dead_letter_permission)
-    properties = _properties(record, target.delay_level, call)
+    properties = _properties(record, ask.group, target.delay_level, call)
     draft = Draft(
         target.topic,
         queue_id,
@@ -136,7 +137,7 @@ def _original(broker: BrokerState, ask: SendBack) -> Record:
     return record
 
 
-def _properties(record: Record, delay_level: int, call: Call) -> dict[str, str]:
+def _properties(record: Record, group: str, delay_level: int, call: Call) -> dict[str, str]:
     properties = parse_properties(record.properties)
     # A retry keeps the topic and the id of the first attempt. In other topics a sender has set
     # them: a consumer would look for a handler of the topic that is named there.
@@ -144,7 +145,8 @@ def _properties(record: Record, delay_level: int, call: Call) -> dict[str, str]:
         properties[Property.RETRY_TOPIC] = record.topic
         if not record.topic.startswith(DLQ_PREFIX):
             properties.pop(Property.ORIGIN_MESSAGE_ID, None)
-    properties.setdefault(Property.RETRY_TOPIC, record.topic)
+    # A pop retry topic names the topic, where RocketMQ would take it for the original one.
+    properties.setdefault(Property.RETRY_TOPIC, origin_topic(record.topic, group))
     properties.setdefault(
         Property.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.log_position)
     )

@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from penstock.broker.delivery.retries import DEAD_LETTER_QUEUE
 from penstock.model.names import (
+    POP_RETRY_MARKS,
     RETRY_PREFIX,
     Property,
     dead_letter_topic,
     pop_retry_topic,
     pop_retry_topic_v2,
+    retry_topic,
 )
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.records.codec import Record
@@ -73,8 +75,6 @@ def next_delivery(
 
 def origin_topic(topic: str, group: str) -> str:
     """The topic that a group subscribed to, from the name of its retry topic."""
-    for separator in ("_", "+"):
-        prefix = f"{RETRY_PREFIX}{group}{separator}"
-        if topic.startswith(prefix):
-            return topic.removeprefix(prefix)
+    for mark in POP_RETRY_MARKS:
+        topic = topic.removeprefix(retry_topic(group) + mark)
     return topic

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.client.consuming.subscriptions import restored_topic
 from penstock.client.requests import Request, body_bytes, refusal
 from penstock.client.session.client_session import ClientSession
-from penstock.client.session.namespaces import unwrap
+from penstock.client.session.namespaces import unwrap, wrap
 from penstock.errors import InvalidArgument, ProtocolError, RequestCodeNotSupported
 from penstock.model import MessageQueue, StoredMessage, Subscription
-from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2
+from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2, retry_topic
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
@@ -269,7 +270,11 @@ def popped_messages(
             message.append_properties(
                 f"{Property.FIRST_POP_TIME}\x01{header.pop_time}\x02".encode()
             )
-        message.topic = unwrap(namespace, topic)
+        if topic == retry_topic(group):
+            # Failed when the group pulled; the topic it was sent to is a property.
+            message.topic = restored_topic(message, topic, namespace)
+        else:
+            message.topic = unwrap(namespace, topic)
     return messages
 
 
@@ -294,6 +299,13 @@ def batch_entries(group: str, handles: Sequence[tuple[str, ReceiptHandle]]) -> l
         )
         for (topic, handle), offsets in by_pop.items()
     ]
+
+
+def topic_of(message: StoredMessage, group: str, namespace: str | None) -> str:
+    """The topic that a message was popped from, for its acknowledgement."""
+    if message.queue.topic == retry_topic(group):
+        return message.queue.topic
+    return wrap(namespace, message.topic)
 
 
 def handle_of(message: StoredMessage) -> ReceiptHandle:

@@ -451,6 +451,8 @@ class Puller:
             return batches_of(messages, size)
         by_topic: dict[str, list[StoredMessage]] = {}
         for message in messages:
+            if not subscriptions.is_of_group(message):
+                continue
             subscriptions.restore_topic(message)
             by_topic.setdefault(message.topic, []).append(message)
         return [batch for of_topic in by_topic.values() for batch in batches_of(of_topic, size)]

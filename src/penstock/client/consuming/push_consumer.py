@@ -29,6 +29,7 @@ from penstock.client.consuming.offset_stores import (
 from penstock.client.consuming.orderly import OrderlyRunner
 from penstock.client.consuming.pop_loops import PopLoops
 from penstock.client.consuming.pop_receipts import PopRequests
+from penstock.client.consuming.pop_retries import PopRetries
 from penstock.client.consuming.pop_runner import PopRunner
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.pulling import FilterHook, Puller
@@ -109,6 +110,7 @@ class PushConsumerCore(ConsumerCore):
             state, pops, failed, listener=self.listener_for, executor=self._pop_executor
         )
         self.pop_loops = PopLoops(state, pops, self.pop_runner)
+        self._pop_retries = PopRetries(state, self.pop_loops.popped_topics)
         self.rebalancer = Rebalancer(
             state,
             popped_topics=self.pop_loops.popped_topics,
@@ -323,6 +325,7 @@ class PushConsumerCore(ConsumerCore):
             if self.settings.mode == "pop":
                 # All topics are popped; the retry topic of earlier pulls is still pulled.
                 self.pop_loops.popped_topics |= self._own_topics()
+        await self._pop_retries.rebalance()
         return await self.rebalancer.run() and is_balanced
 
     def _own_topics(self) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -20,11 +21,11 @@ from penstock.client.consuming.pop_receipts import (
     Source,
     handle_of,
     set_handle,
+    topic_of,
 )
 from penstock.client.consuming.subscriptions import passes
 from penstock.client.observing.running_info import polled_info
 from penstock.client.session.client_session import ClientSession
-from penstock.client.session.namespaces import wrap
 from penstock.client.settings import ConsumerSettings
 from penstock.errors import (
     LifecycleError,
@@ -33,19 +34,26 @@ from penstock.errors import (
     RemotingError,
     RequestCodeNotSupported,
 )
-from penstock.model import MessageQueue, StoredMessage
+from penstock.model import MessageQueue, StoredMessage, Subscription
+from penstock.model.names import retry_topic
+from penstock.model.subscription import TAG
 from penstock.protocol.bodies.common import ConsumeType
 from penstock.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunningInfo
+from penstock.protocol.filters.tags import subscription
 from penstock.protocol.headers.receipts import ReceiptHandle
 
 log = logging.getLogger(__name__)
 
 SHORT_WAIT: Final = 1.0
 """How long one broker is asked to wait while others may have messages."""
+SHORTEST_WAIT: Final = 0.06
+"""A broker ends a poll 50 ms before its time; for the rest it is not asked again."""
 PAUSE: Final = 1.0
 """Between two tries at a broker that is busy or cannot be reached."""
 GIVE_BACK_SECONDS: Final = 1.0
 """When messages come again that were received but not used."""
+LOOK_SECONDS: Final = 5.0
+"""Between two looks for messages that failed before the group popped."""
 MAX_RECEIVED: Final = 32
 ACK_RETRY: Final = 0.2
 
@@ -75,6 +83,7 @@ class SimpleConsumerCore(ConsumerCore):
         self._open: dict[str, _Open] = {}
         """By receipt handle."""
         self._turn = 0
+        self._next_look = -math.inf
         self._phase = "new"
 
     # Lifecycle
@@ -148,13 +157,19 @@ class SimpleConsumerCore(ConsumerCore):
         length = self._invisible if invisible is None else invisible
         failed: PenstockError | None = None
         is_first_round = True
+        if left_over := await self._left_by_pulls(count, length):
+            return left_over
         while True:
             sources = await self._sources()
             for source in sources:
                 left = max(0.0, until - clock.monotonic())
                 poll = 0.0 if is_first_round and len(sources) > 1 else left
+                wanted = self.state.subscriptions[source.topic]
+                if wanted is None:
+                    continue
+                poll = _slice(poll, len(sources))
                 try:
-                    found = await self._pop(source, count, length, _slice(poll, len(sources)))
+                    found = await self._pop(source, wanted, count, length, poll)
                 except RequestCodeNotSupported:
                     raise
                 except PenstockError as error:
@@ -168,7 +183,7 @@ class SimpleConsumerCore(ConsumerCore):
                 if found.is_busy:
                     await clock.sleep(min(PAUSE, left))
             is_first_round = False
-            if clock.monotonic() >= until or self._phase != "running":
+            if until - clock.monotonic() < SHORTEST_WAIT or self._phase != "running":
                 break
             if not sources:
                 await clock.sleep(min(PAUSE, until - clock.monotonic()))
@@ -176,25 +191,47 @@ class SimpleConsumerCore(ConsumerCore):
             raise failed
         return []
 
+    async def _left_by_pulls(self, count: int, invisible: float) -> list[StoredMessage]:
+        """Messages of the group's retry topic: they failed when the group pulled."""
+        clock, topic = self.session.clock, retry_topic(self.group)
+        if clock.monotonic() < self._next_look:
+            return []
+        self._next_look = clock.monotonic() + LOOK_SECONDS
+        wanted = subscription(topic, "*", TAG, 0)
+        try:
+            for source in await self._sources_of(topic):
+                found = await self._pop(source, wanted, count, invisible, 0.0)
+                if found.messages:
+                    # There may be more.
+                    self._next_look = clock.monotonic()
+                    return found.messages
+        except RequestCodeNotSupported:
+            raise
+        except PenstockError as error:
+            log.warning("retries not looked at topic=%s error=%s", topic, error)
+        return []
+
     async def _sources(self) -> list[Source]:
         """Every broker of every subscribed topic, beginning with another one each time."""
-        routes = self.session.routes
         sources: list[Source] = []
         for topic in self.state.subscriptions.topics:
-            if topic not in routes:
-                await self.session.refresh_route(topic)
-            names = dict.fromkeys(queue.broker_name for queue in routes.subscribe_queues(topic))
-            sources += [Source(topic, name) for name in names]
+            sources += await self._sources_of(topic)
         if not sources:
             return []
         self._turn = (self._turn + 1) % len(sources)
         return sources[self._turn :] + sources[: self._turn]
 
-    async def _pop(self, source: Source, count: int, invisible: float, wait: float) -> Popped:
+    async def _sources_of(self, topic: str) -> list[Source]:
+        routes = self.session.routes
+        if topic not in routes:
+            await self.session.refresh_route(topic)
+        names = dict.fromkeys(queue.broker_name for queue in routes.subscribe_queues(topic))
+        return [Source(topic, name) for name in names]
+
+    async def _pop(
+        self, source: Source, wanted: Subscription, count: int, invisible: float, wait: float
+    ) -> Popped:
         """One pop; messages that come after the caller has gone are given back."""
-        wanted = self.state.subscriptions[source.topic]
-        if wanted is None:
-            return Popped([], False, self.session.clock.monotonic())
         popping = asyncio.ensure_future(
             self.requests.pop(
                 source,
@@ -223,7 +260,7 @@ class SimpleConsumerCore(ConsumerCore):
         deadline = popped.arrived + invisible
         for message in popped.messages:
             handle = handle_of(message)
-            topic = wrap(self.settings.namespace, message.topic)
+            topic = topic_of(message, self.group, self.settings.namespace)
             self._open[str(handle)] = _Open(topic, handle, deadline)
         now = self.session.clock.monotonic()
         while self._open:
@@ -246,7 +283,7 @@ class SimpleConsumerCore(ConsumerCore):
     def _receipt(self, message: StoredMessage) -> _Open:
         """The receipt of a message; `ReceiptExpired` when its time is up."""
         handle = handle_of(message)
-        topic = wrap(self.settings.namespace, message.topic)
+        topic = topic_of(message, self.group, self.settings.namespace)
         found = self._open.get(str(handle))
         clock = self.session.clock
         if found is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from penstock.client.consuming.listeners import HandlerFunction, Listener
 from penstock.client.session.namespaces import unwrap, wrap
 from penstock.errors import InvalidArgument, SubscriptionIllegal
 from penstock.model import StoredMessage, Subscription
-from penstock.model.names import RETRY_PREFIX, Property, retry_topic
+from penstock.model.names import POP_RETRY_MARKS, RETRY_PREFIX, Property, retry_topic
 from penstock.model.subscription import SQL92, TAG
 from penstock.protocol.filters.tags import subscription
 from penstock.protocol.validation import check_topic
@@ -26,9 +26,11 @@ class Subscriptions:
         now_ms: Callable[[], int],
         namespace: str | None = None,
     ) -> None:
+        self._group = group
         self._namespace = namespace
         self._now_ms = now_ms
         self._retry_topic = retry_topic(group)
+        self._pop_retries = tuple(retry_topic(group) + mark for mark in POP_RETRY_MARKS)
         self._subscriptions: dict[str, Subscription] = {}
         self._accepted: dict[str, int] = {}
         self._listeners: dict[str, Listener] = {}
@@ -81,6 +83,16 @@ class Subscriptions:
         self._subscriptions.pop(topic, None)
         self._listeners.pop(topic, None)
 
+    def follow_retries(self, topics: Collection[str]) -> bool:
+        """Pull exactly these pop retry topics of the group, too; whether that is a change."""
+        followed = [topic for topic in self._subscriptions if topic.startswith(self._pop_retries)]
+        for topic in set(followed).difference(topics):
+            self.remove(topic)
+        missing = [topic for topic in topics if topic not in self._subscriptions]
+        for topic in missing:
+            self._subscriptions[topic] = subscription(topic, "*", TAG, self._now_ms())
+        return bool(missing) or set(followed) != set(topics)
+
     def renew(self, topic: str) -> None:
         """Give a subscription a newer version, so that brokers take the next heartbeat's."""
         known = self._subscriptions.get(topic)
@@ -125,6 +137,16 @@ class Subscriptions:
         """Whether messages of a queue already have the topic their handler knows."""
         return not self._namespace and not topic.startswith(RETRY_PREFIX)
 
+    def is_of_group(self, message: StoredMessage) -> bool:
+        """Whether a message of a pop retry topic is one of this group's.
+
+        In the first spelling, group ``g_a`` with topic ``t`` and group ``g`` with topic ``a_t``
+        have one retry topic.
+        """
+        if not message.topic.startswith(self._pop_retries):
+            return True
+        return message.peek(Property.ORIGIN_GROUP) in (None, self._group)
+
     def restore_topic(self, message: StoredMessage) -> None:
         """Give a message the topic its handler knows: no retry topic, no namespace."""
         message.topic = restored_topic(message, self._retry_topic, self._namespace)
@@ -135,9 +157,10 @@ def restored_topic(message: StoredMessage, retry: str, namespace: str | None) ->
     topic = message.topic
     if topic == retry:
         topic = message.peek(Property.RETRY_TOPIC) or topic
-    elif topic.startswith(retry + "_"):
-        # What pop consumers retry goes to a retry topic for each original topic.
-        topic = topic[len(retry) + 1 :]
+    for mark in POP_RETRY_MARKS:
+        # What pop consumers retry goes to a retry topic for each original topic. Brokers take that
+        # for the original one of a message that fails there when it is pulled.
+        topic = topic.removeprefix(retry + mark)
     return unwrap(namespace, topic)
 
 

@@ -40,6 +40,7 @@ from penstock.model.route import MASTER_ID
 from penstock.protocol import bodies
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.commands import Language
+from penstock.protocol.extensions import POP_RETRY_TOPICS
 from penstock.remoting.peer import Peer
 from penstock.remoting.pool import Backoff, Pool
 from penstock.runtime.clock import Clock
@@ -78,6 +79,8 @@ class ClientSession:
         self.consumers: dict[str, ConsumerMember] = {}
         self.producers: dict[str, ProducerMember] = {}
         self.broker_versions: dict[str, int] = {}
+        self._pop_retries: dict[str, str] = {}
+        """By address: the pop retry topics a broker named last."""
         self._reason_keepers: set[str] = set()
         self._requests = BrokerRequests(self)
         self.pool: Pool = Pool(
@@ -303,11 +306,22 @@ class ClientSession:
     async def _heartbeat(self, address: str, data: bytes) -> None:
         answer = await self._plain_calls.call(address, requests.heartbeat(data))
         self.broker_versions[address] = answer.version
+        self._note_pop_retries(address, (answer.ext or {}).get(POP_RETRY_TOPICS, ""))
         # Only Penstock brokers are written in Python, and they keep the reasons of send-backs.
         if answer.language is Language.PYTHON:
             self._reason_keepers.add(address)
         else:
             self._reason_keepers.discard(address)
+
+    def _note_pop_retries(self, address: str, names: str) -> None:
+        if names != self._pop_retries.get(address, ""):
+            self._pop_retries[address] = names
+            self.wake_rebalance()
+
+    @property
+    def pop_retry_topics(self) -> set[str]:
+        """The pop retry topics that the groups of this session have, as far as brokers tell."""
+        return {name for names in self._pop_retries.values() for name in names.split(",") if name}
 
     def stores_repeats_once(self, address: str) -> bool:
         """Whether the broker is known to look for a message that is sent again."""
