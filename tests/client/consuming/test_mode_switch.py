@@ -33,9 +33,9 @@ def simple(mq: Any, **more: Any) -> SimpleConsumer:
     return consumer
 
 
-def push(mq: Any, handle: Any, mode: str, **more: Any) -> PushConsumer:
+def push(mq: Any, handle: Any, mode: Any) -> Any:
     consumer = PushConsumer(
-        "workers", namesrv=mq.namesrv, mode=mode, start_from="first", instance=mode, **more
+        "workers", namesrv=mq.namesrv, mode=mode, start_from="first", instance=mode
     )
     consumer.on("jobs")(handle)
     return consumer
