@@ -28,7 +28,19 @@ def test_a_list_says_what_each_topic_holds(orders: str, cluster: Embedded) -> No
     assert rows[orders]["brokers"] == ["broker-a"]
     assert rows[orders]["last_ms"] > 0
     line = next(line for line in succeed("topic", "list").lines if line[0] == orders)
-    assert line[:4] == [orders, "broker-a", "2", "6"]
+    assert line[:5] == [orders, "NORMAL", "broker-a", "2", "6"]
+
+
+def test_a_topic_has_a_message_type(orders: str, cluster: Embedded) -> None:
+    cluster.admin.create_topic("typed", 1)
+    succeed("topic", "create", "typed", "--type", "delay")
+    listed = {row["topic"]: row["message_type"] for row in succeed("topic", "list", "--json").json}
+    assert (listed["typed"], listed[orders]) == ("DELAY", "NORMAL")
+    line = next(line for line in succeed("topic", "describe", "typed").lines if "DELAY" in line)
+    assert line[:5] == ["broker-a", "1", "1", "rw", "DELAY"]
+    assert "message.type=FIFO" in fail(
+        "topic", "create", "typed", "--type", "DELAY", "--attribute", "message.type=FIFO"
+    )
 
 
 def test_internal_topics_are_listed_when_asked_for(orders: str) -> None:
@@ -58,6 +70,7 @@ def test_a_topic_takes_all_its_settings(cluster: Embedded) -> None:
     assert "FIFO" in config.attributes.values()
     shown = succeed("topic", "describe", "made-special", "--json").json["settings"][0]
     assert shown["permission"] == "r"
+    assert shown["message_type"] == "FIFO"
     assert shown["order"] is True
 
 

@@ -197,6 +197,22 @@ async def test_messages_that_wait_for_their_transaction_are_reported() -> None:
 
 
 @in_virtual_time
+async def test_messages_that_wait_for_their_time_are_noted_while_nothing_else_is_there() -> None:
+    async with shop() as mq, consuming(mq), aio.Producer("tills", namesrv=mq.namesrv) as producer:
+        await producer.send(Message(TOPIC, b"x", delay="11m"))
+        await producer.send(Message("other", b"x", delay="11m"))
+        await mq.clock.advance("30s")
+        report = await examine(mq)
+        found = only(report, "timers-not-due")
+        assert found.severity is Severity.NOTE
+        assert found.evidence == {"topic": TOPIC, "waiting": 1}
+        assert found.way_out == (f"penstock timer list --topic {TOPIC}",)
+        assert report.is_healthy, "nothing is wrong"
+        await mq.clock.advance("11m")
+        assert causes(await examine(mq)) == []
+
+
+@in_virtual_time
 async def test_a_damaged_message_that_stops_a_queue_is_reported() -> None:
     async with shop(queues=1) as mq:
         await send(mq, 3)

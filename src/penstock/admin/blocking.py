@@ -77,6 +77,7 @@ class Admin:
     delete_topic = blocking(admin.Admin.delete_topic)
     route = blocking(admin.Admin.route)
     topic_config = blocking(admin.Admin.topic_config)
+    message_types = blocking(admin.Admin.message_types)
     topic_stats = blocking(admin.Admin.topic_stats)
     topic_groups = blocking(admin.Admin.topic_groups)
 

@@ -219,6 +219,26 @@ class TopicActions(ClusterRequests):
         return config
 
     @on_host
+    async def message_types(self) -> dict[str, str]:
+        """Which messages each topic is for (``message.type``): NORMAL, FIFO, DELAY, ...
+
+        Only topics whose brokers let this user see them are listed.
+        """
+        code, about = RequestCode.GET_ALL_TOPIC_CONFIG, "the types of all topics"
+        tables = await self.each(
+            await self.masters(),
+            lambda address: self.ask_body(
+                bodies.topics.TopicConfigTable, address, code, about=about
+            ),
+        )
+        return {
+            self.short_name(name): config.message_type
+            for table in tables.values()
+            for name, config in table.topic_config_table.items()
+            if self.is_ours(name)
+        }
+
+    @on_host
     async def topic_stats(self, topic: str) -> list[QueueRange]:
         """What each queue of a topic holds."""
         name = self.long_name(topic)

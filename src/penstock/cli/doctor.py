@@ -21,8 +21,13 @@ FINDINGS = 1
 """The exit code when something was found."""
 
 _SPEAK_TO_A_CLUSTER = tuple(
-    f"penstock {verb} " for verb in ("topic", "group", "cluster", "query", "dlq", "tail", "doctor")
+    f"penstock {verb} "
+    for verb in (
+        *("topic", "group", "cluster", "query", "dlq", "tail", "doctor"),
+        *("transaction", "timer"),
+    )
 )
+_STYLES = {"critical": "bold red", "warning": "yellow", "note": "cyan"}
 _FLAGS = {"namesrv": "--namesrv", "context": "--context", "namespace": "--namespace"}
 
 _GROUP_COLUMNS = (
@@ -139,7 +144,7 @@ def _print_group(report: GroupReport, flags: str) -> None:
     for text in report.unknown:
         output.say(output.plain(f"not known: {text}"))
     if report.is_healthy:
-        output.say("Nothing was found that keeps messages from it.")
+        output.say("Nothing is wrong that keeps messages from it.")
         if line["lag"]:
             # A handler that has just begun looks like one that will never end.
             output.say(
@@ -176,8 +181,10 @@ def _print_cluster(report: ClusterReport, flags: str) -> None:
 def _line(report: GroupReport) -> dict[str, object]:
     from penstock.doctor.report import summary
 
+    if report.is_healthy:
+        return {**summary(report.facts), "found": "healthy"}
     causes = dict.fromkeys(finding.cause for finding in report.findings)
-    return {**summary(report.facts), "found": ", ".join(causes) or "healthy"}
+    return {**summary(report.facts), "found": ", ".join(causes)}
 
 
 def _next_step(report: ClusterReport, flags: str) -> str | None:
@@ -190,13 +197,10 @@ def _next_step(report: ClusterReport, flags: str) -> str | None:
 def _print_findings(findings: tuple[Finding, ...], flags: str) -> None:
     from rich.text import Text
 
-    from penstock.doctor import Severity
-
     console = output.console()
     for finding in findings:
-        is_critical = finding.severity is Severity.CRITICAL
         text = Text()
-        text.append(finding.severity.value, style="bold red" if is_critical else "yellow")
+        text.append(finding.severity.value, style=_STYLES[finding.severity.value])
         text.append(f"  {finding.cause}: ", style="bold")
         text.append(output.plain(finding.what))
         for number, step in enumerate(finding.way_out):

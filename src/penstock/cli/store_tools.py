@@ -16,6 +16,7 @@ from penstock.cli.commands import PATH, Group, Number, argument, option
 from penstock.cli.output import Column, Table
 from penstock.cli.times import end_option, moment_ms
 from penstock.errors import InvalidArgument
+from penstock.model.queue_ends import queue_end
 
 if TYPE_CHECKING:
     from penstock.store.tools import Exporter, ExportRange, Repair, Survey, Verification
@@ -103,6 +104,10 @@ def _print_survey(found: Survey, queues: list[dict[str, Any]]) -> None:
         f"  checkpoint: log {time(checkpoint.log_timestamp)}, "
         f"queues {time(checkpoint.queue_timestamp)}, index {time(checkpoint.index_timestamp)}"
     )
+    _print_waiting(found.timers_waiting, found.open_transactions)
+    if found.first_due_ms >= 0:
+        first, last = time(found.first_due_ms), time(found.last_due_ms)
+        output.say(f"  timer messages are due {first} to {last}")
     output.show(Table(_FILE_COLUMNS, [asdict(kind) for kind in found.files]), as_json=False)
     if queues:
         output.show(Table(_QUEUE_COLUMNS, queues), as_json=False)
@@ -110,11 +115,19 @@ def _print_survey(found: Survey, queues: list[dict[str, Any]]) -> None:
         output.say(f"  {output.plain(line)}")
 
 
+def _print_waiting(timers: int, transactions: int) -> None:
+    if timers or transactions:
+        output.say(
+            f"  waiting: {output.counted(timers, 'timer message')}, "
+            f"{output.counted(transactions, 'transaction')} without a decision"
+        )
+
+
 @app.command("verify")
 @directory_argument
 @json_option
 def verify_store(directory: Path, as_json: bool) -> None:
-    """Verify a whole store: the checksums of the log; queues and index against the log.
+    """Verify a whole store: the checksums of the log; queues, index and timers against the log.
 
     Reports the first damage of each file with its position, and ends with code 1 if there is any.
     Work that a running or crashed store has not finished is not damage: opening it completes it.
@@ -144,6 +157,7 @@ def _print_verification(result: Verification) -> None:
         f"{result.queues:,} queues, {result.index_keys:,} keys in "
         f"{result.index_files:,} index files"
     )
+    _print_waiting(result.timers_waiting, result.open_transactions)
     for note in result.notes:
         output.say(output.plain(f"  note: {note}"))
     for damage in result.damages:
@@ -181,18 +195,24 @@ def _print_repair(result: Repair) -> None:
 @directory_argument
 @option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 @option(
+    "--internal",
+    is_flag=True,
+    help="Also what waits in system topics: delayed messages, timers, transactions, traces.",
+)
+@option(
     "--from",
     "start",
     metavar="WHERE",
-    help="First log position, or store time such as 2026-11-16T01:40.",
+    help="First log position, a store time such as 2026-11-16T01:40, or first.",
 )
-@end_option("End, exclusive: a log position or a store time.", metavar="WHERE")
+@end_option("End, exclusive: a log position, a store time, or last.", metavar="WHERE")
 @option("--limit", type=Number(at_least=0), help="Maximum number of messages.")
 @option("--output", "-o", "file", type=PATH, help="File to write instead of stdout.")
 @option("--json", "as_json", is_flag=True, help="JSON lines, which is the only format.")
 def export_store(
     directory: Path,
     topics: tuple[str, ...],
+    internal: bool,
     start: str | None,
     end: str | None,
     limit: int | None,
@@ -208,18 +228,25 @@ def export_store(
     """
     from penstock.store.tools import Exporter
 
-    part = _range(start, end, topics)
+    part = _range(start, end, topics, internal=internal)
     damages = []
+    hidden = 0
     left = sys.maxsize if limit is None else limit
     with _opened(file) as stream:
 
         def export(name: str, root: str, *, progress: Callable[[int, int], None]) -> None:
-            nonlocal left
+            nonlocal left, hidden
             exporter = Exporter(root, part, progress=progress)
             left -= _write_lines(exporter, stream, left)
             damages.extend(exporter.damages)
+            hidden += exporter.hidden
 
         _examine(directory, "exporting", export)
+    if hidden:
+        output.note(
+            f"{output.counted(hidden, 'record')} of system topics left out, such as messages that "
+            "wait for their time or for a decision: --internal prints them, too"
+        )
     for damage in damages:
         output.note(f"{damage.file} at {damage.position}: {damage.what}")
     if damages:
@@ -257,15 +284,18 @@ def _opened(path: Path | None) -> Iterator[IO[bytes]]:
         yield stream
 
 
-def _range(start: str | None, end: str | None, topics: tuple[str, ...]) -> ExportRange:
+def _range(
+    start: str | None, end: str | None, topics: tuple[str, ...], *, internal: bool
+) -> ExportRange:
     from penstock.store.tools import ExportRange
 
     limits: dict[str, int] = {}
-    for name, text in (("from", start), ("to", end)):
-        if text is None:
+    for name, text, whole in (("from", start, "first"), ("to", end, "last")):
+        if text is None or queue_end(text) == whole:
             continue
         if text.isascii() and text.isdigit():
             limits[f"{name}_position"] = int(text)
         else:
-            limits[f"{name}_ms"] = moment_ms(text, option=f"--{name}", also="a log position")
-    return ExportRange(topics=topics, **limits)
+            also = f"{whole}, a log position"
+            limits[f"{name}_ms"] = moment_ms(text, option=f"--{name}", also=also)
+    return ExportRange(topics=topics, hides_internal=not internal, **limits)

@@ -34,10 +34,14 @@ app = Group(
 
 
 _READ, _WRITE = 4, 2
+_MESSAGE_TYPE = "message.type"
 _PERMISSIONS = {"rw": _READ | _WRITE, "r": _READ, "w": _WRITE}
+
+_TYPES = ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
 
 _LIST_COLUMNS = (
     Column("topic"),
+    Column("message_type", "type"),
     Column("brokers"),
     Column("queues", align="right"),
     Column("messages", align="right"),
@@ -65,13 +69,22 @@ def list_topics(
         if names_only:
             output.show_names(names, as_json=as_json)
             return
+        types = _message_types(admin)
         output.show_summaries(
             names,
-            lambda name: _summary(admin, name),
+            lambda name: {"message_type": types.get(name), **_summary(admin, name)},
             _LIST_COLUMNS,
             empty="There are no topics yet; create one: penstock topic create NAME",
             as_json=as_json,
         )
+
+
+def _message_types(admin: Admin) -> dict[str, str]:
+    try:
+        return admin.message_types()
+    except PenstockError:
+        # A broker is away: the topics are still worth listing.
+        return {}
 
 
 def _summary(admin: Admin, topic: str) -> dict[str, object]:
@@ -112,6 +125,13 @@ def _summary(admin: Admin, topic: str) -> dict[str, object]:
     help="What clients may do with it.",
     show_default="rw if it is new",
 )
+@option(
+    "--type",
+    "message_type",
+    type=click.Choice(_TYPES, case_sensitive=False),
+    help="Which messages it is for, as proxies and people read it.",
+    show_default="NORMAL if it is new",
+)
 @option("--order", is_flag=True, help="Keep each key in its queue even while the broker is down.")
 @option(
     "--attribute",
@@ -135,6 +155,7 @@ def create_topic(
     queues: int | None,
     read_queues: int | None,
     permission: str | None,
+    message_type: str | None,
     order: bool,
     attributes: tuple[str, ...],
     brokers: tuple[str, ...],
@@ -146,14 +167,14 @@ def create_topic(
     A topic that exists keeps what no option names. Messages in queues that would no longer be
     read are counted, and you are asked first.
 
-    Example: penstock topic create orders payments --queues 16
+    Example: penstock topic create orders payments --queues 16 --type FIFO
     """
     options = TopicOptions(
         queues=queues,
         read_queues=read_queues,
         permission=None if permission is None else _PERMISSIONS[permission],
         order=order,
-        attributes=dict(_attribute(text) for text in attributes),
+        attributes=_attributes(attributes, message_type),
     )
     rows: list[dict[str, object]] = []
     with target.admin() as admin:
@@ -254,6 +275,18 @@ def _apply(
     return admin.route(planned.topic)
 
 
+def _attributes(texts: Sequence[str], message_type: str | None) -> dict[str, str]:
+    found = dict(map(_attribute, texts))
+    if message_type is None:
+        return found
+    if found.get(_MESSAGE_TYPE, message_type) != message_type:
+        raise InvalidArgument(
+            f"--type {message_type} and --attribute {_MESSAGE_TYPE}={found[_MESSAGE_TYPE]}",
+            expected="one of both",
+        )
+    return {**found, _MESSAGE_TYPE: message_type}
+
+
 def _attribute(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip("+"):
@@ -277,6 +310,7 @@ _SETTING_COLUMNS = (
     Column("read_queues", align="right"),
     Column("write_queues", align="right"),
     Column("permission"),
+    Column("message_type", "type"),
     Column("order"),
     Column("attributes"),
 )
@@ -317,6 +351,7 @@ def _setting(broker: str, config: TopicConfig) -> dict[str, object]:
         "read_queues": config.read_queue_nums,
         "write_queues": config.write_queue_nums,
         "permission": permission_text(config.perm),
+        "message_type": config.message_type,
         "order": config.order,
         "attributes": [f"{key}={value}" for key, value in (config.attributes or {}).items()],
     }

@@ -58,6 +58,7 @@ GROUP_CHECKS: Final[dict[str, tuple[str, GroupCheck]]] = {
         "messages wait for transactions that are not decided",
         offsets.open_transactions,
     ),
+    "timers-not-due": ("messages wait for their time", offsets.timers_not_due),
     "paused": ("a member is paused", consuming.paused),
     "stuck-handler": ("a handler does not return", consuming.stuck_handler),
     "handler-fails": ("handlers fail", consuming.handler_fails),

@@ -259,6 +259,8 @@ class GroupFacts:
     popped: PopFacts = PopFacts()
     transactions: tuple[UndecidedTransaction, ...] = ()
     """Transactions of its topics that are not decided."""
+    timers: Mapping[str, int] = field(default_factory=dict)
+    """Timer messages that wait, by topic; only of its topics."""
 
     @property
     def pops(self) -> bool:

@@ -14,6 +14,8 @@ class Severity(Enum):
     """Messages do not arrive."""
     WARNING = "warning"
     """Messages arrive late, not all of them, or not for long."""
+    NOTE = "note"
+    """Messages do not arrive yet, as was asked for: nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ def critical(cause: str, what: str, *way_out: str, **evidence: object) -> Findin
 def warning(cause: str, what: str, *way_out: str, **evidence: object) -> Finding:
     """A finding that makes messages late, or some of them go missing."""
     return Finding(cause, Severity.WARNING, what, evidence, way_out)
+
+
+def note(cause: str, what: str, *way_out: str, **evidence: object) -> Finding:
+    """A finding that explains why messages do not arrive, although nothing is wrong."""
+    return Finding(cause, Severity.NOTE, what, evidence, way_out)
 
 
 def listed(names: list[str], limit: int = 8) -> str:

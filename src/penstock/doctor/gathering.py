@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -38,6 +39,7 @@ from penstock.protocol.bodies.groups import SubscriptionGroupTable
 from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.bodies.running import ConsumerRunningInfo
 from penstock.protocol.bodies.stats import ConsumeStats
+from penstock.protocol.bodies.topics import TimerMetrics
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.admin import (
     GetConsumerConnections,
@@ -220,6 +222,7 @@ async def _group(
         dead_letters=await gathering.dead_letters(group),
         popped=await popped_messages(admin, group, masters),
         transactions=await _transactions(admin, masters, {topic.name for topic in found}),
+        timers=await _timers(admin, masters, {topic.name for topic in found}),
     )
 
 
@@ -231,6 +234,22 @@ async def _transactions(
     return tuple(
         row.at(broker) for broker, rows in seen.items() for row in rows if row.topic in topics
     )
+
+
+async def _timers(admin: Admin, masters: Mapping[str, str], topics: set[str]) -> dict[str, int]:
+    """How many timer messages wait for some topics; Apache's brokers count them from 5.0 on."""
+    seen = await _each(
+        masters,
+        lambda address: admin.ask_body(
+            TimerMetrics, address, RequestCode.GET_TIMER_METRICS, about="waiting timer messages"
+        ),
+    )
+    waiting: Counter[str] = Counter()
+    for metrics in seen.values():
+        for name, metric in metrics.timing_count.items():
+            if admin.is_ours(name) and admin.short_name(name) in topics:
+                waiting[admin.short_name(name)] += max(metric.count, 0)
+    return dict(waiting)
 
 
 async def _connections(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.doctor.causes import examine_cluster, examine_group
 from penstock.doctor.checks.thresholds import Thresholds
 from penstock.doctor.facts import ClusterFacts, GroupFacts
 from penstock.doctor.findings import Finding, Severity
+
+_SEVERITIES = list(Severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class GroupReport:
 
     @property
     def is_healthy(self) -> bool:
-        return not self.findings
+        return is_sound(self.findings)
 
     def as_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
@@ -44,7 +46,7 @@ class ClusterReport:
 
     @property
     def is_healthy(self) -> bool:
-        return not self.findings and all(group.is_healthy for group in self.groups)
+        return is_sound(self.findings) and all(group.is_healthy for group in self.groups)
 
     def as_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
@@ -73,9 +75,14 @@ def report_group(facts: GroupFacts, limits: Thresholds, *, with_servers: bool) -
     return GroupReport(facts, worst_first(found), tuple(unknown(facts)))
 
 
+def is_sound(findings: Iterable[Finding]) -> bool:
+    """Whether nothing is wrong; notes only explain."""
+    return all(finding.severity is Severity.NOTE for finding in findings)
+
+
 def worst_first(findings: list[Finding]) -> tuple[Finding, ...]:
-    """What is critical before what is not; otherwise in the order of the checks."""
-    return tuple(sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL))
+    """What is worse before what is not; otherwise in the order of the checks."""
+    return tuple(sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity)))
 
 
 def summary(facts: GroupFacts) -> dict[str, object]:

@@ -20,6 +20,8 @@ from penstock.protocol.records.sys_flags import SysFlag
 
 OP_PROPERTIES: Final = encode_properties({Property.WAIT: "true", Property.TAGS: "d"})
 OP_TAG: Final = "d"
+HALF_QUEUE: Final = 0
+"""The only queue of both topics."""
 _MAX_DIGITS: Final = 18
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 from penstock.errors import IllegalMessage, IllegalName
 from penstock.model.names import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
     DLQ_PREFIX,
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
@@ -17,8 +19,11 @@ from penstock.model.names import (
     SELF_TEST_TOPIC,
     SPARK_GROUP,
     SYSTEM_GROUP_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    TRACE_TOPIC,
     TRANSACTION_GIVEN_UP_TOPIC,
     Property,
+    reply_topic,
 )
 
 MAX_TOPIC_LENGTH: Final = 127
@@ -36,6 +41,8 @@ UNSENDABLE_TOPICS: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
+_SYSTEM_TOPICS: Final = UNSENDABLE_TOPICS | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+_REPLY_SUFFIX: Final = reply_topic("")
 PREDEFINED_GROUPS: Final = frozenset(
     {
         "DEFAULT_PRODUCER",
@@ -160,6 +167,13 @@ def check_sendable(topic: str) -> str:
             f"topic {topic!r} belongs to the broker", expected="a topic that clients may send to"
         )
     return topic
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic is RocketMQ's own; retry and dead-letter topics hold users' messages."""
+    return topic in _SYSTEM_TOPICS or (
+        topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(_REPLY_SUFFIX)
+    )
 
 
 def is_system_group(group: str) -> bool:

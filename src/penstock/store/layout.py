@@ -1,6 +1,7 @@
 """What is where in a store directory, and of which sizes.
 
     commitlog/  consumequeue/<topic>/<queue>/  index/  config/  checkpoint  abort  lock
+    timerlog/  timerwheel
 
 RocketMQ stores its segment sizes nowhere. They are read off the files, or off our own note of an
 earlier run, and must agree with the settings where there are any.
@@ -27,6 +28,8 @@ from penstock.store.segments import SegmentList, adopted_size, find_segments, se
 COMMIT_LOG: Final = "commitlog"
 CONSUME_QUEUE: Final = "consumequeue"
 INDEX: Final = "index"
+TIMER_LOG: Final = "timerlog"
+TIMER_WHEEL: Final = "timerwheel"
 CHECKPOINT: Final = "checkpoint"
 STATE: Final = "penstock.state"
 ABORT: Final = "abort"

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.timers.admission import refuse_crowded, slot_of
-from penstock.broker.timers.checkpoint_page import (
+from penstock.errors import InvalidArgument, RequestRefused, StoreDamaged
+from penstock.model.java_hash import java_hash
+from penstock.protocol.recall_handles import RecallHandle, decode_handle, encode_handle
+from penstock.store import OS_FILES
+from penstock.store.timers.checkpoint_page import (
     CheckpointPage,
     SlotProgress,
     TimerCheckpoint,
     load_checkpoint,
 )
-from penstock.broker.timers.timer_log import BLANK_BYTES, UNIT_BYTES, TimerLog, encode_unit
-from penstock.broker.timers.wheel_file import SLOT_BYTES, SLOTS, Slot, WheelFile
-from penstock.errors import InvalidArgument, RequestRefused, StoreDamaged
-from penstock.model.java_hash import java_hash
-from penstock.protocol.recall_handles import RecallHandle, decode_handle, encode_handle
-from penstock.store import OS_FILES
+from penstock.store.timers.timer_log import BLANK_BYTES, UNIT_BYTES, TimerLog, encode_unit
+from penstock.store.timers.wheel_file import SLOT_BYTES, SLOTS, Slot, WheelFile
 
 HASH = java_hash("TopicTest")
 WRITTEN = 1_700_000_000_000

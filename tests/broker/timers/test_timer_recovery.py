@@ -18,11 +18,11 @@ from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire
 
 from penstock.broker import Broker
-from penstock.broker.timers.wheel_file import SLOT_BYTES
 from penstock.model.names import TIMER_TOPIC
 from penstock.model.properties import encode_properties
 from penstock.protocol.codes import ResponseCode
 from penstock.store import SYNC_FLUSH, Draft
+from penstock.store.timers.wheel_file import SLOT_BYTES
 from penstock.testing.eventually import eventually
 from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 

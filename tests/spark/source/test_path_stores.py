@@ -11,6 +11,7 @@ import pytest
 from tests.spark.source.stores import Row, Writer
 
 from penstock.errors import InvalidArgument, StoreDamaged
+from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC, revive_topic
 from penstock.spark.source.data_loss import DataLost
 from penstock.spark.source.options import parse_read
 from penstock.spark.source.readers import BatchReader
@@ -35,6 +36,15 @@ def test_a_live_store_gives_every_message_written_so_far(
         live.send("orders", 1, 3)
         live.send("invoices", 0, count // 2)
         assert places(read(live.root, PLACE, cores=cores)) == sorted(live.sent)
+
+
+def test_messages_that_wait_are_hidden(writer: Callable[..., Writer], read: Read) -> None:
+    live = writer()
+    live.send("orders", 0, 3)
+    for topic in (HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC, revive_topic("DefaultCluster")):
+        live.send(topic, 0, 2)
+    assert {place[0] for place in places(read(live.root, PLACE))} == {"orders"}
+    assert len(read(live.root, PLACE, topic=TIMER_TOPIC)) == 2
 
 
 def test_entries_that_are_in_memory_alone_are_sent_along(

@@ -10,7 +10,6 @@ from typing import Final
 
 from penstock.broker.state import BrokerState
 from penstock.broker.transactions import half_records
-from penstock.broker.transactions.finding import is_committed, is_given_up, record_at
 from penstock.broker.transactions.open_transactions import OpenTransaction
 from penstock.errors import (
     IllegalMessage,
@@ -39,6 +38,7 @@ from penstock.protocol.records.codec import Record
 from penstock.protocol.records.message_ids import parse_offset_message_id
 from penstock.remoting import Promise
 from penstock.remoting.dispatch import handles
+from penstock.store.transactions.finding import is_committed, is_given_up, record_at
 
 _COMMIT: Final = TransactionDecision.COMMIT
 _ROLLBACK: Final = TransactionDecision.ROLLBACK

@@ -21,6 +21,7 @@ from penstock.broker.metrics.lag import GroupLag, consumed_topics, group_lag, is
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.clients import ClientChannel
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
+from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.versions import version_text
 from penstock.store.files import DiskSpace
 
@@ -28,8 +29,8 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _STORAGE: Final = ("storage_type", "storage_medium")
 _LOCAL_DISK: Final = ("local", "disk")
 _CLIENT: Final = ("language", "version")
-_TYPE_ATTRIBUTE: Final = "message.type"
 _MAX_LABEL: Final = 64
+_UNDECLARED: Final = TopicConfig()
 _MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 
 _R: Final = "rocketmq_"
@@ -248,8 +249,7 @@ async def topic_families(broker: BrokerState) -> list[Family]:
 def _message_type(broker: BrokerState, topic: str) -> str:
     """The type that the topic declares, for all of its messages."""
     config = broker.topics.get(topic)
-    attributes = {} if config is None or config.attributes is None else config.attributes
-    return (attributes.get(_TYPE_ATTRIBUTE) or "NORMAL").lower()[:_MAX_LABEL]
+    return (config or _UNDECLARED).message_type.lower()[:_MAX_LABEL]
 
 
 async def lag_families(broker: BrokerState) -> list[Family]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from penstock.errors import InvalidArgument
+from penstock.protocol.bodies.topics import MESSAGE_TYPE
 
 Allowed: TypeAlias = frozenset[str] | range | None
 """The values of an attribute: some words, numbers of a range, or anything."""
@@ -24,7 +25,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Allowed]] = {
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
     # For proxies and people; a broker accepts messages of any type.
-    "message.type": frozenset(
+    MESSAGE_TYPE: frozenset(
         {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"}
     ),
     "reserve.time": _ANY_LONG,

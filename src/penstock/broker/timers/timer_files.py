@@ -20,18 +20,23 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.broker.delivery.record_views import record_views
-from penstock.broker.timers.checkpoint_page import (
+from penstock.broker.timers.parked_records import Parked, read_parked
+from penstock.errors import ProtocolError
+from penstock.model.java_hash import java_hash
+from penstock.model.names import TIMER_TOPIC
+from penstock.protocol.records.codec import decode_record
+from penstock.store import FileLayer, layout
+from penstock.store.timers.checkpoint_page import (
     CheckpointPage,
     FoundCheckpoint,
     SlotProgress,
     TimerCheckpoint,
     load_checkpoint,
 )
-from penstock.broker.timers.parked_records import Parked, read_parked
-from penstock.broker.timers.timer_log import (
+from penstock.store.timers.timer_log import (
     DEFAULT,
     DELETE,
     NO_UNIT,
@@ -41,17 +46,10 @@ from penstock.broker.timers.timer_log import (
     Unit,
     encode_unit,
 )
-from penstock.broker.timers.wheel_file import SLOTS, Slot, WheelFile
-from penstock.errors import ProtocolError
-from penstock.model.java_hash import java_hash
-from penstock.model.names import TIMER_TOPIC
-from penstock.protocol.records.codec import decode_record
-from penstock.store import FileLayer
+from penstock.store.timers.wheel_file import SLOTS, Slot, WheelFile
 
 log = logging.getLogger(__name__)
 
-LOG_DIRECTORY: Final = "timerlog"
-WHEEL_NAME: Final = "timerwheel"
 _hash_of = functools.lru_cache(1024)(java_hash)
 
 
@@ -155,14 +153,14 @@ class TimerFiles:
         """Load what is there and recover it; nothing is created before there is a timer."""
         found = load_checkpoint(self._files, self._root)
         names = {entry.name for entry in self._files.list_dir(self._root)}
-        has_log = bool(self._files.list_dir(f"{self._root}/{LOG_DIRECTORY}"))
+        has_log = bool(self._files.list_dir(f"{self._root}/{layout.TIMER_LOG}"))
         end = source.max_offset(TIMER_TOPIC, 0)
         self.read_ms = self.shape.floor(now_ms)
         self.queue_offset = source.min_offset(TIMER_TOPIC, 0)
-        if found is None and not has_log and WHEEL_NAME not in names and not end:
+        if found is None and not has_log and layout.TIMER_WHEEL not in names and not end:
             return
         # Snapshots of the wheel are a setting of RocketMQ; then the plain file is an old state.
-        has_snapshots = any(name.startswith(f"{WHEEL_NAME}.") for name in names)
+        has_snapshots = any(name.startswith(f"{layout.TIMER_WHEEL}.") for name in names)
         self._recover(source, found, now_ms, is_wheel_old=has_snapshots)
 
     def _recover(
@@ -268,11 +266,11 @@ class TimerFiles:
         if self._log is None or self._wheel is None:
             shape = self.shape
             self._log = TimerLog(
-                self._files, f"{self._root}/{LOG_DIRECTORY}", shape.log_segment_bytes
+                self._files, f"{self._root}/{layout.TIMER_LOG}", shape.log_segment_bytes
             )
             self._wheel = WheelFile(
                 self._files,
-                f"{self._root}/{WHEEL_NAME}",
+                f"{self._root}/{layout.TIMER_WHEEL}",
                 shape.precision_ms,
                 slots=shape.slots,
             )

@@ -21,10 +21,8 @@ from typing import Final, NamedTuple, TypeVar
 from penstock.broker.delivery.deleted_topics import DeletedTopics
 from penstock.broker.storage import Storage
 from penstock.broker.tables.topics import Topics
-from penstock.broker.timers.checkpoint_page import TimerCheckpoint
 from penstock.broker.timers.parked_records import Parked, due, read_parked, rolled
 from penstock.broker.timers.timer_files import Snapshot, TakenSlot, TimerFiles
-from penstock.broker.timers.timer_log import Unit
 from penstock.broker.timers.timer_metrics import METRICS_FILE, TimerMetrics
 from penstock.errors import IllegalMessage, ProtocolError, StoreError
 from penstock.model.names import TIMER_TOPIC
@@ -33,6 +31,8 @@ from penstock.runtime.saved_tables import SavedTables
 from penstock.runtime.service import Service
 from penstock.runtime.threads import run_to_end
 from penstock.store import Draft, ReadStatus
+from penstock.store.timers.checkpoint_page import TimerCheckpoint
+from penstock.store.timers.timer_log import Unit
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from penstock.broker.storage import Storage
 from penstock.broker.tables.clients import ClientChannel, Clients
 from penstock.broker.tables.topics import READ_WRITE, Topics
 from penstock.broker.transactions import half_records
-from penstock.broker.transactions.finding import record_at
 from penstock.broker.transactions.open_transactions import OpenTransaction
 from penstock.broker.transactions.transactions import Transactions
 from penstock.errors import ConnectionLost, IllegalMessage, StoreError
@@ -29,13 +28,14 @@ from penstock.model.names import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from penstock.model.properties import parse_properties
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
-from penstock.protocol.half_messages import HalfMessage, read_half
+from penstock.protocol.half_messages import HALF_QUEUE, HalfMessage, read_half
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.transactions import CheckTransactionState, TransactionDecision
 from penstock.protocol.records.codec import Record
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 from penstock.store import Appended
+from penstock.store.transactions.finding import record_at
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class CheckRounds(Service):
         store = self._storage.store
         size = store.commit_log.segment_size
         oldest_end = store.min_position - store.min_position % size + size
-        behind = store.max_offset(HALF_TOPIC, half_records.HALF_QUEUE) - entry.offsets[0]
+        behind = store.max_offset(HALF_TOPIC, HALF_QUEUE) - entry.offsets[0]
         return behind > _MAX_BEHIND or entry.position < oldest_end <= store.max_position
 
     def _finish(self, questions: list[_Question]) -> None:

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator
 
 from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC, Property
 from penstock.model.properties import encode_properties
-from penstock.protocol.half_messages import OP_PROPERTIES, HalfMessage, op_body
+from penstock.protocol.half_messages import HALF_QUEUE, OP_PROPERTIES, HalfMessage, op_body
 from penstock.protocol.records.codec import Record, encode_record
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import Appended, Draft
-
-HALF_QUEUE = 0
 
 
 def prepared(draft: Draft, properties: dict[str, str]) -> tuple[Draft, dict[str, str]]:

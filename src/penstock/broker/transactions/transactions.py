@@ -22,20 +22,19 @@ from penstock.broker.storage import Answered, Storage
 from penstock.broker.tables.offsets import Offsets
 from penstock.broker.transactions import half_records
 from penstock.broker.transactions.counters import TransactionCounters
-from penstock.broker.transactions.half_records import HALF_QUEUE
 from penstock.broker.transactions.open_transactions import OpenTransaction, OpenTransactions
 from penstock.broker.transactions.progress import OpRecords
-from penstock.broker.transactions.recovery import find_open
 from penstock.errors import PenstockError, StoreError
 from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
-from penstock.protocol.half_messages import HalfMessage
+from penstock.protocol.half_messages import HALF_QUEUE, HalfMessage
 from penstock.protocol.headers.transactions import TransactionDecision
 from penstock.protocol.records.codec import Record
 from penstock.remoting import Promise
 from penstock.runtime.clock import Clock
 from penstock.store import Appended, Draft
+from penstock.store.transactions.open_halves import find_open
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.doctor.checks.thresholds import Thresholds
 from penstock.doctor.facts import GroupFacts, QueueFacts, TopicFacts
-from penstock.doctor.findings import Finding, critical, listed, plural, warning
+from penstock.doctor.findings import Finding, critical, listed, note, plural, warning
 
 _STARTS = {
     "CONSUME_FROM_LAST_OFFSET": "the end: what was sent before it came is skipped",
@@ -197,6 +197,21 @@ def open_transactions(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding
             given_up=given_up,
             msg_ids=[one.msg_id for one in waiting[:8]],
         )
+
+
+def timers_not_due(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
+    """Told only where the group has consumed all there is: then its next message is one of them."""
+    for topic in facts.topics:
+        waiting = facts.timers.get(topic.name, 0)
+        if waiting and not any(q.lag for q in topic.queues):
+            yield note(
+                "timers-not-due",
+                f"{plural(waiting, 'message')} of topic {topic.name!r} wait for their time, and "
+                "the group has consumed all others",
+                f"penstock timer list --topic {topic.name}",
+                topic=topic.name,
+                waiting=waiting,
+            )
 
 
 def _names(queues: Iterable[QueueFacts]) -> list[str]:

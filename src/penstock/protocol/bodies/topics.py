@@ -17,6 +17,9 @@ MAX_QUEUES = 65_536
 
 QueueCount = Annotated[int, Between(0, MAX_QUEUES)]
 
+MESSAGE_TYPE = "message.type"
+"""The attribute that says which messages a topic is for."""
+
 TellOdd: TypeAlias = Callable[[str, str], object]
 """Called with the name of a topic that was corrected or dropped, and what is wrong with it."""
 
@@ -72,6 +75,11 @@ class TopicConfig:
     """None: written by 4.9, which has none."""
     mapping_detail: TopicQueueMapping | None = None
     extra: dict[str, object] = field(default_factory=dict, metadata=extra())
+
+    @property
+    def message_type(self) -> str:
+        """Which messages it is for: NORMAL unless its attributes say something else."""
+        return (self.attributes or {}).get(MESSAGE_TYPE) or "NORMAL"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,10 @@ from typing import Final, NamedTuple, Self
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
 from penstock.model import MessageQueue
 from penstock.model.names import (
-    BENCHMARK_TOPIC,
-    DEFAULT_TOPIC,
     DLQ_PREFIX,
     RETRY_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
-    TRACE_TOPIC,
-    reply_topic,
 )
-from penstock.protocol.validation import UNSENDABLE_TOPICS
+from penstock.protocol.validation import is_system_topic
 from penstock.spark.source.data_loss import lost
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.ranges import Range
@@ -39,8 +34,6 @@ from penstock.store.tools.locate import find_stores
 
 log = logging.getLogger(__name__)
 
-_SYSTEM_TOPICS: Final = UNSENDABLE_TOPICS | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
-_REPLY_SUFFIX: Final = reply_topic("")
 _OFFSETS_FILE: Final = "config/consumerOffset.json"
 _TOPICS_FILE: Final = "config/topics.json"
 
@@ -58,13 +51,6 @@ class Tail(NamedTuple):
 
     start: int
     entries: bytes
-
-
-def is_system_topic(topic: str) -> bool:
-    """Whether a topic is RocketMQ's own; retry and dead-letter topics hold users' messages."""
-    return topic in _SYSTEM_TOPICS or (
-        topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(_REPLY_SUFFIX)
-    )
 
 
 class StoreCatalog:

@@ -13,6 +13,7 @@ from penstock.model.names import Property
 from penstock.model.properties import parse_properties
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.protocol.records.compression import decompress
+from penstock.protocol.validation import is_system_topic
 from penstock.store.files import FileLayer
 from penstock.store.note import load_state
 from penstock.store.segments import OS_FILES
@@ -35,6 +36,8 @@ class ExportRange:
     to_ms: int = _EVERYTHING
     topics: Collection[str] = ()
     """Empty for all."""
+    hides_internal: bool = False
+    """Whether records of system topics are left out, unless ``topics`` names them."""
 
 
 class Exporter:
@@ -53,6 +56,8 @@ class Exporter:
         self._progress = progress
         self._unreadable: list[Damage] = []
         self.count = 0
+        self.hidden = 0
+        """Records of the range that were left out because they are of system topics."""
 
     @property
     def damages(self) -> list[Damage]:
@@ -78,6 +83,9 @@ class Exporter:
                         or not part.from_ms <= found.store_timestamp < part.to_ms
                         or (topics and found.topic not in topics)
                     ):
+                        continue
+                    if part.hides_internal and not topics and is_system_topic(found.topic):
+                        self.hidden += 1
                         continue
                     self.count += 1
                     yield self._message(decode_record(view, position - base))

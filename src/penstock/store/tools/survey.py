@@ -18,12 +18,16 @@ from penstock.store.queue_ends import QUEUE_ENDS_NAME
 from penstock.store.segments import OS_FILES
 from penstock.store.store import MessageStore
 from penstock.store.tools.log_walk import segment_files
+from penstock.store.tools.timer_check import check_timers
+from penstock.store.transactions.open_halves import count_open
 
 _KNOWN: Final = frozenset(
     (
         layout.COMMIT_LOG,
         layout.CONSUME_QUEUE,
         layout.INDEX,
+        layout.TIMER_LOG,
+        layout.TIMER_WHEEL,
         layout.CHECKPOINT,
         layout.ABORT,
         layout.LOCK,
@@ -86,6 +90,13 @@ class Survey:
     problem: str | None = None
     """Why it cannot be opened, if so."""
     queues: list[QueueSurvey] = field(default_factory=list)
+    timers_waiting: int = 0
+    """Timer messages that are not delivered yet."""
+    first_due_ms: int = -1
+    """When the first of them is due; -1 without one."""
+    last_due_ms: int = -1
+    open_transactions: int = 0
+    """Transactions without a decision."""
     foreign: list[str] = field(default_factory=list)
 
 
@@ -106,9 +117,11 @@ def survey(
         checkpoint=load_checkpoint(files, root),
     )
     _count_files(files, root, found)
+    _look_at_timers(files, root, found)
     try:
         with MessageStore.open_readonly(root, StoreConfig(), files=files) as store:
             _look_inside(store, found, progress)
+            found.open_transactions = count_open(store, files, root)
     except PenstockError as error:
         found.problem = str(error)
     return found
@@ -131,6 +144,16 @@ def _look_inside(
         if progress is not None:
             progress(number, len(names))
         found.queues.append(_survey_queue(store, topic, queue_id))
+
+
+def _look_at_timers(files: FileLayer, root: str, found: Survey) -> None:
+    timers = check_timers(files, root, is_clean=found.is_clean)
+    if not timers.log_sizes and not timers.wheel_size:
+        return
+    found.files.append(_kind(layout.TIMER_LOG, timers.log_sizes))
+    found.files.append(_kind(layout.TIMER_WHEEL, [timers.wheel_size]))
+    found.timers_waiting = timers.waiting
+    found.first_due_ms, found.last_due_ms = timers.first_due_ms, timers.last_due_ms
 
 
 def _survey_queue(store: MessageStore, topic: str, queue_id: int) -> QueueSurvey:

@@ -1,4 +1,4 @@
-"""Is a store whole? The log against its checksums, queues and index against the log.
+"""Is a store whole? The log against its checksums, queues, index and timers against the log.
 
 The log is walked once, in order. Each record must be where its queue says it is, and its keys must
 be found through the index. Queue entries and index units are in the order of the log too, so
@@ -16,13 +16,17 @@ from dataclasses import dataclass, field
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store import layout
 from penstock.store.checkpoint import Checkpoint, load_checkpoint
+from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.log_scan import Scanned
 from penstock.store.note import StoreState, load_state, vouched_end
 from penstock.store.segments import OS_FILES
+from penstock.store.store import MessageStore
 from penstock.store.tools.index_check import IndexCheck
 from penstock.store.tools.log_walk import Damage, LogWalk
 from penstock.store.tools.queue_check import QueueCheck
+from penstock.store.tools.timer_check import check_timers
+from penstock.store.transactions.open_halves import count_open
 
 __all__ = ["Damage", "Verification", "verify"]
 
@@ -44,6 +48,8 @@ class Verification:
     queue_entries: int = 0
     index_files: int = 0
     index_keys: int = 0
+    timers_waiting: int = 0
+    open_transactions: int = 0
     damages: list[Damage] = field(default_factory=list)
     """The first one of each file, in the order they were found."""
     notes: list[str] = field(default_factory=list)
@@ -96,15 +102,24 @@ def verify(
         walk.check_end(vouched)
         queues.finish(walk, is_clean=is_clean)
         index.finish(walk.end, is_clean=is_clean)
+        timers = check_timers(
+            files, root, is_clean=is_clean, log_start=walk.start, record_at=walk.record_at
+        )
     finally:
         walk.close()
     result.segments = len(walk.files)
     result.queues, result.queue_entries = queues.count, queues.entries
     result.index_files, result.index_keys = index.files_count, index.keys
-    result.damages = _first_of_each_file(walk.damages + queues.damages + index.damages)
+    result.timers_waiting = timers.waiting
+    result.damages = _first_of_each_file(
+        walk.damages + queues.damages + index.damages + timers.damages
+    )
     if walk.torn_tail is not None and not walk.damages:
         result.notes.append(f"the log ends in a torn write at {walk.torn_tail}; opening cuts it")
-    result.notes += queues.notes(is_log_whole=not walk.damages) + index.notes()
+    result.notes += queues.notes(is_log_whole=not walk.damages) + index.notes() + timers.notes
+    if result.is_whole:
+        with MessageStore.open_readonly(root, StoreConfig(), files=files) as store:
+            result.open_transactions = count_open(store, files, root)
     return result
 
 

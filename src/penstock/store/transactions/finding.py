@@ -13,7 +13,7 @@ from penstock.model.names import TRANSACTION_GIVEN_UP_TOPIC, Property
 from penstock.model.properties import parse_properties
 from penstock.protocol.half_messages import HalfMessage, TransactionKey, is_commit_of
 from penstock.protocol.records.codec import Record, decode_record
-from penstock.store import MessageStore
+from penstock.store.store import MessageStore
 
 _MAX_FOUND = 64
 

@@ -7,17 +7,23 @@ committed message is in the log: a broker may have died before it wrote the op r
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.broker.transactions.finding import is_committed, record_in_queue
-from penstock.broker.transactions.half_records import HALF_QUEUE
-from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, Property
+from penstock.errors import ProtocolError
+from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, Property
 from penstock.model.properties import parse_properties
-from penstock.protocol.half_messages import HalfMessage, op_offsets, read_half
+from penstock.protocol.bodies.codec import decode_body
+from penstock.protocol.bodies.offsets import ConsumerOffsetTable
+from penstock.protocol.half_messages import HALF_QUEUE, HalfMessage, op_offsets, read_half
 from penstock.protocol.records.codec import Record
-from penstock.store import MessageStore
+from penstock.store.files import FileLayer
+from penstock.store.store import MessageStore
+from penstock.store.transactions.finding import is_committed, record_in_queue
 
 log = logging.getLogger(__name__)
+
+OFFSETS_FILE: Final = "config/consumerOffset.json"
+_MAX_TABLE_BYTES: Final = 64 << 20
 
 
 class FoundHalf(NamedTuple):
@@ -70,6 +76,31 @@ def find_open(
         else:
             found.append(FoundHalf(half, record))
     return Found(found, op_records, unnamed)
+
+
+def count_open(store: MessageStore, files: FileLayer, root: str) -> int:
+    """How many transactions of a store are open, from the offsets that its broker saved on."""
+    table = _saved_offsets(files, root)
+    half, op = (
+        table.get(f"{topic}@{TRANSACTION_GROUP}", {}).get(HALF_QUEUE)
+        for topic in (HALF_TOPIC, OP_HALF_TOPIC)
+    )
+    return len({found.half.key for found in find_open(store, half, op, 0).open})
+
+
+def _saved_offsets(files: FileLayer, root: str) -> dict[str, dict[int, int]]:
+    """The offsets of all groups; none where the table is missing or cannot be read."""
+    path = f"{root}/{OFFSETS_FILE}"
+    entry = files.stat(path)
+    if entry is None or entry.size > _MAX_TABLE_BYTES:
+        return {}
+    descriptor = files.open(path)
+    try:
+        return decode_body(ConsumerOffsetTable, files.read(descriptor, entry.size, 0)).offset_table
+    except ProtocolError:
+        return {}
+    finally:
+        files.close(descriptor)
 
 
 def _named_by(record: Record) -> list[int]:

@@ -98,7 +98,9 @@ def encode_unit(
 class TimerLog:
     """The segments of the timer log; `end` is where the next unit is written."""
 
-    def __init__(self, files: FileLayer, directory: str, segment_bytes: int) -> None:
+    def __init__(
+        self, files: FileLayer, directory: str, segment_bytes: int, *, read_only: bool = False
+    ) -> None:
         self._files = files
         self._directory = directory
         found = find_segments(files, directory, size=None, default=segment_bytes, after_crash=True)
@@ -107,7 +109,7 @@ class TimerLog:
                 f"segments of {found.size} bytes in {directory}",
                 expected=f"at least {UNIT_BYTES + BLANK_BYTES}",
             )
-        for path in found.stray:
+        for path in [] if read_only else found.stray:
             files.remove(path)
         self.segment_bytes = found.size
         self.bases = found.bases
@@ -204,6 +206,12 @@ class TimerLog:
             return None
         unit = Unit(*_UNIT.unpack_from(view, at))
         return unit if unit.is_sound else None
+
+    def bytes_at(self, position: int) -> bytes:
+        """The bytes where a unit would be; empty where no segment is."""
+        base = position - position % self.segment_bytes
+        view = self._view(base)
+        return b"" if view is None else bytes(view[position - base :][:UNIT_BYTES])
 
     def _view(self, base: int) -> memoryview | None:
         view = self._maps.get(base)

@@ -40,11 +40,17 @@ class WheelFile:
     """The slots of the wheel; used by one thread, except `sync`."""
 
     def __init__(
-        self, files: FileLayer, path: str, precision_ms: int, *, slots: int = SLOTS
+        self,
+        files: FileLayer,
+        path: str,
+        precision_ms: int,
+        *,
+        slots: int = SLOTS,
+        read_only: bool = False,
     ) -> None:
         self._files = files
         self._path = path
-        self._precision = precision_ms
+        self.precision_ms = precision_ms
         self._slots = slots
         self.span_ms = slots * precision_ms
         """Times further apart than this share slots."""
@@ -62,14 +68,14 @@ class WheelFile:
             self._descriptor = files.create(path, size)
             files.sync_dir(path.rpartition("/")[0])
         else:
-            self._descriptor = files.open(path, write=True)
+            self._descriptor = files.open(path, write=not read_only)
         self._view = files.map(self._descriptor, size)
         self._unwritten: dict[int, bytes] = {}
         """Slots that could not be written, by tick: the disk is full."""
 
     def get(self, slot_ms: int) -> Slot | None:
         """A slot; None if it is empty."""
-        tick = slot_ms // self._precision
+        tick = slot_ms // self.precision_ms
         if tick in self._unwritten:
             time, first, last, units, _ = _SLOT.unpack(self._unwritten[tick])
         else:
@@ -79,12 +85,12 @@ class WheelFile:
 
     def put(self, slot: Slot) -> None:
         """Replace a slot; `write` puts it into the page cache."""
-        tick = slot.slot_ms // self._precision
+        tick = slot.slot_ms // self.precision_ms
         self._unwritten[tick] = _SLOT.pack(tick, slot.first, slot.last, slot.units, 0)
 
     def clear(self, slot_ms: int) -> None:
         """Make a slot empty, as `put` does."""
-        self._unwritten[slot_ms // self._precision] = _EMPTY
+        self._unwritten[slot_ms // self.precision_ms] = _EMPTY
 
     def write(self) -> None:
         """Write the slots that were put; on ``OSError`` the rest is kept for the next call."""
@@ -102,7 +108,7 @@ class WheelFile:
     def next_slot(self, start_ms: int, stop_ms: int) -> Slot | None:
         """The first slot with units in a range of times shorter than the wheel's span."""
         view, slots, unwritten = self._view, self._slots, self._unwritten
-        tick, stop = start_ms // self._precision, stop_ms // self._precision
+        tick, stop = start_ms // self.precision_ms, stop_ms // self.precision_ms
         while tick < stop:
             index = tick % slots
             if (
@@ -113,7 +119,7 @@ class WheelFile:
             ):
                 tick += _PAGE_SLOTS
                 continue
-            slot = self.get(tick * self._precision)
+            slot = self.get(tick * self.precision_ms)
             if slot is not None:
                 return slot
             tick += 1
@@ -128,7 +134,7 @@ class WheelFile:
                 continue
             for time, first, last, units, _ in _SLOT.iter_unpack(content):
                 if time:
-                    yield Slot(time * self._precision, first, last, units)
+                    yield Slot(time * self.precision_ms, first, last, units)
 
     def clear_all(self) -> None:
         """Make every slot empty."""
