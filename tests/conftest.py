@@ -38,15 +38,27 @@ SPARK_OF_THEIR_OWN = {
 """Tests that start Spark in a process of its own, instead of sharing a session."""
 
 
+TOGETHER = (
+    "tests/docs/test_site.py",
+    "tests/doctor/test_command.py",
+    "tests/packaging/test_wheel.py",
+    "tests/arrow/test_reading.py",
+)
+"""Files whose fixture takes long and serves all their tests."""
+
+
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
     """Deals tests out to processes one by one, but those of Spark in three lots.
 
     Starting Spark takes longer than most tests. What shares a session is run in two processes, the
-    pipelines in one of them, and what starts its own in another; large lots go first.
+    pipelines in one of them, and what starts its own in another; large lots go first. Files of
+    `TOGETHER` are a lot each.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
+        if path in TOGETHER:
+            return path
         if not path.startswith(SPARK):
             return nodeid
         if path.rpartition("/")[2] in SPARK_OF_THEIR_OWN:
