@@ -10,13 +10,13 @@ from tests.simulation.plan import TRANSACTIONS_EVERY
 from tests.simulation.world import SimulationFailed, run_seed
 
 from penstock.broker.tables.offsets import Offsets
-from penstock.broker.transactions import recovery
 from penstock.client.consuming.flow_control import FlowLimits
 from penstock.client.consuming.orderly import OrderlyRunner
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.send_back import FailedMessages
 from penstock.store import Draft
 from penstock.store.appending import Appender
+from penstock.store.transactions import open_halves
 
 SEEDS = 12
 
@@ -93,7 +93,7 @@ def run_transactions() -> None:
 
 def test_the_simulation_detects_forgotten_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that does not find its decisions after a restart commits a second time."""
-    monkeypatch.setattr(recovery, "op_offsets", lambda tag, body: [])
-    monkeypatch.setattr(recovery, "is_committed", lambda *_: False)
+    monkeypatch.setattr(open_halves, "op_offsets", lambda tag, body: [])
+    monkeypatch.setattr(open_halves, "is_committed", lambda *_: False)
     with pytest.raises(SimulationFailed, match=r"payment .* is visible \d times"):
         run_transactions()
