@@ -5,8 +5,8 @@
 A broker process, a Spark process and this one. The Spark process runs two queries: one hands the
 messages of a topic to a handler that fails at random (`consume`), one copies the topic through
 source and sink. Both Spark and the broker are killed with SIGKILL and started again. At the end
-every message must be handled or be a dead letter, and its copy must exist, exactly once after
-duplicates are dropped. Prints the result as JSON; exits with 1 if a message is missing.
+every message must be handled or be a dead letter, and its copy must exist exactly once. Prints the
+result as JSON; exits with 1 if a message is missing or copied twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock import Admin, DeadLetter, Message, Producer, RetryLater
-from penstock.columnar.encode import ROW_PROPERTY
+from penstock.columnar.row_ids import ROW_PROPERTY
 from penstock.errors import PenstockError
 from penstock.model import StoredMessage
 from penstock.runtime.child_process import ChildProcess
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass
 class Fates:
-    """The outcome of the messages; the last four fields must be empty."""
+    """The outcome of the messages; ``copies_again`` must be 0, the last four fields empty."""
 
     messages: int
     calls: int
@@ -79,7 +79,8 @@ class Fates:
     @property
     def is_good(self) -> bool:
         return not (
-            self.lost_by_handler
+            self.copies_again
+            or self.lost_by_handler
             or self.lost_by_sink
             or self.copied_twice_when_deduplicated
             or self.unknown

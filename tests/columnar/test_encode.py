@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from penstock.columnar.encode import (
     EncodedRows,
     MessageColumns,
-    Origin,
-    RowIds,
     cut,
     encode_rows,
     halves,
 )
+from penstock.columnar.row_ids import Origin, RowIds
 from penstock.errors import IllegalMessage
 from penstock.model.properties import parse_properties
 from penstock.protocol.records.batches import decode_batch, encode_batch

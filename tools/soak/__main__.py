@@ -1,6 +1,6 @@
 """Long-running checks that find more the longer they run.
 
-    python -m tools.soak --minutes 60              simulations, kills, fuzzers, memory, in turn
+    python -m tools.soak --minutes 60              all parts in turn
     python -m tools.soak --minutes 10 simulation   one part only
     python -m tools.soak --seed 17                 one simulated cluster again, with the full log
     python -m tools.soak --seed 17 --big           the same for a big cluster
@@ -20,7 +20,7 @@ from typing import Final
 from tools.soak import checks, memory, simulation
 from tools.soak.outcome import Outcome, say
 
-SHARES: Final = {"simulation": 0.5, "kills": 0.2, "fuzzers": 0.2, "memory": 0.1}
+SHARES: Final = {"simulation": 0.4, "kills": 0.2, "fuzzers": 0.2, "memory": 0.1, "spark": 0.1}
 """The parts and their shares of the time."""
 
 
@@ -31,6 +31,7 @@ def soak(parts: Sequence[str], minutes: float, first: int, processes: int) -> li
         "kills": checks.kill,
         "fuzzers": checks.fuzz,
         "memory": memory.watch,
+        "spark": checks.kill_spark,
     }
     all_shares = sum(SHARES[part] for part in parts)
     return [ways[part](minutes * 60 * SHARES[part] / all_shares) for part in parts]

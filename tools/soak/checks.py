@@ -3,6 +3,7 @@
 Kills: processes killed at random moments, and what the next start finds (`tests/crash`).
 Fuzzers: every property test, with more examples than in `make test` and a new seed each time.
 pytest prints what fails; the seed is printed so that the run can be repeated.
+Spark: its processes and the broker killed in mid-batch, and every row counted (`tools.spark_soak`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,25 @@ def fuzz(seconds: float) -> Outcome:
     """Run the property tests repeatedly with new seeds."""
     more = {"PENSTOCK_EXAMPLES": str(EXAMPLES)}
     return rounds("fuzzers", property_tests(), more, seconds, f"{EXAMPLES} examples each")
+
+
+def kill_spark(seconds: float) -> Outcome:
+    """Kill Spark and the broker repeatedly, and account for every message and every copy."""
+    say(f"spark: {seconds:.0f} s")
+    until = time.monotonic() + seconds
+    count = 0
+    failures: list[str] = []
+    while not count or time.monotonic() < until:
+        seed = random.SystemRandom().getrandbits(16)
+        words = ["--messages", "20000", "--kills", "3", "--broker-kills", "2", "--seed", str(seed)]
+        command = [sys.executable, "-m", "tools.spark_soak", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        count += 1
+        if done.returncode:
+            say("\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:]))
+            failures.append(f"python -m tools.spark_soak {' '.join(words)}")
+        say(f"spark: round {count}, {len(failures)} rounds failed")
+    return Outcome("spark", f"{count} rounds of 20,000 messages, killed at random", failures)
 
 
 def rounds(

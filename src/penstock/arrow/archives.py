@@ -15,6 +15,7 @@ from penstock.model import MessageQueue
 from penstock.spark.pipelines.archive.directory import data_paths, load_existing
 from penstock.spark.pipelines.archive.state import PRIVATE
 from penstock.spark.pipelines.files import open_files
+from penstock.spark.source.archive_reading import row_filter
 from penstock.spark.source.options import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -89,14 +90,9 @@ def _mask(rows: pa.Table, options: ReadOptions) -> pa.ChunkedArray | None:
             masks.append(compare(times, moment))
         elif position is not None and position.where is Where.OFFSETS:
             masks.append(compare(rows["offset"], _bounds(rows, dict(position.offsets))))
-    if options.exact_tags is not None:
-        wanted = pa.array(sorted(options.exact_tags), pa.string())
-        masks.append(pc.is_in(rows["tags"], value_set=wanted))  # False for null
-    if options.keys is not None:
-        keys = options.keys
-        masks.append(
-            pa.chunked_array([[not keys.isdisjoint(row or ()) for row in rows["keys"].to_pylist()]])
-        )
+    filtered = row_filter(rows, options)
+    if filtered is not None:
+        masks.append(filtered)
     whole = None
     for mask in masks:
         known = mask.fill_null(True)

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from itertools import chain
 from typing import Final, Unpack
 
 import pyarrow as pa
@@ -20,10 +21,14 @@ from penstock.columnar.schema import ALL, arrow_schema
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.spark.access_options import access_options
+from penstock.spark.source.archive_index import ArchiveIndex
+from penstock.spark.source.archive_reading import read_archived
 from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.options import ReadOptions, nested_offsets, parse_read
-from penstock.spark.source.positions import Positions
+from penstock.spark.source.positions import OffsetsSource, Positions
+from penstock.spark.source.ranges import Range
+from penstock.spark.source.seam import SeamOffsets, joined_sides
 from penstock.spark.source.store_catalog import StoreCatalog
 from penstock.spark.source.store_reading import PathRange, read_ranges
 
@@ -38,6 +43,7 @@ def read(
     source: str | os.PathLike[str],
     *,
     topic: str | None = None,
+    archive: str | os.PathLike[str] | None = None,
     start: Place = "first",
     end: Place = "last",
     columns: Iterable[str] | None = None,
@@ -51,9 +57,11 @@ def read(
     """Read messages as Arrow record batches, in their order within each queue.
 
     ``source`` is a topic, or several separated by commas. A path (with a slash, or a `Path`) is a
-    store directory or an archive; ``topic`` then selects from a store. ``start`` and ``end``
-    (exclusive) are ``"first"``, ``"last"``, a store time, or an offset for each queue. What is
-    read is decided at the call: messages that come later are not in the result.
+    store directory or an archive; ``topic`` then selects from a store. With ``archive``, the
+    directory of an archive of the topic, what it holds is read from its files and only the rest
+    from brokers or the store: one table of all of history. ``start`` and ``end`` (exclusive) are
+    ``"first"``, ``"last"``, a store time, or an offset for each queue. What is read is decided at
+    the call: messages that come later are not in the result.
 
     ``columns`` are built in that order, by default all. ``tags`` is an expression such as
     ``"paid || created"``; ``keys`` keeps messages with one of them. Messages that are gone or
@@ -83,11 +91,18 @@ def read(
             )
         options["topic"] = os.fspath(source)
     elif is_archive(path):
+        if archive is not None:
+            raise InvalidArgument(
+                f"archive {os.fspath(archive)!r}, and a source that is one, {path!r}",
+                expected="a topic or a store directory beside an archive",
+            )
         return read_archive(path, parse_read({**options, "path": path}), names, topic)
     else:
         options["path"] = path
         if topic is not None:
             options["topic"] = topic
+    if archive is not None:
+        options["archive"] = os.fspath(archive)
     access = ClusterAccess.of(namesrv, **keywords)
     parsed = parse_read({**access_options(access), **options})
     batches = _from_topic(parsed, names) if path is None else _from_store(parsed, names)
@@ -95,17 +110,32 @@ def read(
 
 
 def _from_topic(options: ReadOptions, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    ranges = Positions(options, Cluster(options.access, options.puller)).batch_ranges()
-    return Fetcher(options).batches((part for part in ranges if part.count > 0), names)
+    archived, live = _sides(options, Cluster(options.access, options.puller), names)
+    return chain(archived, Fetcher(options).batches(live, names))
 
 
 def _from_store(options: ReadOptions, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     with closing(StoreCatalog(options)) as catalog:
-        ranges = Positions(options, catalog, needs_queue=False).batch_ranges()
-        cut = [catalog.cut(part) for part in ranges]
+        archived, live = _sides(options, catalog, names)
+        cut = [catalog.cut(part) for part in live]
         planned = [PathRange(part, catalog.tail(part)) for part in cut if part.count > 0]
         files = catalog.files()
-    return read_ranges(planned, files, options, names)
+    return chain(archived, read_ranges(planned, files, options, names))
+
+
+def _sides(
+    options: ReadOptions, live: OffsetsSource, names: tuple[str, ...]
+) -> tuple[Iterator[pa.RecordBatch], list[Range]]:
+    """The rows that an archive has of what is read, and the ranges that it does not have."""
+    needs_queue = options.path is None and options.archive is None
+    if options.archive is None:
+        ranges = Positions(options, live, needs_queue=needs_queue).batch_ranges()
+        return iter(()), [part for part in ranges if part.count > 0]
+    index = ArchiveIndex(options.archive)
+    offsets = SeamOffsets(index, live, options)
+    ranges = Positions(options, offsets, needs_queue=needs_queue).batch_ranges()
+    sides = joined_sides(index, offsets, [part for part in ranges if part.count > 0], options)
+    return read_archived(options.archive, sides.archived, options, names), sides.live
 
 
 # --------------------------------------------------------------------------------- the arguments

@@ -3,21 +3,35 @@
 A producer marks such a request (`protocol.extensions.REPEAT`). Only then the broker looks for the
 unique id in its key index, so that first sends pay nothing. A message counts as the same if its
 unique id, its body and, where it waits for its time, its topic are the same.
+
+A batch is stored as a whole or not at all, so one that is sent again with the same messages is
+found by its first. Where only the first message has a unique id, the last one is compared, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import ProtocolError
 from penstock.model.names import Property
-from penstock.model.properties import UNIQUE_KEY, parse_properties, value_of
-from penstock.protocol.records.batches import BatchItem
+from penstock.model.properties import END_MARK, UNIQUE_KEY, parse_properties, value_of
+from penstock.protocol.extensions import EACH_REPEAT_MARK, RECENT_REPEAT_MARK, REPEAT_MARK
+from penstock.protocol.records.batches import BatchItem, iterate_batch
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.store import Draft, MessageStore
 
-_MOST_COPIES = 64
+RECENT_MS: Final = 3_600_000
+_MOST_COPIES: Final = 64
+
+
+class RepeatMark(NamedTuple):
+    """How a request may repeat another one."""
+
+    since_ms: int = 0
+    """When the other one was stored, at the earliest."""
+    is_each: bool = False
+    """Whether the messages of a batch may have been stored in other batches."""
 
 
 class StoredBatch(NamedTuple):
@@ -28,10 +42,24 @@ class StoredBatch(NamedTuple):
     queue_offset: int
 
 
-def find_repeated(store: MessageStore, draft: Draft, unique_id: str) -> Record | None:
+def repeat_mark(properties: str | None, now_ms: int) -> RepeatMark | None:
+    """How a request may repeat another one, by its properties; None: it does not."""
+    text = (properties or "") + END_MARK
+    if REPEAT_MARK in text:
+        return RepeatMark()
+    if RECENT_REPEAT_MARK in text:
+        return RepeatMark(now_ms - RECENT_MS)
+    if EACH_REPEAT_MARK in text:
+        return RepeatMark(is_each=True)
+    return None
+
+
+def find_repeated(
+    store: MessageStore, draft: Draft, unique_id: str, since_ms: int = 0
+) -> Record | None:
     """The stored message that a draft repeats; None: there is none, or the index lacks it."""
     waits_for = parse_properties(draft.properties).get(Property.REAL_TOPIC)
-    found = store.query(draft.topic, unique_id, max_count=_MOST_COPIES)
+    found = store.query(draft.topic, unique_id, max_count=_MOST_COPIES, begin_ms=since_ms)
     for view in found.slices:
         try:
             record = decode_record(view)
@@ -48,22 +76,52 @@ def find_repeated(store: MessageStore, draft: Draft, unique_id: str) -> Record |
 
 
 def find_repeated_batch(
-    store: MessageStore, draft: Draft, items: Sequence[BatchItem]
+    store: MessageStore, draft: Draft, body: bytes, since_ms: int = 0
 ) -> StoredBatch | None:
-    """The stored batch that another one repeats: a batch is stored as a whole or not at all."""
-    unique_id = value_of(items[0].properties, UNIQUE_KEY).decode("utf-8", "replace")
-    if not unique_id:
-        return None
-    first = find_repeated(store, draft._replace(body=items[0].body), unique_id)
+    """The stored batch that another one repeats; `ProtocolError`: it cannot be read."""
+    head = next(iterate_batch(body))
+    first = _find_item(store, draft, head, since_ms)
     if first is None:
         return None
     positions: list[int] = []
+    items = list(iterate_batch(body))
     for queue_offset, item in enumerate(items, first.queue_offset):
-        entry = store.entry(draft.topic, first.queue_id, queue_offset)
-        view = None if entry is None else store.record_at(entry.log_position)
-        record = None if view is None else decode_record(view)
         wanted = value_of(item.properties, UNIQUE_KEY)
+        entry = store.entry(draft.topic, first.queue_id, queue_offset)
+        if entry is None:
+            return None
+        positions.append(entry.log_position)
+        is_last = len(positions) == len(items)
+        if not wanted and not is_last:
+            continue
+        view = store.record_at(entry.log_position)
+        record = None if view is None else decode_record(view)
         if record is None or value_of(record.properties, UNIQUE_KEY) != wanted:
             return None
-        positions.append(record.log_position)
+        if is_last and record.body != item.body:
+            return None
     return StoredBatch(positions, first.queue_id, first.queue_offset)
+
+
+def split_repeated(
+    store: MessageStore, draft: Draft, items: Sequence[BatchItem]
+) -> tuple[list[Record], list[BatchItem]]:
+    """The stored messages that a batch repeats, each by its own id, and those to be stored."""
+    stored: list[Record] = []
+    missing: list[BatchItem] = []
+    for item in items:
+        record = _find_item(store, draft, item)
+        if record is None:
+            missing.append(item)
+        else:
+            stored.append(record)
+    return stored, missing
+
+
+def _find_item(
+    store: MessageStore, draft: Draft, item: BatchItem, since_ms: int = 0
+) -> Record | None:
+    unique_id = value_of(item.properties, UNIQUE_KEY).decode("utf-8", "replace")
+    if not unique_id:
+        return None
+    return find_repeated(store, draft._replace(body=item.body), unique_id, since_ms)

@@ -9,7 +9,8 @@ pyarrow.
 """
 
 from penstock.columnar.decode import Wanted, to_batches
-from penstock.columnar.encode import EncodedRows, MessageColumns, Origin, RowIds, encode_rows
+from penstock.columnar.encode import EncodedRows, MessageColumns, encode_rows
+from penstock.columnar.row_ids import Origin, RowIds
 from penstock.columnar.schema import ALL, arrow_schema
 
 __all__ = [

@@ -29,10 +29,16 @@ from penstock.columnar.buffers import (
     lengths_of,
     offsets_of,
 )
+from penstock.columnar.row_ids import ROW_PROPERTY, Origin, RowIds
 from penstock.errors import IllegalMessage
 from penstock.model.names import Property
 from penstock.model.properties import MAX_PROPERTIES_BYTES
-from penstock.model.record_layout import ITEM_FIELDS, ITEM_HEAD, MIN_ITEM_BYTES
+from penstock.model.record_layout import (
+    ITEM_FIELDS,
+    ITEM_HEAD,
+    MIN_ITEM_BYTES,
+    PROPERTIES_LENGTH,
+)
 from penstock.protocol.delays import DELAY_LEVELS
 from penstock.protocol.validation import MAX_MESSAGE_BYTES, RESERVED_PROPERTIES
 
@@ -42,11 +48,6 @@ HEAD: Final = np.dtype([(name, ">i4") for name in ITEM_FIELDS])
 assert HEAD.itemsize == ITEM_HEAD.size
 
 
-ROW_PROPERTY: Final = "PENSTOCK_ROW"
-"""Key of the property that identifies a row: query/batch/partition/row.
-
-One property, to keep it short: it is sent and stored with every row.
-"""
 # Set by the columns, the broker or this module; a map that was read from a topic has many.
 _DROPPED: Final = sorted({*RESERVED_PROPERTIES, ROW_PROPERTY})
 _TIMERS: Final = (
@@ -54,7 +55,7 @@ _TIMERS: Final = (
     Property.TIMER_DELAY_MS,
     Property.TIMER_DELIVER_MS,
 )
-_HEX: Final = np.frombuffer(b"".join(b"%04X" % number for number in range(1 << 16)), dtype="S4")
+MAX_ID_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,50 +71,8 @@ class MessageColumns:
     delay: int | None = None
     broker: int | None = None
     queue_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The origin of rows: a query or a write, its micro-batch, the task's partition."""
-
-    query: str
-    batch: int
-    partition: int
-
-    @property
-    def common(self) -> bytes:
-        """The row property of all messages of a task, up to the row number."""
-        return f"{ROW_PROPERTY}\x01{self.query}/{self.batch}/{self.partition}/".encode()
-
-
-class RowIds:
-    """Unique message ids of one task: a constant part, then a counter of 32 bits.
-
-    RocketMQ's scheme (`protocol.records.message_ids`) has 48 bits there, milliseconds and a
-    counter; here the milliseconds begin at the start of the task, so that tools still read a time.
-    """
-
-    def __init__(self, prefix: str, elapsed_ms: int) -> None:
-        self._prefix = prefix
-        self._high = elapsed_ms
-        self._next = 0
-
-    def take(self, count: int) -> tuple[Numbers, Numbers]:
-        """The two variable parts of the next ``count`` ids: milliseconds and counter."""
-        numbers = np.arange(self._next, self._next + count, dtype=np.int64)
-        self._next += count
-        high = (self._high + (numbers >> 16)) & 0xFFFF_FFFF
-        return high, numbers & 0xFFFF
-
-    def columns(self, count: int) -> pa.Array:
-        """The next ``count`` ids."""
-        high, low = self.take(count)
-        text = np.empty((count, 3), dtype="S4")
-        text[:, 0] = _HEX[high >> 16]
-        text[:, 1] = _HEX[high & 0xFFFF]
-        text[:, 2] = _HEX[low]
-        tails = fixed(text.tobytes(), count, 12)
-        return pc.binary_join_element_wise(self._prefix.encode(), tails, b"")
+    id: int | None = None
+    """The user's own unique ids."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +88,18 @@ class EncodedRows:
     """The parts that the property texts of all encoded rows are joined from."""
     _rows: Numbers | None = None
     """The indices of these rows among them; None: all."""
+    _first_row: int = 0
+    _ids: pa.Array | None = None
+
+    def number(self, index: int) -> int:
+        """The number of a row in its task."""
+        return self._first_row + (index if self._rows is None else int(self._rows[index]))
+
+    def given_id(self, index: int) -> str:
+        """The unique id of a row that has one of the user's."""
+        assert self._ids is not None, "there is a column of ids"
+        text: bytes = self._ids[index if self._rows is None else int(self._rows[index])].as_py()
+        return text.decode()
 
     @functools.cached_property
     def bodies(self) -> pa.Array:
@@ -151,6 +122,8 @@ class EncodedRows:
             self._all_bodies,
             self._parts,
             rows if self._rows is None else self._rows[rows],
+            self._first_row,
+            self._ids,
         )
 
 
@@ -181,10 +154,15 @@ def encode_rows(
         *delays,
         # No WAIT property, which clients always add: the default is the same.
     ]
-    if origin is not None:
+    given = None if columns.id is None else _given_ids(rows, columns.id, where)
+    if origin is not None and given is not None:
+        parts += (origin.common_to_ids, given, b"\x02")
+    elif origin is not None:
         numbers = pa.array(np.arange(first_row, first_row + count))
         parts += (origin.common, numbers.cast(pa.string()).cast(pa.binary()), b"\x02")
-    if ids is not None:
+    if given is not None:
+        parts += (f"{Property.UNIQUE_KEY}\x01".encode(), given, b"\x02")
+    elif ids is not None:
         parts += (f"{Property.UNIQUE_KEY}\x01".encode(), ids.columns(count), b"\x02")
     # Joined once, with the bodies: the texts alone are rarely needed.
     text_lengths = np.zeros(count, np.int64)
@@ -203,7 +181,7 @@ def encode_rows(
     )
     if has_timer is not None:
         is_delayed = has_timer if is_delayed is None else is_delayed | has_timer
-    return EncodedRows(items, is_delayed, bodies, parts)
+    return EncodedRows(items, is_delayed, bodies, parts, None, first_row, given)
 
 
 def halves(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -216,7 +194,9 @@ def halves(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from halves(rows.slice(middle))
 
 
-def cut(items: pa.Array, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
+def cut(
+    items: pa.Array, max_bytes: int, max_rows: int | None = None
+) -> Iterator[tuple[int, int, memoryview]]:
     """Ranges of rows of at most ``max_bytes``, or one row: first, end, request body."""
     offsets = offsets_of(items)
     data = memoryview(items.buffers()[2] or b"")
@@ -224,8 +204,37 @@ def cut(items: pa.Array, max_bytes: int) -> Iterator[tuple[int, int, memoryview]
     while start < total:
         end = int(np.searchsorted(offsets, offsets[start] + max_bytes, side="right")) - 1
         end = max(end, start + 1)
+        if max_rows is not None:
+            end = min(end, start + max_rows)
         yield start, end, data[offsets[start] : offsets[end]]
         start = end
+
+
+def with_first_id(body: memoryview, unique_id: str) -> bytes:
+    """A request body whose first message also has a unique id, and with it the whole batch.
+
+    The broker indexes every id, which takes two fifths of its work: one a batch costs nothing.
+    """
+    size, magic, crc, flag, body_length = ITEM_HEAD.unpack_from(body)
+    properties_at = ITEM_HEAD.size + body_length
+    (length,) = PROPERTIES_LENGTH.unpack_from(body, properties_at)
+    pair = f"{Property.UNIQUE_KEY}\x01{unique_id}\x02".encode()
+    if length + len(pair) > MAX_PROPERTIES_BYTES:
+        raise IllegalMessage(
+            f"message properties take {length} bytes, and the unique id {len(pair)}",
+            expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
+            hint="move large values into the body",
+        )
+    return b"".join(
+        (
+            ITEM_HEAD.pack(size + len(pair), magic, crc, flag, body_length),
+            body[ITEM_HEAD.size : properties_at],
+            PROPERTIES_LENGTH.pack(length + len(pair)),
+            body[properties_at + PROPERTIES_LENGTH.size : size],
+            pair,
+            body[size:],
+        )
+    )
 
 
 # ------------------------------------------------------------------------------- the columns
@@ -297,6 +306,21 @@ def _named(rows: pa.RecordBatch, column: int | None, key: str, where: _Where) ->
         # An empty text is the same as none: readers drop a property without a value.
         pairs = pc.if_else(pa.array(lengths > 0), pairs, b"")
     return [pairs]
+
+
+def _given_ids(rows: pa.RecordBatch, column: int, where: _Where) -> pa.Array:
+    """The user's ids, one in every row."""
+    values = as_binary(rows.column(column))
+    lengths = lengths_of(values.fill_null(b"") if values.null_count else values)
+    bad = (lengths == 0) | (lengths > MAX_ID_BYTES)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise IllegalMessage(
+            f"an id of {lengths[row]} bytes in {where.row(row)}",
+            expected=f"1 to {MAX_ID_BYTES} in every row",
+        )
+    _check_text(values, Property.UNIQUE_KEY, where)
+    return values
 
 
 def _delays(

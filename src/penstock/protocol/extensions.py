@@ -112,5 +112,13 @@ a Penstock broker, because others would store it."""
 REPEAT_MARK: Final = f"{REPEAT}\x01true\x02"
 """`REPEAT` as a part of a property text."""
 
+RECENT_REPEAT_MARK: Final = f"{REPEAT}\x01recent\x02"
+"""The same for a request that is sent for the first time, by a task of which another attempt may be
+running: only messages of the last hour are compared, which are in the newest index files."""
+
+EACH_REPEAT_MARK: Final = f"{REPEAT}\x01each\x02"
+"""The same on a batch whose messages may have been stored in other batches: each is looked for by
+its own unique id, and only those that are not there are stored."""
+
 SHORT_RECEIPT: Final = "penstockShortReceipt"
 """On a batch send: an answer with the id of the first message only is enough."""

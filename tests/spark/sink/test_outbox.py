@@ -11,11 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.columnar.encode import MessageColumns, Origin
+from penstock.columnar.encode import MessageColumns
+from penstock.columnar.row_ids import Origin
 from penstock.errors import NameserverUnavailable, RequestRefused, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.runtime.child_process import ChildProcess
 from penstock.spark.sink.outbox import Outbox, Post
+from penstock.spark.sink.row_names import RowNames
 from penstock.spark.sink.write_options import parse_write
 from penstock.spark.sink.writers import Written, write_rows
 from penstock.spark.source.fetch import Fetcher
@@ -24,7 +26,7 @@ from penstock.spark.source.planning import tasks
 from penstock.spark.source.positions import Positions
 from penstock.testing.embedded import Embedded
 
-ORIGIN = Origin("query", 0, 0)
+NAMES = RowNames(Origin("query", 0, 0), may_be_stored=False)
 UP = (sys.executable, "-m", "penstock", "up")
 FREE_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
 READY = r"ready namesrv=(\S+:(\d+)) broker=\S+:(\d+)"
@@ -36,7 +38,7 @@ def rows(numbers: range) -> pa.RecordBatch:
 
 def write(batches: Iterator[pa.RecordBatch], namesrv: str, **options: str) -> Written:
     given = parse_write({"namesrv": namesrv, "topic": "orders", **options})
-    return write_rows(batches, given, MessageColumns(body=0), ORIGIN)
+    return write_rows(batches, given, MessageColumns(body=0), NAMES)
 
 
 def stored(namesrv: str, *columns: str) -> list[dict[str, object]]:
@@ -64,12 +66,15 @@ def test_small_tasks_begin_with_different_queues_and_take_turns_from_there(mq: E
     given = parse_write({"namesrv": mq.namesrv, "topic": "orders", "batchBytes": "1024"})
     first = [
         write_rows(
-            iter([rows(range(2))]), given, MessageColumns(body=0), Origin("query", 0, partition)
+            iter([rows(range(2))]),
+            given,
+            MessageColumns(body=0),
+            RowNames(Origin("query", 0, partition), may_be_stored=False),
         )
         for partition in range(4)
     ]
     assert len({queue for written in first for queue in written.counts}) == 4
-    long = write_rows(iter([rows(range(100))]), given, MessageColumns(body=0), ORIGIN)
+    long = write_rows(iter([rows(range(100))]), given, MessageColumns(body=0), NAMES)
     assert len(long.counts) == 4
 
 
@@ -139,5 +144,5 @@ def test_a_broker_that_is_killed_and_comes_back_gets_every_row(tmp_path: Path) -
             ]
         finally:
             second.kill()
-    assert {body for body, _ in names} == set(range(2000))
+    assert sorted(body for body, _ in names) == list(range(2000))
     assert all(row.endswith(f"/{body}") for body, row in names), "a copy has the name of its row"

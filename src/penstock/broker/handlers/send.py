@@ -18,7 +18,13 @@ from penstock.broker.delivery.retries import (
 )
 from penstock.broker.delivery.schedule_records import delayed
 from penstock.broker.handlers.fast_send import SENDER_FLAGS, FastSend, born_host, refused
-from penstock.broker.repeated_sends import find_repeated, find_repeated_batch
+from penstock.broker.repeated_sends import (
+    RepeatMark,
+    find_repeated,
+    find_repeated_batch,
+    repeat_mark,
+    split_repeated,
+)
 from penstock.broker.send_rules import (
     BATCH_MARKS,
     Effects,
@@ -47,9 +53,9 @@ from penstock.errors import (
     SystemBusy,
 )
 from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, WRITE, Property, dead_letter_topic
-from penstock.model.properties import END_MARK, encode_properties, parse_properties
+from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.commands import Command
-from penstock.protocol.extensions import REPEAT_MARK, SHORT_RECEIPT
+from penstock.protocol.extensions import SHORT_RECEIPT
 from penstock.protocol.half_messages import HalfMessage, read_half
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
@@ -172,7 +178,7 @@ class Sending:
                 draft = delayed(draft, ruled, effects.delay_level, levels)
             elif effects.deliver_ms is not None and not is_dead:
                 draft, recall_handle = self._park(draft, ruled, effects, unique_id)
-            if _is_repeat(ask) and (before := self._stored_before(draft, unique_id, topic)):
+            if before := self._stored_before(ask, draft, unique_id, topic):
                 return before
         log_position, queue_offset, size, _ = self._storage.append(draft)
         if draft.topic == TIMER_TOPIC:
@@ -203,7 +209,7 @@ class Sending:
             raise NoPermission(f"the broker[{host}] sending transaction message is forbidden")
         check_half(properties)
         stored, properties = prepared(draft, properties)
-        if _is_repeat(ask) and (before := self._stored_before(stored, unique_id, draft.topic)):
+        if before := self._stored_before(ask, stored, unique_id, draft.topic):
             return before
         half = read_half(properties, broker.transactions.timeout_ms)
         assert half is not None, "it names its topic"
@@ -242,9 +248,14 @@ class Sending:
             handle = encode_handle(draft.topic, config.broker_name, slot_ms + 1, unique_id)
         return parked(draft, properties, slot_ms), handle
 
-    def _stored_before(self, draft: Draft, unique_id: str, topic: str) -> _Stored | None:
+    def _stored_before(
+        self, ask: SendMessage, draft: Draft, unique_id: str, topic: str
+    ) -> _Stored | None:
         """The receipt of the message that a send repeats; None if it was not stored yet."""
-        record = find_repeated(self._broker.storage.store, draft, unique_id)
+        mark = self._repeat_mark(ask)
+        if mark is None:
+            return None
+        record = find_repeated(self._broker.storage.store, draft, unique_id, mark.since_ms)
         if record is None:
             return None
         properties = parse_properties(record.properties)
@@ -304,23 +315,20 @@ class Sending:
             ask.reconsume_times,
             0,
         )
-        if ruled is not None and _is_repeat(ask):
-            before = find_repeated_batch(self._storage.store, draft, _batch_items(body))
+        missing: list[BatchItem] | None = None
+        if ruled is not None and (mark := self._repeat_mark(ask)):
+            before, missing = self._batch_stored_before(mark, draft, body, unique_id)
             if before is not None:
-                return _Stored(
-                    self._answers.ids(before.log_positions),
-                    before.queue_id,
-                    before.queue_offset,
-                    unique_id,
-                    before.log_positions[-1],
-                    waits_for_disk=False,
-                )
+                return before
         # Nearly every batch is stored straight from its body; else the items tell what is unusual.
-        stored = self._storage.append_batch_body(draft, body, BATCH_MARKS)
+        stored = None
+        if missing is None:
+            stored = self._storage.append_batch_body(draft, body, BATCH_MARKS)
         if stored is not None:
             positions, queue_offset, total, last = stored
         else:
-            appended = self._storage.append_batch(draft, _batch_items(body))
+            items = _batch_items(body) if missing is None else missing
+            appended = self._storage.append_batch(draft, items)
             positions = [one.log_position for one in appended]
             queue_offset, last = appended[0].queue_offset, appended[-1]
             total = sum(one.size for one in appended)
@@ -335,6 +343,33 @@ class Sending:
             last.log_position + last.size,
             effects.waits_for_disk,
         )
+
+    def _batch_stored_before(
+        self, mark: RepeatMark, draft: Draft, body: bytes, unique_id: str
+    ) -> tuple[_Stored | None, list[BatchItem] | None]:
+        """The receipt of the batch that another repeats, or else what of it is to be stored."""
+        store = self._storage.store
+        missing: list[BatchItem] | None = None
+        if mark.is_each:
+            records, missing = split_repeated(store, draft, _batch_items(body))
+            if missing:
+                return None, missing
+            positions = [record.log_position for record in records]
+            queue_id, queue_offset = records[0].queue_id, records[0].queue_offset
+        else:
+            try:
+                before = find_repeated_batch(store, draft, body, mark.since_ms)
+            except ProtocolError as error:
+                raise _unreadable(error) from error
+            if before is None:
+                return None, None
+            positions, queue_id, queue_offset = before
+        ids, end = self._answers.ids(positions), positions[-1]
+        return _Stored(ids, queue_id, queue_offset, unique_id, end, waits_for_disk=False), None
+
+    def _repeat_mark(self, ask: SendMessage) -> RepeatMark | None:
+        """How a request may repeat an earlier one; asked for those with a ruled property only."""
+        return repeat_mark(ask.properties, self._broker.clock.time_ms())
 
     def _effects_of(self, properties: Mapping[str, str], *, is_batch: bool) -> Effects:
         return effects_of(
@@ -420,11 +455,6 @@ class _TopicMade:
             self.resolve(self._answer)
 
 
-def _is_repeat(ask: SendMessage) -> bool:
-    """Whether the message may have been stored by an earlier request; asked for ruled ones only."""
-    return REPEAT_MARK in (ask.properties or "") + END_MARK
-
-
 # Checks that sends and replies share
 
 
@@ -474,11 +504,15 @@ def checked_body(broker: BrokerState, command: Command) -> bytes:
     return body
 
 
+def _unreadable(error: ProtocolError) -> IllegalMessage:
+    return IllegalMessage(f"batch cannot be read: {error}")
+
+
 def _batch_items(body: bytes) -> list[BatchItem]:
     try:
         items = decode_batch(body)
     except ProtocolError as error:
-        raise IllegalMessage(f"batch cannot be read: {error}") from error
+        raise _unreadable(error) from error
     for item in items:
         # Usually the end of a longer name; parsing decides.
         if any(mark in item.properties for mark in BATCH_MARKS):

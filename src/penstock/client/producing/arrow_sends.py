@@ -20,7 +20,8 @@ from penstock.client.producing.outgoing import checked_topic
 from penstock.client.producing.producer import ProducerCore, unique_ids
 from penstock.client.producing.row_placement import Placement, place
 from penstock.client.session.client_ids import local_ip
-from penstock.columnar.encode import EncodedRows, MessageColumns, RowIds, cut, encode_rows, halves
+from penstock.columnar.encode import EncodedRows, MessageColumns, cut, encode_rows, halves
+from penstock.columnar.row_ids import RowIds
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX

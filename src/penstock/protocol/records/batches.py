@@ -7,7 +7,7 @@ and ignored when read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.errors import IllegalMessage, ProtocolError
@@ -59,19 +59,24 @@ def _item_heads(
 
 def decode_batch(body: bytes) -> list[BatchItem]:
     """The messages in ``body``, which they must fill."""
-    items: list[BatchItem] = []
+    return list(iterate_batch(body))
+
+
+def iterate_batch(body: bytes) -> Iterator[BatchItem]:
+    """The same one by one, for readers that may need only the first."""
+    number = 0
     position = 0
     while position < len(body):
         left = len(body) - position
         if left < MIN_ITEM_BYTES:
-            raise _damaged(len(items), position, f"{left} bytes", f"{MIN_ITEM_BYTES} or more")
+            raise _damaged(number, position, f"{left} bytes", f"{MIN_ITEM_BYTES} or more")
         size, _, _, flag, body_length = ITEM_HEAD.unpack_from(body, position)
         if not MIN_ITEM_BYTES <= size <= left:
             expected = f"{MIN_ITEM_BYTES} to the {left} that are left"
-            raise _damaged(len(items), position, f"a size of {size} bytes", expected)
+            raise _damaged(number, position, f"a size of {size} bytes", expected)
         if not 0 <= body_length <= size - MIN_ITEM_BYTES:
             expected = f"at most {size - MIN_ITEM_BYTES} in a message of {size} bytes"
-            raise _damaged(len(items), position, f"a body of {body_length} bytes", expected)
+            raise _damaged(number, position, f"a body of {body_length} bytes", expected)
         body_start = position + ITEM_HEAD.size
         body_end = body_start + body_length
         (properties_length,) = PROPERTIES_LENGTH.unpack_from(body, body_end)
@@ -80,9 +85,9 @@ def decode_batch(body: bytes) -> list[BatchItem]:
         if properties_length != position - properties_start:
             found = f"properties of {properties_length} bytes"
             expected = f"{position - properties_start}, to the end of the message"
-            raise _damaged(len(items), position - size, found, expected)
-        items.append(BatchItem(body[body_start:body_end], body[properties_start:position], flag))
-    return items
+            raise _damaged(number, position - size, found, expected)
+        yield BatchItem(body[body_start:body_end], body[properties_start:position], flag)
+        number += 1
 
 
 def _damaged(index: int, position: int, found: str, expected: str) -> ProtocolError:

@@ -29,10 +29,10 @@ def batch_writer(
     """A function for ``foreachBatch`` that writes each micro-batch to a topic.
 
     Use it where ``writeStream.format("penstock")`` cannot be used: with ``outputMode("update")`` or
-    ``"complete"``. Each message carries query, batch, partition and row as with the sink, so
-    `deduplicate` recognises the rows of a batch that ran again. ``options`` are those of a write,
-    except ``topic`` and ``writeName``. If a query has two writers to one topic, give each a
-    ``name``.
+    ``"complete"``. Query, batch, partition and row name each message, as with the sink, so the rows
+    of a batch that runs again are stored once. ``options`` are those of a write, except ``topic``
+    and ``writeName``; after a shuffle, as here, ``idColumn`` makes that sure. If a query has two
+    writers to one topic, give each a ``name``.
 
     Example:
         totals.writeStream.outputMode("update").foreachBatch(batch_writer("totals"))

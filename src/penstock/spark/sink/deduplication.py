@@ -1,9 +1,9 @@
 """Drops the copies of messages that the sink sent twice.
 
 A task that Spark runs again, or a micro-batch after a crash, sends rows that are already stored.
-Every message of the sink names its row, so copies are recognised: same topic, query, batch,
-partition and row. That is exact if the plan before the sink is deterministic, so that a row has the
-same number each time.
+A Penstock broker stores them once; others store copies. Every message of the sink names its row, so
+copies are recognised: same topic, query, batch, partition and row. That is exact if the plan before
+the sink is deterministic, so that a row has the same number each time, or if rows have ids.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from penstock.columnar.encode import ROW_PROPERTY
+from penstock.columnar.row_ids import ROW_PROPERTY
 from penstock.errors import InvalidArgument
 
 _KEY = "__penstock_row"

@@ -1,9 +1,13 @@
 """The sends of one task: several requests in flight, all confirmed before the task ends.
 
-A request without an answer, or with one that another attempt may change, is sent again: to another
-queue if any will do, else to the same one. Whether the first attempt was stored is unknown, so a
-message may be stored twice, with the same row property (`encode.Origin`). Attempts that reach no
-broker are not counted for a while (`client.producing.waiting`): a restart does not end a task.
+A request without an answer, or with one that another attempt may change, is sent again. Whether the
+first attempt was stored is unknown. If the first message has a unique id, and the broker is a
+Penstock broker, the request is sent to the same queue again, marked as a repeat, and stored once.
+Else it goes to another queue if any will do, and may be stored twice, with the same row property
+(`encode.Origin`). Attempts that reach no broker are not counted for a while
+(`client.producing.waiting`): a restart does not end a task.
+
+A request that an earlier task may have sent is looked for at the other brokers, too.
 
 Requests to a given queue keep their order: each one is sent when the one before is confirmed.
 """
@@ -18,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.client import requests
 from penstock.client.cluster_access import ClusterAccess
 from penstock.client.producing.receipts import receipt
 from penstock.client.producing.selection import RoundRobin
@@ -32,11 +37,14 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.model import MessageQueue
-from penstock.model.names import DEFAULT_TOPIC, SPARK_GROUP
+from penstock.model.names import DEFAULT_TOPIC, SPARK_GROUP, Property
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.commands import Command
-from penstock.protocol.extensions import SHORT_RECEIPT
+from penstock.protocol.commands import Command, Language
+from penstock.protocol.extensions import EACH_REPEAT_MARK, REPEAT_MARK, SHORT_RECEIPT
+from penstock.protocol.headers.codec import encode_header
+from penstock.protocol.headers.pull import QueryMessage
 from penstock.protocol.headers.send import SendMessage, encode_send_v2
+from penstock.protocol.records.pulled import messages_from_pull
 from penstock.spark.connection import Connection
 from penstock.spark.connection_pool import ConnectionPool, RouteCache
 
@@ -49,6 +57,7 @@ MAX_PAUSE: Final = 5.0
 DEFAULT_QUEUES: Final = 4
 """defaultTopicQueueNums: queues of a topic that the first message creates."""
 BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
+_END_OF_TIME: Final = 2**63 - 1
 
 
 _Block = AbstractContextManager[Connection]
@@ -69,6 +78,13 @@ class Post:
     max_reconsume_times: int | None = None
     sys_flag: int = 0
     flag: int = 0
+    unique_id: str | None = None
+    """The id of its first message; None: a repeat of it cannot be recognised."""
+    mark: str = ""
+    """The property that makes a Penstock broker look for the message before it stores it."""
+    doubted: MessageQueue | None = field(default=None, init=False)
+    """Where it may be stored already, because there was no answer."""
+    is_looked_for: bool = field(default=False, init=False)
     sent_to: MessageQueue | None = field(default=None, init=False)
     attempts: int = field(default=0, init=False)
     failures: int = field(default=0, init=False)
@@ -170,6 +186,8 @@ class Outbox:
         self._turns: dict[str, RoundRobin] = {}
         self._connections: dict[str, tuple[_Block, Connection]] = {}
         self._in_flight: dict[tuple[str, int], Post] = {}
+        self._are_ours: dict[str, bool] = {}
+        """Whether the broker at an address is a Penstock broker, as far as that is known."""
 
     def __enter__(self) -> Outbox:
         return self
@@ -211,11 +229,16 @@ class Outbox:
             post.attempts += 1
             try:
                 avoid = (post.sent_to.broker_name,) if post.sent_to else ()
-                queue = post.queue or self._turn(post.topic, avoid)
+                queue = post.queue or post.doubted or self._turn(post.topic, avoid)
                 post.sent_to = queue
                 address = self.routes.address(queue)
-                number = self._connection(address).send(self._command(post, queue), self._seconds)
+                if self._is_stored_elsewhere(post, queue):
+                    return
+                command = self._command(post, queue, self._mark(post, queue, address))
+                number = self._connection(address).send(command, self._seconds)
             except PenstockError as error:
+                if address is not None:
+                    self._doubt(post, address, error)
                 self._failed(post, error)
                 if address is not None:
                     self._lose(address, error)
@@ -279,8 +302,56 @@ class Outbox:
         lost = [key for key in self._in_flight if key[0] == address]
         posts = [self._in_flight.pop(key) for key in lost]
         for post in posts:
+            self._doubt(post, address, error)
+        self._are_ours.pop(address, None)
+        for post in posts:
             self._failed(post, error)
             self._send(post)
+
+    # ------------------------------------------------------------------------------ repeats
+
+    def _doubt(self, post: Post, address: str, error: PenstockError) -> None:
+        """Note that the broker may have a request that it did not answer."""
+        if post.unique_id is not None and self._are_ours.get(address) and not is_unsent(error):
+            post.doubted = post.sent_to
+            # It was sent as it is, so that the broker need not look for each of its messages.
+            post.mark = REPEAT_MARK if post.mark != EACH_REPEAT_MARK else post.mark
+
+    def _mark(self, post: Post, queue: MessageQueue, address: str) -> str:
+        if post.unique_id is None or not self._is_ours(queue, address):
+            return ""
+        return post.mark
+
+    def _is_ours(self, queue: MessageQueue, address: str) -> bool:
+        """Whether a broker is a Penstock broker; asked once, with a request that any broker has."""
+        known = self._are_ours.get(address)
+        if known is None:
+            named = queue._replace(topic=self._access.long_name(queue.topic))
+            answer = self._pool.exchange(address, requests.max_offset(named).command())
+            # No other broker is written in Python.
+            known = self._are_ours[address] = answer.language is Language.PYTHON
+        return known
+
+    def _is_stored_elsewhere(self, post: Post, queue: MessageQueue) -> bool:
+        """Whether another broker has a request of an earlier task; it is confirmed then."""
+        if post.mark != REPEAT_MARK or post.is_looked_for or post.queue or post.doubted:
+            return False
+        assert post.unique_id is not None, "it has a mark"
+        topic = self._access.long_name(post.topic)
+        header = QueryMessage(topic, post.unique_id, 1, 0, _END_OF_TIME, unique_key_query=True)
+        command = Command(RequestCode.QUERY_MESSAGE, ext=encode_header(header))
+        for name in {other.broker_name for other in self.routes.queues(post.topic)}:
+            if name == queue.broker_name:
+                continue
+            other = queue._replace(broker_name=name)
+            answer = self._pool.exchange(self.routes.address(other), command)
+            for message in messages_from_pull(requests.body_bytes(answer), name):
+                if message.properties.get(Property.UNIQUE_KEY) == post.unique_id:
+                    where = MessageQueue(post.topic, name, message.queue.queue_id)
+                    self._stored(post, where, message.queue_offset)
+                    return True
+        post.is_looked_for = True
+        return False
 
     # ------------------------------------------------------------------------------ its parts
 
@@ -304,7 +375,7 @@ class Outbox:
             error = ConnectionLost(f"the connection to {address} is closed")
             known[0].__exit__(type(error), error, None)
 
-    def _command(self, post: Post, queue: MessageQueue) -> Command:
+    def _command(self, post: Post, queue: MessageQueue, mark: str) -> Command:
         header = SendMessage(
             self._group,
             self._access.long_name(post.topic),
@@ -314,7 +385,7 @@ class Outbox:
             post.sys_flag,
             time.time_ns() // 1_000_000,
             post.flag,
-            post.properties,
+            post.properties + mark,
             post.reconsume_times,
             max_reconsume_times=post.max_reconsume_times,
             batch=post.is_batch,

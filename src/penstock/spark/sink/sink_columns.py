@@ -67,7 +67,9 @@ _ACCEPTED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
 }
 
 
-def message_columns(schema: StructType, *, topic: str | None, keep_queue: bool) -> MessageColumns:
+def message_columns(
+    schema: StructType, *, topic: str | None, keep_queue: bool, id_column: str | None = None
+) -> MessageColumns:
     """The columns to use; refuses a frame that cannot be sent, by column and type."""
     places: dict[str, int] = {}
     for place, field in enumerate(schema.fields):
@@ -90,6 +92,8 @@ def message_columns(schema: StructType, *, topic: str | None, keep_queue: bool) 
             expected="a column body, binary or string",
             hint='df.selectExpr("to_json(struct(*)) AS body")',
         )
+    if id_column is not None:
+        places["id"] = _id_place(schema, id_column)
     if topic is not None:
         places.pop("topic", None)
     elif "topic" not in places:
@@ -105,3 +109,15 @@ def message_columns(schema: StructType, *, topic: str | None, keep_queue: bool) 
             expected="columns broker and queue_id, as the source gives them",
         )
     return MessageColumns(**places)
+
+
+def _id_place(schema: StructType, name: str) -> int:
+    found = [place for place, field in enumerate(schema.fields) if field.name == name]
+    if len(found) != 1 or not _is_text(schema.fields[found[0]].dataType):
+        what = schema.fields[found[0]].dataType.simpleString() if len(found) == 1 else len(found)
+        raise InvalidArgument(
+            f"option idColumn {name!r}, and in the frame it is {what}",
+            expected="one column of that name, of type string",
+            hint=f"df.withColumn({name!r}, ...), as in concat_ws('-', broker, queue_id, offset)",
+        )
+    return found[0]

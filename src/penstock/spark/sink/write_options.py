@@ -69,12 +69,26 @@ class WriteOptions:
         "`prefer`: only rows without a sharding key, and where the topic has no such queue, all "
         "rows of the one go to another",
     )
+    exactly_once: bool = option(
+        "exactlyOnce",
+        boolean,
+        default=True,
+        meaning="on Penstock brokers: a row that a task sends again is stored once; "
+        "`false`: it may be stored twice, and a broker that fails is replaced by another at once",
+    )
+    id_column: str | None = option(
+        "idColumn",
+        meaning="a column of type string that names each row: it becomes the unique id, and rows "
+        "are recognised by it, in whatever order and partition they come",
+        default_text="rows are named by their position in their partition",
+    )
     write_name: str | None = option(
         "writeName",
         _name,
-        meaning="inside `foreachBatch`: a name for this write, different for each write of a "
-        "batch. Rows are then named after query, batch and this, so that `deduplicate` recognises "
-        "those of a batch that ran again",
+        meaning="a name for this write. Inside `foreachBatch`, another for each write of a batch: "
+        "rows are then named after query, batch and this, so that those of a batch that ran again "
+        "are recognised. Elsewhere: a job that runs again under the same name writes only the rows "
+        "that are missing",
         default_text="a new identity for each write",
     )
     message_ids: bool = option(

@@ -2,7 +2,8 @@
 
 A task encodes each Arrow batch as a whole, assigns the rows to queues and sends them in batches. It
 ends when every message is confirmed, so a micro-batch that Spark commits is stored. If it runs
-again, it sends the same rows with the same row properties.
+again, it sends the same batches, whose first messages have the same unique ids, and a Penstock
+broker stores them once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import numpy as np
@@ -24,22 +25,30 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.client.producing.arrow_sends import new_ids
 from penstock.client.producing.outgoing import checked_topic
 from penstock.client.producing.row_placement import Placement, place
 from penstock.columnar.encode import (
     EncodedRows,
     MessageColumns,
-    Origin,
     cut,
     encode_rows,
+    with_first_id,
 )
 from penstock.columnar.encode import halves as in_portions
+from penstock.columnar.row_ids import RowIds
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.model.names import RETRY_PREFIX
+from penstock.model.names import RETRY_PREFIX, Property
+from penstock.model.properties import END_MARK, VALUE_MARK
 from penstock.model.record_layout import MIN_ITEM_BYTES
-from penstock.spark.sink.outbox import Outbox, Post
+from penstock.spark.sink.outbox import BATCH_PROPERTIES, Outbox, Post
+from penstock.spark.sink.row_names import (
+    RowNames,
+    is_in_micro_batch,
+    of_micro_batch,
+    of_named_write,
+    of_single_write,
+)
 from penstock.spark.sink.sink_columns import message_columns
 from penstock.spark.sink.write_options import (
     MAX_BATCH_BYTES,
@@ -53,8 +62,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUERY_PROPERTY = "sql.streaming.queryId"
-BATCH_PROPERTY = "streaming.sql.batchId"
+MAX_LOOKED_UP: Final = 256
+"""Rows in a request that a broker has to look for one by one, while others wait."""
 
 
 @dataclass
@@ -83,7 +92,10 @@ def checked_write(
         )
     parsed = parse_write(options)
     return parsed, message_columns(
-        schema, topic=parsed.topic, keep_queue=parsed.keep_queue is not KeepQueue.NO
+        schema,
+        topic=parsed.topic,
+        keep_queue=parsed.keep_queue is not KeepQueue.NO,
+        id_column=parsed.id_column,
     )
 
 
@@ -92,7 +104,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     Inside ``foreachBatch``, too, where Spark gives query and batch: two writes of one batch to one
     topic would have the same names, and look like copies of each other. With the option
-    ``writeName`` the user says that they have not.
+    ``writeName`` the user says that they have not; outside of ``foreachBatch`` it makes another
+    run of the same write a repeat of this one.
     """
 
     def __init__(self, options: WriteOptions, columns: MessageColumns) -> None:
@@ -103,11 +116,14 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = _task()
-        if self._options.write_name is None:
-            origin = Origin(self._name, 0, task.partitionId())
+        name = self._options.write_name
+        if name is None:
+            names = of_single_write(task, self._name)
+        elif is_in_micro_batch(task):
+            names = of_micro_batch(task, name)
         else:
-            origin = batch_origin(task, self._options.write_name)
-        return write_rows(iterator, self._options, self._columns, origin)
+            names = of_named_write(task, name)
+        return write_rows(iterator, self._options, self._columns, names)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _report(self._options, messages, "write done")
@@ -124,7 +140,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._columns = columns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(iterator, self._options, self._columns, stream_origin(_task()))
+        return write_rows(iterator, self._options, self._columns, of_micro_batch(_task()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         _report(self._options, messages, f"micro-batch {batchId} done")
@@ -137,11 +153,16 @@ def write_rows(
     batches: Iterator[pa.RecordBatch],
     options: WriteOptions,
     columns: MessageColumns,
-    origin: Origin,
+    names: RowNames,
 ) -> Written:
     """Send the rows of one task and return when all of them are confirmed."""
     written = Written()
-    ids = new_ids() if options.message_ids else None
+    origin = names.origin
+    ids = RowIds.of(origin) if options.message_ids and columns.id is None else None
+    by_place = columns
+    if columns.id is not None and columns.sharding_key is None:
+        # A row that is sent again must come to the broker that may have it.
+        by_place = replace(columns, sharding_key=columns.id)
     row = 0
     with Outbox(
         options.access,
@@ -151,6 +172,7 @@ def write_rows(
         # Tasks with a few rows each must not all begin with the same queue.
         first_turn=crc32(origin.query.encode()) + origin.batch + origin.partition,
     ) as outbox:
+        sender = _Sender(outbox, options, columns, names)
         for batch in batches:
             for rows in in_portions(batch):
                 if not rows.num_rows:
@@ -158,56 +180,71 @@ def write_rows(
                 encoded = encode_rows(rows, columns, origin, row, ids)
                 for placed in place(
                     rows,
-                    columns,
+                    by_place,
                     options.topic,
                     outbox.routes.queues,
                     strict=options.keep_queue is KeepQueue.YES,
                 ):
                     part = encoded if placed.rows is None else encoded.take(placed.rows)
-                    _post_all(outbox, placed, part, options.batch_bytes)
+                    sender.send(placed, part)
                 row += rows.num_rows
     return written
 
 
-def _post_all(outbox: Outbox, placed: Placement, rows: EncodedRows, batch_bytes: int) -> None:
-    topic = checked_topic(placed.topic)
-    if topic.startswith(RETRY_PREFIX):
-        # No broker takes batches for retry topics.
-        _post_singly(outbox, placed, rows)
-        return
-    if rows.delayed is not None:
-        late = rows.delayed.nonzero()[0]
-        _post_singly(outbox, placed, rows.take(late))
-        rows = rows.take((~rows.delayed).nonzero()[0])
-    for first, end, body in cut(rows.items, batch_bytes):
-        if end - first == 1 and len(body) > MAX_BATCH_BYTES + MIN_ITEM_BYTES:
-            _post_singly(outbox, placed, rows.take(np.arange(first, end)))
-            continue
-        outbox.post(Post(topic, placed.queue, body, count=end - first, is_batch=True))
+class _Sender:
+    """Makes requests of encoded rows."""
 
+    def __init__(
+        self, outbox: Outbox, options: WriteOptions, columns: MessageColumns, names: RowNames
+    ) -> None:
+        self._outbox = outbox
+        self._batch_bytes = options.batch_bytes
+        self._is_once = options.exactly_once
+        self._by_column = columns.id is not None
+        self._mark = names.mark(by_column=self._by_column) if self._is_once else ""
+        self._single_mark = names.mark(by_column=False) if self._is_once else ""
+        self._has_ids = self._by_column or options.message_ids
+        self._ids = RowIds.of(names.origin)
+        self._max_rows = MAX_LOOKED_UP if self._by_column and self._mark else None
 
-def _post_singly(outbox: Outbox, placed: Placement, rows: EncodedRows) -> None:
-    for body, properties in zip(rows.bodies, rows.properties, strict=True):
-        text = properties.as_py().decode()
-        outbox.post(Post(placed.topic, placed.queue, body.as_py(), text))
+    def send(self, placed: Placement, rows: EncodedRows) -> None:
+        """Send rows of one topic to one queue, or to any."""
+        topic = checked_topic(placed.topic)
+        if topic.startswith(RETRY_PREFIX):
+            # No broker takes batches for retry topics.
+            self._singly(placed, rows)
+            return
+        if rows.delayed is not None:
+            late = rows.delayed.nonzero()[0]
+            self._singly(placed, rows.take(late))
+            rows = rows.take((~rows.delayed).nonzero()[0])
+        for first, end, body in cut(rows.items, self._batch_bytes, self._max_rows):
+            if end - first == 1 and len(body) > MAX_BATCH_BYTES + MIN_ITEM_BYTES:
+                self._singly(placed, rows.take(np.arange(first, end)))
+                continue
+            post = Post(topic, placed.queue, body, BATCH_PROPERTIES, end - first, is_batch=True)
+            if self._is_once:
+                post.unique_id = self._id(rows, first)
+                post.mark = self._mark
+                if not self._has_ids:
+                    post.body = with_first_id(body, post.unique_id)
+            self._outbox.post(post)
 
+    def _singly(self, placed: Placement, rows: EncodedRows) -> None:
+        for index, (body, properties) in enumerate(zip(rows.bodies, rows.properties, strict=True)):
+            post = Post(placed.topic, placed.queue, body.as_py(), properties.as_py().decode())
+            if self._is_once:
+                post.unique_id = self._id(rows, index)
+                post.mark = self._single_mark
+                if not self._has_ids:
+                    post.properties += (
+                        f"{Property.UNIQUE_KEY}{VALUE_MARK}{post.unique_id}{END_MARK}"
+                    )
+            self._outbox.post(post)
 
-def stream_origin(task: TaskContext) -> Origin:
-    """The origin of the rows that a task of a micro-batch writes."""
-    query, batch = task.getLocalProperty(QUERY_PROPERTY), task.getLocalProperty(BATCH_PROPERTY)
-    return Origin(query or "unknown", int(batch or 0), task.partitionId())
-
-
-def batch_origin(task: TaskContext, write_name: str) -> Origin:
-    """The origin of rows that a function of ``foreachBatch`` writes under a name."""
-    if task.getLocalProperty(QUERY_PROPERTY) is None:
-        raise InvalidArgument(
-            f"option writeName {write_name!r} outside of foreachBatch",
-            expected="a write of a micro-batch, whose query and batch name its rows",
-            hint="leave the option out",
-        )
-    of_batch = stream_origin(task)
-    return replace(of_batch, query=f"{of_batch.query}:{write_name}")
+    def _id(self, rows: EncodedRows, index: int) -> str:
+        """The unique id of a row."""
+        return rows.given_id(index) if self._by_column else self._ids.text(rows.number(index))
 
 
 def _task() -> TaskContext:

@@ -210,6 +210,12 @@ class ReadOptions:
         meaning="with `path`: the broker's name in the column `broker`",
         default_text="the name of the store's directory",
     )
+    archive: str | None = option(
+        "archive",
+        meaning="the directory of an archive of the topic: what it holds is read from its files, "
+        "and the rest from the cluster, or from `path`",
+        default_text="none",
+    )
     group: str | None = option(
         "group",
         check_group,
@@ -229,7 +235,7 @@ class ReadOptions:
         _position,
         meaning="where to begin: `earliest` (or `first`), `latest` (or `last`), `group`, or "
         '`{"orders": {"broker-a": {"0": 5}}}` (-2 is the earliest, -1 the latest)',
-        default_text="batch: `earliest`; stream: `latest`",
+        default_text="batch, or with an `archive`: `earliest`; stream: `latest`",
     )
     ending_offsets: Position | None = option(
         "endingOffsets",
@@ -343,6 +349,12 @@ class ReadOptions:
         if self.assignment:
             return queue in self.assignment
         return not self.topics or queue.topic in self.topics
+
+    def covers_topic(self, topic: str) -> bool:
+        """Whether a queue of a topic may be read."""
+        if self.assignment:
+            return any(queue.topic == topic for queue in self.assignment)
+        return self.covers(MessageQueue(topic, "", 0))
 
     @property
     def subject(self) -> str:

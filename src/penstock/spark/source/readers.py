@@ -35,6 +35,12 @@ def open_driver(
     options: ReadOptions, cores: int | None, *, has_listener: bool = False
 ) -> StreamDriver:
     """The driver for what the options read. Only what is needed is imported."""
+    if options.archive is not None:
+        from penstock.spark.source.seam_driver import SeamPathDriver, SeamTopicDriver
+
+        if options.path is None:
+            return SeamTopicDriver(options, cores, has_listener=has_listener)
+        return SeamPathDriver(options, cores)
     if options.path is None:
         from penstock.spark.source.topic_driver import TopicDriver
 
@@ -56,7 +62,14 @@ class _Tasks:
         # For a read without any partition, Spark passes one of its own.
         if isinstance(partition, TaskRanges):
             yield from Fetcher(self._options).batches(partition.ranges, self._columns)
-        elif self._options.path is not None:
+            return
+        if self._options.archive is not None:
+            from penstock.spark.source.seam_driver import SeamTask, read_seam
+
+            if isinstance(partition, SeamTask):
+                yield from read_seam(partition, self._options, self._columns)
+                return
+        if self._options.path is not None:
             from penstock.spark.source.store_path import PathTask, read_path
 
             if isinstance(partition, PathTask):

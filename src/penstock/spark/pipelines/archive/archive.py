@@ -295,7 +295,8 @@ def _placed(found: Sequence[Staged], version: int) -> tuple[list[DataFile], list
     new, moves = [], []
     for number, file in enumerate(found):
         path = f"day={file.day}/part-{version:012d}-{number:04d}.parquet"
-        new.append(DataFile(path, file.day, file.rows, file.bytes, file.from_ms, file.to_ms))
+        times = file.from_ms, file.to_ms
+        new.append(DataFile(path, file.day, file.rows, file.bytes, *times, file.spans))
         moves.append((file.path, path))
     return new, moves
 

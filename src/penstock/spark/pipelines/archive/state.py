@@ -15,6 +15,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -39,6 +40,8 @@ class DataFile:
     bytes: int
     from_ms: int
     to_ms: int
+    spans: tuple[Span, ...] = ()
+    """The first and last offset of each queue; empty in states that earlier programs wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ def from_json(data: bytes, where: str) -> State:
                 for queue_id, offset in queues.items()
             },
             gaps=tuple(Span(**gap) for gap in document["gaps"]),
-            files=tuple(DataFile(**file) for file in document["files"]),
+            files=tuple(_file(file) for file in document["files"]),
             moves=tuple((source, target) for source, target in document["moves"]),
             deletes=tuple(document["deletes"]),
         )
@@ -155,6 +158,11 @@ def from_json(data: bytes, where: str) -> State:
             expected="a file that penstock wrote",
             hint="restore it, or the state before it, from a copy",
         ) from error
+
+
+def _file(document: dict[str, Any]) -> DataFile:
+    spans = tuple(Span(**span) for span in document.pop("spans", ()))
+    return DataFile(**document, spans=spans)
 
 
 @dataclass(frozen=True, slots=True)
