@@ -193,7 +193,8 @@ class QueuePlaces:
         """Which rows are of a queue."""
         if queue.broker_name not in self._names:
             return np.zeros(len(self.numbers), bool)
-        return self.numbers == (self._names.index(queue.broker_name) << 32 | queue.queue_id)
+        number = self._names.index(queue.broker_name) << 32 | queue.queue_id
+        return np.equal(self.numbers, number)
 
 
 def damaged(path: Path, error: Exception) -> StoreDamaged:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from penstock.spark.source.fetch import Fetcher
 from penstock.spark.source.options import EARLIEST, ReadOptions, nested_offsets
 from penstock.spark.source.path_driver import PathDriver
 from penstock.spark.source.planning import TaskRanges
-from penstock.spark.source.positions import Positions
+from penstock.spark.source.positions import OffsetsSource, Positions
 from penstock.spark.source.ranges import Range
 from penstock.spark.source.seam import SeamOffsets, Sides, joined_sides
 from penstock.spark.source.store_path import PathTask, read_path
@@ -58,6 +59,20 @@ class _SeamDriver(StreamDriver):
 
     _archive: ArchiveIndex
     _reached: Offsets
+    """Where the next micro-batch begins."""
+
+    @property
+    @abstractmethod
+    def _live_source(self) -> OffsetsSource:
+        """Answers where the queues of the live side begin and end."""
+
+    @abstractmethod
+    def _live_plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
+        """The tasks for ranges of the live side."""
+
+    @abstractmethod
+    def _live_ends(self) -> Offsets:
+        """The ends of its queues, as far as they can be found now."""
 
     @property
     def _positions(self) -> Positions:
@@ -65,7 +80,7 @@ class _SeamDriver(StreamDriver):
 
     @property
     def _seam_offsets(self) -> SeamOffsets:
-        return SeamOffsets(self._archive, super()._positions.offsets_source, self._options)
+        return SeamOffsets(self._archive, self._live_source, self._options)
 
     def _initial_queues(self) -> list[MessageQueue]:
         return self._positions.queues()
@@ -80,7 +95,7 @@ class _SeamDriver(StreamDriver):
         return self._reached
 
     def _known_ends(self) -> Offsets:
-        return self._with_archive(super()._known_ends())
+        return self._with_archive(self._live_ends())
 
     def freeze(self) -> None:
         super().freeze()
@@ -104,7 +119,7 @@ class _SeamDriver(StreamDriver):
         directory = str(self._archive)
         if self._options.ordered:
             return [
-                SeamTask(directory, mine.archived, super(_SeamDriver, self)._plan(mine.live))
+                SeamTask(directory, mine.archived, self._live_plan(mine.live))
                 for mine in _by_queue(sides)
             ]
         pieces = pieces_of(self._archive, sides.archived, cores=self._cores)
@@ -116,7 +131,7 @@ class _SeamDriver(StreamDriver):
                 sum(part.count for part in sides.archived),
                 sum(part.count for part in sides.live),
             )
-        return [*(SeamTask(directory, piece) for piece in pieces), *super()._plan(sides.live)]
+        return [*(SeamTask(directory, piece) for piece in pieces), *self._live_plan(sides.live)]
 
 
 def _by_queue(sides: Sides) -> list[Sides]:
@@ -141,6 +156,16 @@ class SeamTopicDriver(_SeamDriver, TopicDriver):
         self._reached = {}
         super().__init__(options, cores, has_listener=has_listener)
 
+    @property
+    def _live_source(self) -> OffsetsSource:
+        return self._cluster
+
+    def _live_plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
+        return TopicDriver._plan(self, ranges)
+
+    def _live_ends(self) -> Offsets:
+        return TopicDriver._known_ends(self)
+
 
 class SeamPathDriver(_SeamDriver, PathDriver):
     """An archive, and then a store directory."""
@@ -150,3 +175,13 @@ class SeamPathDriver(_SeamDriver, PathDriver):
         self._archive = ArchiveIndex(options.archive)
         self._reached = {}
         super().__init__(options, cores)
+
+    @property
+    def _live_source(self) -> OffsetsSource:
+        return self.catalog
+
+    def _live_plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
+        return PathDriver._plan(self, ranges)
+
+    def _live_ends(self) -> Offsets:
+        return PathDriver._known_ends(self)

@@ -206,3 +206,28 @@ def test_an_archive_in_another_file_system_works_alike(
     assert archive(spark, "orders", f"{url}/a", namesrv=shop.mq.namesrv).total == 9
     assert bodies(read_archive(spark, f"{url}/a")) == shop.sent
     assert bodies(spark.read.parquet(str(tmp_path / "a"))) == shop.sent
+
+
+def test_an_archive_and_its_topic_are_one_table_and_one_stream(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    where = tmp_path / "archive"
+    shop.order(30)
+    archive(spark, "orders", where, namesrv=shop.mq.namesrv, rows_per_commit=12)
+    shop.order(15)
+    options = {"namesrv": shop.mq.namesrv, "topic": "orders", "archive": str(where)}
+    rows = spark.read.format("penstock").options(**options).load()
+    assert sorted(row["keys"][0] for row in rows.collect()) == sorted(shop.sent)
+    stream = spark.readStream.format("penstock").options(**options).load().select("keys")
+    query = (
+        stream.writeStream.format("memory")
+        .queryName("history")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = sorted(row["keys"][0] for row in spark.table("history").collect())
+    assert found == sorted(shop.sent)
+    [source] = query.lastProgress["sources"]
+    assert "archivedUpTo" in str(source["latestOffset"])
