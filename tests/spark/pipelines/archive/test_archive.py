@@ -229,5 +229,6 @@ def test_an_archive_and_its_topic_are_one_table_and_one_stream(
     query.awaitTermination()
     found = sorted(row["keys"][0] for row in spark.table("history").collect())
     assert found == sorted(shop.sent)
-    [source] = query.lastProgress["sources"]
-    assert "archivedUpTo" in str(source["latestOffset"])
+    progress = query.lastProgress
+    assert progress is not None
+    assert "archivedUpTo" in str(progress.sources[0].latestOffset)
