@@ -11,7 +11,7 @@ import pytest
 from tests.cli.running import fail, run, succeed
 
 from penstock import DeadLetter, Message, Producer, PushConsumer, StoredMessage
-from penstock.cli.redrive_task import RedriveTask
+from penstock.admin.redrive_task import RedriveTask
 from penstock.model.names import WRITE
 from penstock.testing.embedded import Embedded
 

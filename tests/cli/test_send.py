@@ -14,12 +14,12 @@ import pytest
 from tests.cli.running import PENSTOCK, fail, run, succeed
 
 from penstock import Message, MessageQueue, Producer, Receipt, StoredMessage
+from penstock.admin.queue_reading import ends, read
 from penstock.cli.input_messages import Numbered
-from penstock.cli.queue_reading import ends, read
 from penstock.cli.send import WINDOW_BYTES, _InFlight, send_all
-from penstock.cli.times import Pacer
 from penstock.client.producing.selection import QueueSelector
 from penstock.errors import SystemBusy
+from penstock.runtime.pacing import Pacer
 from penstock.testing.embedded import Embedded
 
 

@@ -25,7 +25,10 @@ from penstock.protocol.headers.nameserver import RegisterBroker
 from penstock.runtime.child_process import ChildProcess
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
-READY = r"^ready namesrv=127\.0\.0\.1:(\d+) broker=127\.0\.0\.1:(\d+) data=(\S+)$"
+READY = (
+    r"^ready namesrv=127\.0\.0\.1:(\d+) broker=127\.0\.0\.1:(\d+) "
+    r"console=http://127\.0\.0\.1:\d+/ data=(\S+)$"
+)
 ANY_PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
 
 
@@ -82,7 +85,7 @@ def test_an_empty_store_takes_kilobytes(tmp_path: Path) -> None:
 
 def test_several_brokers_share_one_name_server(tmp_path: Path) -> None:
     with up(tmp_path, "--brokers", "2") as process:
-        ready = process.wait_for_line(r"^ready namesrv=\S+ broker=\S+ broker=\S+ data=")
+        ready = process.wait_for_line(r"^ready namesrv=\S+ broker=\S+ broker=\S+ console=\S+ data=")
         assert ready is not None
         assert process.terminate() == 0
     assert (tmp_path / "broker-a/lock").exists()
@@ -156,7 +159,7 @@ def test_a_port_without_room_for_the_vip_port_below_is_one_sentence(
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_addresses_of_ipv6_can_be_used_as_they_are_printed(tmp_path: Path) -> None:
     with up(tmp_path, "--bind", "::1") as process:
-        ready = process.wait_for_line(r"^ready namesrv=(\[::1\]:\d+) broker=\[::1\]:\d+ data=")
+        ready = process.wait_for_line(r"^ready namesrv=(\[::1\]:\d+) broker=\[::1\]:\d+ console=")
         succeed("topic", "create", "orders", "--namesrv", ready[1])
 
 

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cli.times import Pacer, moment_ms, position
+from penstock.cli.times import moment_ms, position
 from penstock.errors import InvalidArgument
+from penstock.runtime.pacing import Pacer
 
 NOW = datetime(2026, 11, 16, 14, 30, tzinfo=UTC).timestamp()
 
@@ -111,5 +112,5 @@ def test_without_a_rate_nothing_waits() -> None:
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    with pytest.raises(InvalidArgument, match="--rate"):
+    with pytest.raises(InvalidArgument, match="a rate of"):
         Pacer(rate)

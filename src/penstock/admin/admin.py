@@ -1,8 +1,9 @@
 """Each operator action as one typed coroutine.
 
 It uses only requests that RocketMQ defines, so it also works with clusters of Apache RocketMQ. The
-actions are in the modules `topics`, `groups`, `offsets`, `messages`, `dead_letters`,
-`transactions`, `timers`, `brokers` and `access`; `blocking` has a line for each.
+actions are in the modules `topics`, `groups`, `offsets`, `resets`, `messages`, `dead_letters`,
+`tables`, `message_life`, `transactions`, `timers`, `brokers` and `access`; `blocking` has a line
+for each.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from typing import Self
 
 from penstock.admin.access import AccessActions
 from penstock.admin.brokers import BrokerActions
-from penstock.admin.dead_letters import DeadLetterActions
+from penstock.admin.message_life import LifeActions
+from penstock.admin.resets import ResetActions
 from penstock.admin.timers import TimerActions
 from penstock.admin.transactions import TransactionActions
 
 
-class Admin(DeadLetterActions, TransactionActions, TimerActions, BrokerActions, AccessActions):
+class Admin(
+    LifeActions, ResetActions, TransactionActions, TimerActions, BrokerActions, AccessActions
+):
     """Inspects and changes a cluster; connects on the first call.
 
     ``namesrv`` as for all clients; ``timeout`` for one request. `close`, or leaving an ``async

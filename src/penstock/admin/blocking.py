@@ -80,6 +80,7 @@ class Admin:
     message_types = blocking(admin.Admin.message_types)
     topic_stats = blocking(admin.Admin.topic_stats)
     topic_groups = blocking(admin.Admin.topic_groups)
+    topic_table = blocking(admin.Admin.topic_table)
 
     # Groups
     groups = blocking(admin.Admin.groups)
@@ -93,11 +94,14 @@ class Admin:
     members = blocking(admin.Admin.members)
     subscriptions = blocking(admin.Admin.subscriptions)
     producers = blocking(admin.Admin.producers)
+    all_producers = blocking(admin.Admin.all_producers)
     running_info = blocking(admin.Admin.running_info)
 
     # Offsets
     group_lag = blocking(admin.Admin.group_lag)
     offsets_at = blocking(admin.Admin.offsets_at)
+    lag_table = blocking(admin.Admin.lag_table)
+    plan_reset = blocking(admin.Admin.plan_reset)
     reset_offsets = blocking(admin.Admin.reset_offsets)
 
     # Messages
@@ -105,6 +109,7 @@ class Admin:
     query = blocking(admin.Admin.query)
     messages = blocking(admin.Admin.messages)
     consume_directly = blocking(admin.Admin.consume_directly)
+    message_life = blocking(admin.Admin.message_life)
 
     # Dead letters
     dead_letter_groups = blocking(admin.Admin.dead_letter_groups)

@@ -23,6 +23,7 @@ from penstock.errors import (
     ConfigError,
     LifecycleError,
     NameserverUnavailable,
+    PenstockError,
     RemotingError,
     ServiceNotAvailable,
     TopicNotFound,
@@ -202,6 +203,25 @@ class ClusterRequests:
         names = sorted(brokers)
         answers = await asyncio.gather(*(ask(brokers[name]) for name in names))
         return dict(zip(names, answers, strict=True))
+
+    async def each_answering(
+        self, brokers: Mapping[str, str], ask: Callable[[str], Awaitable[_T]]
+    ) -> tuple[dict[str, _T], dict[str, str]]:
+        """Ask several brokers at once: the answers, and the errors of those without one."""
+        names = sorted(brokers)
+        results = await asyncio.gather(
+            *(ask(brokers[name]) for name in names), return_exceptions=True
+        )
+        answers: dict[str, _T] = {}
+        silent: dict[str, str] = {}
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, PenstockError):
+                silent[name] = str(result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                answers[name] = result
+        return answers, silent
 
     # ------------------------------------------------------------------------ who there is
 

@@ -21,11 +21,13 @@ nothing. (`Admin.delete_topic` takes the mark away; 4.9's own tools do not.)
 from __future__ import annotations
 
 import asyncio
+import copy
+import hashlib
 from collections.abc import Iterable, Mapping
 
 from penstock.admin.cluster_requests import on_host
 from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
-from penstock.admin.reports import DeadLetterQueue, DeadLetterRow
+from penstock.admin.reports import DeadLetterQueue, DeadLetterRow, LetterEdit
 from penstock.client import requests
 from penstock.client.producing.receipts import Receipt
 from penstock.client.session.client_session import INNER_PRODUCER
@@ -197,13 +199,18 @@ class DeadLetterActions(MessageActions):
 
     @on_host
     async def redrive(
-        self, group: str, letters: Iterable[DeadLetterRow], *, to: str | None = None
+        self,
+        group: str,
+        letters: Iterable[DeadLetterRow],
+        *,
+        to: str | None = None,
+        edits: Mapping[str, LetterEdit] | None = None,
     ) -> list[Receipt]:
         """Deliver dead letters to their group again, with a fresh retry count.
 
         No other group receives them. With ``to`` they are sent to that topic instead, for every
         group that reads it. A letter that fails again becomes a new dead letter. Redriven letters
-        stay pending until `settle_dead_letters`.
+        stay pending until `settle_dead_letters`. ``edits`` has what to send instead, by offset id.
         """
         topic = self._redrive_topic(group, to)
         chosen = list(letters)
@@ -223,9 +230,13 @@ class DeadLetterActions(MessageActions):
         producer.join_quietly()
         receipts: list[Receipt] = []
         for letter, properties in ready:
+            message = letter.message
+            edit = (edits or {}).get(message.offset_msg_id)
+            if edit is not None:
+                message = _edited(message, edit, properties)
             receipt = await producer.resend(
                 topic,
-                letter.message,
+                message,
                 properties,
                 reconsume_times=0,
                 max_reconsume_times=_FRESH_RETRIES,
@@ -315,6 +326,20 @@ class DeadLetterActions(MessageActions):
                 commit = requests.commit(TOOLS_GROUP, place.queue, 0)
                 await self.session.calls.call(masters[place.queue.broker_name], commit)
         await super()._delete(name)
+
+
+def _edited(message: StoredMessage, edit: LetterEdit, properties: dict[str, str]) -> StoredMessage:
+    """The copy to be sent; its properties say that it is not the message that died."""
+    changed = copy.copy(message)
+    changed.body = edit.body
+    for key, value in ((Property.TAGS, edit.tag), (Property.KEYS, " ".join(edit.keys))):
+        if value:
+            properties[key] = value
+        else:
+            properties.pop(key, None)
+    died = hashlib.sha256(message.body).hexdigest()
+    properties[Redrive.EDITED] = f"{len(message.body)} {died}"
+    return changed
 
 
 def _settled(mark: int | None, low: int, high: int) -> int:

@@ -56,6 +56,20 @@ class OffsetActions(GroupActions):
 
         tables = await self.each(await self.masters(), ask)
         rows = [
+            row
+            for table in tables.values()
+            for row in self.lag_rows(table)
+            if topic is None or row.topic == topic
+        ]
+        if topic is None and not any(row.topic.startswith(RETRY_PREFIX) for row in rows):
+            rows += await self._untouched_retries(name)
+        if not rows and not await self._group_config(name):
+            raise self._no_group(group)
+        return sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id))
+
+    def lag_rows(self, table: bodies.stats.ConsumeStats) -> list[QueueLag]:
+        """The rows of one answer about a group."""
+        return [
             QueueLag(
                 self.short_name(queue.topic),
                 queue.broker_name,
@@ -66,15 +80,8 @@ class OffsetActions(GroupActions):
                 stands.last_timestamp,
                 _in_flight(stands),
             )
-            for table in tables.values()
             for queue, stands in table.offset_table.items()
-            if topic is None or queue.topic == header.topic
         ]
-        if topic is None and not any(row.topic.startswith(RETRY_PREFIX) for row in rows):
-            rows += await self._untouched_retries(name)
-        if not rows and not await self._group_config(name):
-            raise self._no_group(group)
-        return sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id))
 
     async def _untouched_retries(self, name: str) -> list[QueueLag]:
         """What waits in a retry topic of which the group has not consumed anything yet.

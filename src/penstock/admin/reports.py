@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import Failure, Property, Redrive
 
 _ORIGIN_TOPIC_5 = "DLQ_ORIGIN_TOPIC"
 _ORIGIN_ID_5 = "DLQ_ORIGIN_MESSAGE_ID"
+
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Partial(Generic[_Row]):
+    """The rows of the brokers that answered, and why the others did not."""
+
+    rows: tuple[_Row, ...]
+    silent: Mapping[str, str]
+    """Errors by broker name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic in a table of all topics."""
+
+    name: str
+    kind: str
+    """``retry``, ``dead letters``, ``system``, or empty for a topic of applications."""
+    read_queues: int
+    """The sum over all brokers."""
+    write_queues: int
+    permission: int
+    broker_names: tuple[str, ...]
+    message_type: str
+    """RocketMQ 5's ``message.type``, in lower case; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +85,42 @@ class QueueLag:
     """When the last message the group has consumed was stored, in ms; 0 when that is unknown."""
     in_flight: int = 0
     """Messages that were popped and are not finished; they are part of the lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind, in one row."""
+
+    group: str
+    topics: tuple[str, ...]
+    lag: int
+    """Without retries."""
+    retries: int
+    """Failed messages whose next attempt is due."""
+    in_flight: int
+    behind_since: int
+    """Store time of the last consumed message in the queue furthest behind, in ms; 0: unknown."""
+    queues: tuple[QueueLag, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A queue in the plan of a reset: where the group stands, and where it would go."""
+
+    queue: MessageQueue
+    committed: int | None
+    target: int
+    latest: int
+
+    @property
+    def change(self) -> int | None:
+        """How far it moves; None without a committed offset."""
+        return None if self.committed is None else self.target - self.committed
+
+    @property
+    def lag(self) -> int:
+        """How far the group is behind afterwards."""
+        return max(0, self.latest - self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +209,15 @@ class DeadLetterRow:
     def redrives(self) -> int:
         """How often it was redriven before it died once more."""
         return _number(self.message.properties.get(Redrive.TIMES)) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class LetterEdit:
+    """What is sent in place of a dead letter's own body, tag and keys."""
+
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from struct import Struct
 from typing import NamedTuple
 
 from penstock import Message, Producer, PushConsumer, Receipt, StoredMessage
-from penstock.cli.times import Pacer
 from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import RequestTimeout
+from penstock.runtime.pacing import Pacer
 
 PRODUCERS = "penstock_bench"
 LINGER_SECONDS = 0.005

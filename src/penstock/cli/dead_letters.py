@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock import Admin
     from penstock.admin import DeadLetterQueue
-    from penstock.cli.redrive_task import RedriveTask
+    from penstock.admin.redrive_task import RedriveTask
     from penstock.model import MessageQueue
 
 app = Group(
@@ -108,9 +108,8 @@ def list_letters(
 
     Example: penstock dlq list billing --reason Timeout --where "attempts > 3"
     """
-    from penstock.admin import DeadLetterRow
-    from penstock.cli import queue_reading
-    from penstock.cli.redrive_task import redriven_anywhere, stretches_of
+    from penstock.admin import DeadLetterRow, queue_reading
+    from penstock.admin.redrive_task import redriven_anywhere, stretches_of
 
     if group is None:
         with target.admin() as admin:
@@ -177,10 +176,9 @@ def show_letter(
 
     Example: penstock dlq show billing 7F000001000D1B4A7E4F5A274F000000
     """
-    from penstock.admin import DeadLetterRow
-    from penstock.cli import queue_reading
+    from penstock.admin import DeadLetterRow, queue_reading
+    from penstock.admin.redrive_task import redriven_anywhere, stretches_of
     from penstock.cli.query import show_message
-    from penstock.cli.redrive_task import redriven_anywhere, stretches_of
 
     with _letters_of(target, group) as admin:
         places = _places(admin, group)
@@ -264,7 +262,7 @@ def redrive_letters(
 
     Example: penstock dlq redrive billing --reason Timeout --rate 50 --dry-run
     """
-    from penstock.cli.redrive_task import RedriveTask
+    from penstock.admin.redrive_task import RedriveTask
 
     choice = Choice(messages.Filter(tag, keys, where), reason, frozenset(ids or ()))
     with _letters_of(target, group) as admin:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from penstock.cli import output
@@ -20,7 +18,8 @@ from penstock.cli.times import position
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock import Admin, MessageQueue
+    from penstock import Admin
+    from penstock.admin import Move
 
 _RETRIES = "%RETRY%"
 
@@ -35,25 +34,16 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One queue: where the group stands, and where it would go."""
-
-    queue: MessageQueue
-    committed: int | None
-    target: int
-    latest: int
-
-    def row(self) -> dict[str, object]:
-        return {
-            "topic": self.queue.topic,
-            "broker": self.queue.broker_name,
-            "queue_id": self.queue.queue_id,
-            "committed": self.committed,
-            "target": self.target,
-            "change": None if self.committed is None else self.target - self.committed,
-            "lag": max(0, self.latest - self.target),
-        }
+def _row(move: Move) -> dict[str, object]:
+    return {
+        "topic": move.queue.topic,
+        "broker": move.queue.broker_name,
+        "queue_id": move.queue.queue_id,
+        "committed": move.committed,
+        "target": move.target,
+        "change": move.change,
+        "lag": move.lag,
+    }
 
 
 @command
@@ -101,7 +91,7 @@ def reset_group(
     with target.admin() as admin, guessing_group(admin, group):
         where = topic or _only_topic(admin, group)
         with guessing_topic(admin, where):
-            moves = _plan(admin, group, where, goal, queue)
+            moves = admin.plan_reset(group, where, goal, queue=queue)
         if dry_run or not as_json:
             output.show(_table(moves, group, target), as_json=as_json)
         if dry_run:
@@ -111,7 +101,7 @@ def reset_group(
         one = moves[0].queue if queue is not None or isinstance(goal, int) else None
         stands = admin.reset_offsets(group, where, goal, queue=one)
     if as_json:
-        rows = [{**move.row(), "target": stands.get(move.queue, move.target)} for move in moves]
+        rows = [{**_row(move), "target": stands.get(move.queue, move.target)} for move in moves]
         output.print_json(rows)
     else:
         queues = output.counted(len(stands), "queue")
@@ -137,59 +127,10 @@ def _only_topic(admin: Admin, group: str) -> str:
     return consumed[0]
 
 
-def _plan(
-    admin: Admin, group: str, topic: str, goal: int | str | datetime, queue: str | None
-) -> list[Move]:
-    """Where each queue stands and would go; nothing is changed."""
-    from penstock import MessageQueue
-
-    ranges = {
-        MessageQueue(row.topic, row.broker_name, row.queue_id): row
-        for row in admin.topic_stats(topic)
-    }
-    chosen = list(ranges) if queue is None else [_queue(queue, topic, list(ranges))]
-    if isinstance(goal, int):
-        if len(chosen) != 1:
-            raise InvalidArgument(
-                f"--to {goal} in {len(chosen)} queues of topic {topic!r}",
-                expected="one queue, since an offset means something else in each",
-                hint=f"--queue {chosen[0].broker_name}:{chosen[0].queue_id}" if chosen else None,
-            )
-        ends = ranges[chosen[0]]
-        if not ends.min_offset <= goal <= ends.max_offset:
-            raise InvalidArgument(
-                f"--to {goal} in queue {queue}", expected=f"{ends.min_offset} to {ends.max_offset}"
-            )
-        goals = {chosen[0]: goal}
-    else:
-        goals = admin.offsets_at(topic, goal)
-    committed = {
-        MessageQueue(row.topic, row.broker_name, row.queue_id): row.committed
-        for row in admin.group_lag(group, topic=topic)
-    }
-    return [
-        Move(one, committed.get(one), goals[one], ranges[one].max_offset)
-        for one in chosen
-        if one in goals
-    ]
-
-
-def _queue(text: str, topic: str, known: list[MessageQueue]) -> MessageQueue:
-    broker, _, number = text.rpartition(":")
-    for queue in known:
-        if (queue.broker_name, str(queue.queue_id)) == (broker, number):
-            return queue
-    names = [f"{queue.broker_name}:{queue.queue_id}" for queue in known]
-    raise InvalidArgument(
-        f"--queue {text!r} of topic {topic!r}",
-        expected=f"BROKER:ID, one of {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
-    )
-
-
 def _table(moves: list[Move], group: str, target: Target) -> Table:
     return Table(
         _COLUMNS,
-        [move.row() for move in moves],
+        [_row(move) for move in moves],
         title=f"Group {group} at {target.namesrv}",
         empty="The topic has no queues.",
     )
@@ -202,7 +143,7 @@ def _question(moves: list[Move], group: str, topic: str, *, is_known: bool) -> s
             f"No broker knows group {group} yet. "
             f"Place it in {output.counted(len(moves), 'queue')} of {topic}?"
         )
-    changes = [move.target - move.committed for move in moves if move.committed is not None]
+    changes = [move.change for move in moves if move.change is not None]
     again = -sum(change for change in changes if change < 0)
     left_out = sum(change for change in changes if change > 0)
     return (

@@ -21,6 +21,11 @@ VERBS = {
         ("up", "serve:up", "Run a name server and a broker: all a client needs, in one command."),
         ("nameserver", "serve:nameserver", "Run a name server alone."),
         ("broker", "serve:broker", "Run one broker under a name server that runs elsewhere."),
+        (
+            "console",
+            "console:console",
+            "Serve a web console: topics, groups, messages, dead letters.",
+        ),
         ("topic", "topics:app", "Topics: list, create, describe, delete."),
         (
             "group",

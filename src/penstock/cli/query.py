@@ -173,7 +173,7 @@ def _by_key(
 def _by_time(
     admin: Admin, topic: str, start: str | None, end: str | None, limit: int, wanted: Filter
 ) -> list[StoredMessage]:
-    from penstock.cli import queue_reading
+    from penstock.admin import queue_reading
 
     begin, before = _moments(start, end)
     first = admin.offsets_at(topic, begin or "first")

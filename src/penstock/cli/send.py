@@ -15,8 +15,9 @@ from penstock.cli.commands import PATH, argument, command, option
 from penstock.cli.name_completion import guessing_topic, nearest, other_topics, topic_argument
 from penstock.cli.output import json_flag
 from penstock.cli.target import Target, on_cluster
-from penstock.cli.times import Pacer, rate_option
+from penstock.cli.times import rate_option
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.runtime.pacing import Pacer
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

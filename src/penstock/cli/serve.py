@@ -12,12 +12,25 @@ import click
 
 from penstock.cli import broker_config
 from penstock.cli.commands import PATH, F, Number, ServingGroup, command, option
+from penstock.console.listening import DEFAULT_PORT
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
 DEFAULT_DATA = Path("penstock-data")
 SECURITY = "Security"
 _PORT = Number(at_least=0, at_most=65535)
+
+
+class ConsolePort(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """A port, or ``off``, which becomes None."""
+
+    name = "port"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        return None if value in (None, "off") else int(_PORT.convert(value, param, ctx))
+
 
 nameserver_port_option = option(
     "--nameserver-port", type=_PORT, default=NAMESERVER_PORT, help="0 picks a free port."
@@ -139,6 +152,13 @@ def broker_options(function: F) -> F:
     type=Number(at_least=1, at_most=64),
     default=1,
     help="Broker processes under one name server.",
+)
+@option(
+    "--console",
+    type=ConsolePort(),
+    default=str(DEFAULT_PORT),
+    metavar="PORT|off",
+    help="Port of the web console on this machine; if it is taken, a free one.",
 )
 @option(
     "--other-brokers",

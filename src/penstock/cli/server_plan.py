@@ -26,6 +26,8 @@ from penstock.broker.data_directory import (
     make_data_directory,
     refuse_lost_stores,
 )
+from penstock.cli.console_process import ConsoleProcess
+from penstock.cli.parent_watch import child_environment, stop_with_parent
 from penstock.cli.server_security import (
     Security,
     SecurityPlan,
@@ -34,6 +36,7 @@ from penstock.cli.server_security import (
     remember_admin,
 )
 from penstock.cli.target import DEFAULT_NAMESRV
+from penstock.console.listening import is_installed
 from penstock.errors import ConfigError, ListenFailed, PenstockError
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.remoting.addresses import format_address
@@ -48,11 +51,10 @@ from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
 PORTS_PER_BROKER = 10
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
-_PARENT = "PENSTOCK_PARENT_PID"
 _KEY = "PENSTOCK_REGISTRATION_KEY"
-_PARENT_CHECK_SECONDS = 1.0
 _WILDCARDS = ("0.0.0.0", "::", "")
 DEFAULT_CLUSTER = "DefaultCluster"
+CONSOLE_AUDIT = "console-audit.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class ServerPlan:
     other_brokers: bool = False
     security: SecurityPlan = field(default_factory=SecurityPlan)
     metrics_port: int | None = None
+    console: int | None = None
+    """The port of the console; None: no console."""
     verbose: bool = False
     log_format: str = "text"
 
@@ -101,6 +105,7 @@ class Running(NamedTuple):
     namesrv: str | None = None
     brokers: Sequence[str] = ()
     metrics: Sequence[str] = ()
+    console: str | None = None
 
     def ready_line(self, *, as_json: bool) -> str:
         """The line printed when everything is ready."""
@@ -112,11 +117,14 @@ class Running(NamedTuple):
                 where["brokers"] = list(self.brokers)
             if self.metrics:
                 where["metrics"] = list(self.metrics)
+            if self.console is not None:
+                where["console"] = self.console
             return json.dumps({"ready": True, **where})
         namesrv = "" if self.namesrv is None else f"namesrv={self.namesrv} "
         brokers = "".join(f"broker={address} " for address in self.brokers)
         metrics = "".join(f"metrics={address} " for address in self.metrics)
-        return f"ready {namesrv}{brokers}{metrics}data={self.data}"
+        console = "" if self.console is None else f"console={self.console} "
+        return f"ready {namesrv}{brokers}{metrics}{console}data={self.data}"
 
 
 # Settings
@@ -212,7 +220,36 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         host = settings.broker.broker_ip1 or settings.broker.bind_host
         namesrv = format_address((host, name_server.port))
         remember_admin(security, namesrv)
-        yield Running(services, plan.data, namesrv, addresses, metrics)
+        console = _console(plan, security, address)
+        if console is not None:
+            await stack.enter_async_context(console)
+            services.append(console)
+        yield Running(
+            services,
+            plan.data,
+            namesrv,
+            addresses,
+            metrics,
+            None if console is None else console.address,
+        )
+
+
+def _console(plan: ServerPlan, security: Security, name_server: str) -> ConsoleProcess | None:
+    """The console, if its extra is installed; it never keeps a broker from starting."""
+    if plan.console is None or not is_installed():
+        return None
+    arguments = ["--namesrv", name_server, "--audit", str(plan.data / CONSOLE_AUDIT)]
+    if security.auth is not None:
+        arguments.append("--login")
+    if security.tls is not None:
+        arguments.append("--tls")
+        if security.authority is not None:
+            arguments += ["--tls-ca", str(security.authority)]
+    try:
+        return ConsoleProcess(plan.console, arguments)
+    except ListenFailed as error:
+        warn([f"no console: {error.what}"])
+        return None
 
 
 def _security(plan: ServerPlan, settings: Settings) -> Security:
@@ -352,7 +389,7 @@ async def _serve(running: AbstractAsyncContextManager[Running], as_json: bool) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    watch = asyncio.ensure_future(_stop_with_parent(stopped))
+    watch = asyncio.ensure_future(stop_with_parent(stopped))
     async with running as serving:
         # Programs wait for this line; fields may be added, never renamed.
         print(serving.ready_line(as_json=as_json), flush=True)  # noqa: T201
@@ -379,18 +416,6 @@ def _suggest_commands(serving: Running) -> None:
         lines.append(f"  penstock send orders hello{where}")
         lines.append(f"  penstock tail orders --from first{where}")
     print("\n".join(lines), file=sys.stderr)  # noqa: T201 - the command line
-
-
-async def _stop_with_parent(stopped: asyncio.Event) -> None:
-    """Stop a broker process when the process that started it ends, for any reason.
-
-    An orphan would keep its store locked without any process that could stop it.
-    """
-    parent = os.environ.get(_PARENT)
-    if parent is not None:
-        while str(os.getppid()) == parent:  # noqa: ASYNC110 - no event reports it
-            await asyncio.sleep(_PARENT_CHECK_SECONDS)
-        stopped.set()
 
 
 class BrokerProcess(Service):
@@ -423,7 +448,7 @@ class BrokerProcess(Service):
             *self._arguments(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, _PARENT: str(os.getpid()), **self._key},
+            env={**child_environment(), **self._key},
             # Ctrl-C reaches the whole process group, but this process decides when brokers stop.
             start_new_session=True,
         )

@@ -17,8 +17,8 @@ from penstock.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from penstock import Admin
+    from penstock.admin.queue_reading import Stretch
     from penstock.cli.messages import Filter
-    from penstock.cli.queue_reading import Stretch
     from penstock.model import MessageQueue, StoredMessage
 
 LAST = 10
@@ -122,7 +122,8 @@ def _messages(
     queue_id: int | None,
     wanted: Filter,
 ) -> Iterable[StoredMessage]:
-    from penstock.cli import queue_reading
+    from penstock.admin import queue_reading
+    from penstock.cli.start_offsets import start_at
 
     held = {
         queue: part
@@ -134,7 +135,7 @@ def _messages(
     if start is None:
         yield from queue_reading.newest(admin, held, last, wanted)
     else:
-        begin = queue_reading.start_at(admin, topic, start, held, option="--from")
+        begin = start_at(admin, topic, start, held, option="--from")
         stretches = {
             q: queue_reading.Stretch(begin.offsets.get(q, p.start), p.end) for q, p in held.items()
         }

@@ -140,3 +140,5 @@ class Redrive:
     """The offset id of the dead letter."""
     TIMES: Final = "PENSTOCK_REDRIVES"
     """How often the message was redriven, this time included."""
+    EDITED: Final = "PENSTOCK_EDITED"
+    """That body, tag or keys were changed: the size and SHA-256 of the body that died."""

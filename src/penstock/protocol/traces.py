@@ -11,13 +11,15 @@ Times are epoch milliseconds, costs milliseconds.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from typing import ClassVar, Final, TypeAlias
+from contextlib import suppress
+from dataclasses import Field, astuple, dataclass, fields
+from typing import Any, ClassVar, Final, TypeAlias
 
 DEFAULT_REGION: Final = "DefaultRegion"
 _FIELD: Final = "\x01"
 _ENTRY: Final = "\x02"
 _NULL: Final = "null"
+_MAX_ENTRIES: Final = 10_000
 
 RETURN_CODES: Final = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")
 """How a handler call ended; the code is the place in this list (Java's ConsumeReturnType)."""
@@ -119,3 +121,28 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) or _NULL
+
+
+def decode_traces(body: bytes) -> list[Trace]:
+    """The entries of a trace message; one that cannot be read is left out."""
+    found: list[Trace] = []
+    for entry in body.decode("utf-8", "replace").split(_ENTRY)[:_MAX_ENTRIES]:
+        kind, *values = entry.split(_FIELD)
+        trace_type = _TYPES.get(kind)
+        if trace_type is not None:
+            with suppress(TypeError, ValueError):
+                found.append(trace_type(*map(_value, values, fields(trace_type))))
+    return found
+
+
+def _value(text: str, wanted: Field[object]) -> object:
+    if wanted.type == "int":
+        return 0 if text == _NULL else int(text)
+    if wanted.type == "bool":
+        return text == "true"
+    return "" if text == _NULL else text
+
+
+_TYPES: Final[dict[str, Any]] = {
+    one.kind: one for one in (Published, ConsumeBegun, ConsumeEnded, TransactionEnded)
+}

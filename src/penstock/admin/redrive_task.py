@@ -7,20 +7,21 @@ that a million of them fit into memory.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.cli import queue_reading
-from penstock.cli.times import Pacer
+from penstock.admin import queue_reading
+from penstock.admin.reports import DeadLetterQueue, DeadLetterRow, LetterEdit
 from penstock.errors import InvalidArgument
+from penstock.runtime.pacing import Pacer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock import Admin
-    from penstock.admin import DeadLetterQueue, DeadLetterRow
+    from penstock.admin.blocking import Admin
     from penstock.model import MessageQueue
 
 CHUNK = 64
@@ -49,8 +50,6 @@ def letters_in(
     on_read: Callable[[int], None] = lambda count: None,
 ) -> Iterator[DeadLetterRow]:
     """The letters of all brokers, oldest first; ``settled`` adds redriven and purged ones."""
-    from penstock.admin import DeadLetterRow
-
     stretches = stretches_of(queues, settled=settled)
     return map(DeadLetterRow.from_message, queue_reading.read(admin, stretches, on_read=on_read))
 
@@ -79,6 +78,8 @@ class RedriveTask:
     to: str | None
     queues: list[DeadLetterQueue]
     again: bool = False
+    edits: Mapping[str, LetterEdit] = field(default_factory=dict)
+    """What to send instead, by offset id."""
     chosen: dict[Place, str] = field(default_factory=dict)
     """Place to id."""
     others: set[Place] = field(default_factory=set)
@@ -120,12 +121,18 @@ class RedriveTask:
         if len(self.sample) < SAMPLE:
             self.sample.append(letter)
 
-    def run(self, rate: float | None, *, on_sent: Callable[[int], None]) -> None:
+    def run(
+        self,
+        rate: float | None,
+        *,
+        on_sent: Callable[[int], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """Send the chosen letters; then settle everything before the first pending letter.
 
         It settles also after an error, so that the next run does not read the sent letters again.
         """
-        pacer = Pacer(rate)
+        pacer = Pacer(rate, sleep=sleep)
         stream = (
             letter
             for letter in letters_in(self.admin, self.queues, settled=self.again)
@@ -134,7 +141,7 @@ class RedriveTask:
         try:
             while part := list(itertools.islice(stream, 1 if pacer.is_limiting else CHUNK)):
                 pacer.wait(len(part))
-                self.admin.redrive(self.group, part, to=self.to)
+                self.admin.redrive(self.group, part, to=self.to, edits=self.edits)
                 for letter in part:
                     place = (letter.message.queue, letter.message.queue_offset)
                     self.sent[place] = letter.message.msg_id

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cli.times import moment_ms, position
 from penstock.errors import (
     PenstockError,
     RemotingError,
@@ -22,7 +21,7 @@ from penstock.errors import (
 from penstock.model import MessageQueue, StoredMessage
 
 if TYPE_CHECKING:
-    from penstock import Admin
+    from penstock.admin.blocking import Admin
 
 CHUNK = 512
 """Messages per request."""
@@ -43,29 +42,6 @@ def ends(admin: Admin, topic: str) -> dict[MessageQueue, Stretch]:
         MessageQueue(topic, row.broker_name, row.queue_id): Stretch(row.min_offset, row.max_offset)
         for row in admin.topic_stats(topic)
     }
-
-
-class Start(NamedTuple):
-    """Where reading starts: an offset in each queue, and the earliest store time."""
-
-    offsets: dict[MessageQueue, int]
-    not_before_ms: int = 0
-
-
-def start_at(
-    admin: Admin, topic: str, where: str, held: Mapping[MessageQueue, Stretch], *, option: str
-) -> Start:
-    """The offsets at which to start for a `position` that a user typed."""
-    wanted = position(where, option=option)
-    if wanted == "first":
-        return Start({queue: part.start for queue, part in held.items()})
-    if wanted == "last":
-        return Start({queue: part.end for queue, part in held.items()})
-    if isinstance(wanted, int):
-        return Start({q: min(max(wanted, part.start), part.end) for q, part in held.items()})
-    found = admin.offsets_at(topic, wanted)
-    not_before_ms = moment_ms(where, option=option)
-    return Start({queue: found[queue] for queue in held if queue in found}, not_before_ms)
 
 
 def read(

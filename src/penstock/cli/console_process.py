@@ -1,0 +1,87 @@
+"""The console of ``penstock up``: a socket now, a process when the first browser connects.
+
+Loading the console would double the memory of an idle broker, and drawing a hostile body must not
+hold up sends. So the parent only listens. The first connection starts the child, which inherits
+the socket and answers from its backlog; a child that died starts again with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+from penstock.cli.parent_watch import child_environment
+from penstock.console.listening import address_of, listen
+from penstock.runtime.service import Service
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 5.0
+_AGAIN_SECONDS = 1.0
+
+
+class ConsoleProcess(Service):
+    """Listens for the console and starts it when it is needed."""
+
+    def __init__(self, port: int, arguments: Sequence[str], *, host: str = "127.0.0.1") -> None:
+        self._socket = listen(host, port, or_any=True)
+        self._arguments = list(arguments)
+        self.address = address_of(self._socket)
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        ready()
+        with self._socket:
+            while True:
+                await _readable(self._socket)
+                status = await self._serve()
+                log.warning("console ended status=%d", status)
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _serve(self) -> int:
+        number = self._socket.fileno()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "penstock",
+            "console",
+            "--fd",
+            str(number),
+            *self._arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            env=child_environment(),
+            pass_fds=(number,),
+            # Ctrl-C reaches the whole process group, but this process decides when it stops.
+            start_new_session=True,
+        )
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                await asyncio.shield(_end(process))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def _readable(bound: socket.socket) -> None:
+    """Return when a connection waits to be accepted."""
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.Event()
+    loop.add_reader(bound.fileno(), waiting.set)
+    try:
+        await waiting.wait()
+    finally:
+        loop.remove_reader(bound.fileno())

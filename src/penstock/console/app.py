@@ -1,0 +1,86 @@
+"""The application: routes, the guard before them, and what happens where no page fits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from penstock.console.audit import Audit
+from penstock.console.options import ConsoleOptions
+from penstock.console.pages import PAGES
+from penstock.console.pages.login import LOGIN_ROUTES
+from penstock.console.security import Guard
+from penstock.console.visit import Console, Visit, visit_error
+from penstock.errors import NotFound
+
+STATIC = Path(__file__).with_name("static")
+
+
+def make_app(options: ConsoleOptions) -> Starlette:
+    """The console as an ASGI application; close ``app.state.console`` at the end."""
+    console = Console(options, audit=Audit(options.audit_file))
+    pages: list[BaseRoute] = []
+    for family in PAGES:
+        pages += family.ROUTES
+        if not options.read_only:
+            pages += getattr(family, "CHANGES", [])
+    routes: list[BaseRoute] = [
+        Route("/", _first_page),
+        Mount("/static", _Static(directory=STATIC)),
+        *(LOGIN_ROUTES if options.login else []),
+        Mount("/c/{context}", routes=pages),
+    ]
+    if options.base_path:
+        routes = [Mount(options.base_path, routes=routes)]
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(Guard, options=options),
+            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
+        ],
+        exception_handlers={404: _missing, 405: _missing},
+    )
+    app.state.console = console
+    return app
+
+
+@asynccontextmanager
+async def running_app(options: ConsoleOptions) -> AsyncIterator[Starlette]:
+    """The application with its end."""
+    app = make_app(options)
+    try:
+        yield app
+    finally:
+        await app.state.console.close()
+
+
+class _Static(StaticFiles):
+    """Files that come with a release: a browser asks again, and is told that nothing changed."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+async def _first_page(request: Request) -> Response:
+    options: ConsoleOptions = request.app.state.console.options
+    return RedirectResponse(f"{options.base_path}/c/{next(iter(options.contexts))}/", 307)
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "registered for these alone"
+    console: Console = request.app.state.console
+    session = console.sessions.find(request.cookies) or console.sessions.start()
+    visit = Visit(request, console, session)
+    return visit_error(visit, NotFound(f"there is no page {request.url.path}"), 404)

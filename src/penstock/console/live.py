@@ -1,0 +1,90 @@
+"""Numbers that move by themselves: one stream of server-sent events for each tab.
+
+    GET /c/local/live?watch=lag:billing,chart:lag:billing,in
+
+Every two seconds the values that changed are sent as one JSON object. They are values, so a tab
+that reconnects needs nothing of what it missed. A hidden tab closes its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from penstock.console.charts import Series, chart
+from penstock.console.templating import number, rate
+from penstock.console.visit import Visit, page
+from penstock.errors import PenstockError
+
+STEP_SECONDS = 2.0
+MAX_WATCHED = 100
+MAX_STREAMS = 200
+
+
+async def value_of(visit: Visit, name: str) -> str | None:
+    """The text of a watched value; None for an unknown name or value."""
+    view = visit.view
+    kind, _, rest = name.partition(":")
+    try:
+        if kind in ("in", "out"):
+            came, went = await view.rates()
+            return rate(came if kind == "in" else went)
+        if kind == "lag" and rest:
+            row = (await view.group_lag(rest)).rows[0]
+            return number(row.lag + row.retries)
+        if kind == "total" and rest == "lag":
+            return number(sum(row.lag + row.retries for row in (await view.lags()).rows))
+        if kind == "dead" and rest:
+            return number(await view.pending_letters(rest))
+        if kind == "chart":
+            return await _chart(visit, rest)
+    except PenstockError:
+        return "?"
+    return None
+
+
+async def _chart(visit: Visit, name: str) -> str | None:
+    history = visit.view.history
+    if name == "rates":
+        await visit.view.rates()
+        lines = [Series("in", history.points("in")), Series("out", history.points("out"))]
+        return str(chart(lines, visit.times, unit="/s"))
+    if name.startswith("lag:"):
+        await visit.view.group_lag(name.removeprefix("lag:"))
+        return str(chart([Series("lag", history.points(name))], visit.times))
+    return None
+
+
+async def live(visit: Visit) -> Response:
+    """The stream of a tab."""
+    console = visit.console
+    if console.streams >= MAX_STREAMS:
+        return Response("too many open streams\n", 503)
+    names = [name for name in visit.query("watch").split(",") if name][:MAX_WATCHED]
+
+    async def events() -> AsyncIterator[str]:
+        console.streams += 1
+        shown: dict[str, str] = {}
+        try:
+            yield "retry: 5000\n\n"
+            while True:
+                values = {name: await value_of(visit, name) for name in names}
+                changed = {
+                    name: value
+                    for name, value in values.items()
+                    if value is not None and shown.get(name) != value
+                }
+                shown |= changed
+                yield f"data: {json.dumps(changed)}\n\n" if changed else ": no change\n\n"
+                await asyncio.sleep(STEP_SECONDS)
+        finally:
+            console.streams -= 1
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+ROUTES = [Route("/live", page(live))]

@@ -1,0 +1,31 @@
+"""What a console serves and what it allows: the values behind the options of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.client.cluster_access import ClusterAccess
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    """The clusters of a console and its rules."""
+
+    contexts: Mapping[str, ClusterAccess]
+    """How to reach each cluster, by the name that is part of its addresses."""
+    hosts: frozenset[str] = LOOPBACK_HOSTS
+    """Names by which browsers may address the console, without port; others are refused."""
+    base_path: str = ""
+    """The path below which a proxy serves the console, such as ``/mq``."""
+    read_only: bool = False
+    """Leave out everything that changes the cluster."""
+    hide_bodies: bool = False
+    """Never show or send out the body of a message."""
+    login: bool = False
+    """Ask for an access key, with which the user's requests are signed."""
+    audit_file: Path | None = None
+    """Where changes are written, one JSON object for each."""

@@ -1,0 +1,293 @@
+"""One request: which cluster and user it is for, how its page is rendered, where links lead."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import time
+import zoneinfo
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from penstock.console import security, templating
+from penstock.console.audit import Audit
+from penstock.console.jobs import Jobs
+from penstock.console.options import ConsoleOptions
+from penstock.console.security import Session, Sessions
+from penstock.console.templating import Times
+from penstock.console.view import View
+from penstock.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    NoPermission,
+    NotFound,
+    PenstockError,
+    TopicNotFound,
+)
+
+THEMES = ("auto", "light", "dark")
+MAX_FORM_FIELDS = 20_000
+_BAD_TOKEN = "the form is from an earlier session"
+
+
+@dataclass(slots=True)
+class Console:
+    """What all requests share."""
+
+    options: ConsoleOptions
+    sessions: Sessions = field(default_factory=Sessions)
+    jobs: Jobs = field(default_factory=Jobs)
+    audit: Audit = field(default_factory=Audit)
+    views: dict[tuple[str, str, str], View] = field(default_factory=dict)
+    streams: int = 0
+
+    def view(self, context: str, session: Session) -> View:
+        """The cluster of a context as a user sees it: with a login, requests are the user's own."""
+        access = self.options.contexts[context]
+        key = (context, session.user, session.secret)
+        found = self.views.get(key)
+        if found is None:
+            if self.options.login:
+                access = type(access).of(
+                    access.namesrv,
+                    access_key=session.user,
+                    secret_key=session.secret,
+                    security_token="",
+                    tls=access.tls or False,
+                    namespace=access.namespace or "",
+                )
+            found = self.views[key] = View(context, access)
+        return found
+
+    async def close(self) -> None:
+        """End jobs and connections."""
+        await self.jobs.close()
+        for view in self.views.values():
+            await view.close()
+        self.views.clear()
+
+
+class Visit:
+    """A request for a page, with the cluster it is about."""
+
+    def __init__(self, request: Request, console: Console, session: Session) -> None:
+        self.request = request
+        self.console = console
+        self.session = session
+        self.is_new = False
+        self.context: str = request.path_params.get("context", "")
+        self.times = Times(self.zone)
+
+    # -------------------------------------------------------------------------- who, which
+
+    @property
+    def options(self) -> ConsoleOptions:
+        return self.console.options
+
+    @functools.cached_property
+    def view(self) -> View:
+        """The cluster of the address."""
+        return self.console.view(self.context, self.session)
+
+    def name(self, parameter: str) -> str:
+        """A part of the path."""
+        text: str = self.request.path_params[parameter]
+        return text
+
+    def query(self, parameter: str, default: str = "") -> str:
+        """A parameter of the address."""
+        return self.request.query_params.get(parameter, default).strip()
+
+    def count(self, parameter: str, default: int, *, most: int) -> int:
+        """A number in the address; whatever it is, it ends within its bounds."""
+        text = self.query(parameter)
+        is_number = text.isascii() and text.isdigit() and len(text) < 12
+        return min(max(int(text), 1), most) if is_number else default
+
+    @functools.cached_property
+    def zone(self) -> tzinfo:
+        """The zone in which times are shown and read."""
+        name = self.request.cookies.get("zone", "")
+        if name and re.fullmatch(r"[A-Za-z0-9_+/-]{1,64}", name):
+            with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+                return zoneinfo.ZoneInfo(name)
+        local = datetime.now().astimezone().tzinfo
+        assert local is not None, "made by astimezone"
+        return local
+
+    @property
+    def zone_name(self) -> str:
+        key = getattr(self.zone, "key", None)
+        return str(key or datetime.now(self.zone).strftime("%Z") or os.environ.get("TZ", "local"))
+
+    @property
+    def theme(self) -> str:
+        chosen = self.request.cookies.get("theme", "")
+        return chosen if chosen in THEMES else "auto"
+
+    @property
+    def may_change(self) -> bool:
+        return not self.options.read_only
+
+    # ------------------------------------------------------------------------------- links
+
+    def at(self, *parts: object, **query: object) -> str:
+        """The address of a page of this cluster; parameters that are empty are left out."""
+        path = "/".join(quote(str(part), safe="") for part in parts)
+        return self._with_query(f"{self.options.base_path}/c/{quote(self.context)}/{path}", query)
+
+    def here(self, **changed: object) -> str:
+        """This page with other parameters."""
+        query: dict[str, object] = {**dict(self.request.query_params), **changed}
+        return self._with_query(self.options.base_path + self._raw_path, query)
+
+    @property
+    def _raw_path(self) -> str:
+        raw = self.request.scope.get("raw_path") or quote(self.request.url.path).encode()
+        return (
+            bytes(raw)
+            .decode("ascii", "replace")
+            .partition("?")[0]
+            .removeprefix(self.options.base_path)
+        )
+
+    @property
+    def section(self) -> str:
+        """The part of the path that names the family of pages; empty for the overview."""
+        parts = self._raw_path.split("/")
+        return parts[3] if len(parts) > 3 else ""
+
+    @staticmethod
+    def _with_query(path: str, query: Mapping[str, object]) -> str:
+        given = {key: value for key, value in query.items() if value not in (None, "", False)}
+        return f"{path}?{urlencode(given)}" if given else path
+
+    @property
+    def command_options(self) -> str:
+        """What a command on a page needs to mean this cluster."""
+        addresses = self.options.contexts[self.context].addresses
+        return "" if addresses == "127.0.0.1:9876" else f" --namesrv {addresses}"
+
+    # ----------------------------------------------------------------------------- answers
+
+    def render(self, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
+        """A page."""
+        text = templating.render(
+            template,
+            {
+                "visit": self,
+                "at": self.at,
+                "here": self.here,
+                "times": self.times,
+                "token": self.console.sessions.token(self.session),
+                "base": self.options.base_path,
+                "now": time.time_ns() // 1_000_000,
+                **values,
+            },
+        )
+        return HTMLResponse(text, status)
+
+    def go(self, *parts: object, **query: object) -> Response:
+        """Lead the browser to another page, after a change."""
+        return RedirectResponse(self.at(*parts, **query), 303)
+
+    async def form(self) -> dict[str, list[str]]:
+        """The fields of a form that this session's page sent."""
+        body = await self.request.body()
+        if len(body) > security.MAX_REQUEST_BYTES:
+            raise InvalidArgument("a form of that size", expected="at most 5 MiB")
+        fields: dict[str, list[str]] = {}
+        try:
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
+        except (ValueError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"a form that cannot be read: {error}") from None
+        for key, value in pairs:
+            fields.setdefault(key, []).append(value)
+        sent = fields.pop("token", [""])[0] or self.request.headers.get("x-penstock-token", "")
+        if self.is_new or not self.console.sessions.is_token(self.session, sent):
+            raise Forbidden(_BAD_TOKEN, hint="open the page again and repeat the change")
+        return fields
+
+    def record(self, action: str, target: str, **facts: object) -> None:
+        """Write a change to the audit log."""
+        client = self.request.client
+        self.console.audit.add(
+            user=self.session.user or "-",
+            address=client.host if client else "-",
+            context=self.context,
+            action=action,
+            target=target,
+            **facts,
+        )
+
+
+class Forbidden(PenstockError):
+    """A change without the token of its page."""
+
+
+Endpoint = Callable[[Visit], Awaitable[Response]]
+
+
+def page(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    """A page of a cluster: finds cluster and session; what goes wrong becomes a page as well."""
+
+    @functools.wraps(endpoint)
+    async def serve(request: Request) -> Response:
+        console: Console = request.app.state.console
+        session = console.sessions.find(request.cookies)
+        visit = Visit(request, console, session or console.sessions.start())
+        visit.is_new = session is None
+        response = await _answer(endpoint, visit)
+        if visit.is_new:
+            security.set_cookie(
+                response,
+                security.COOKIE,
+                visit.session.key,
+                path=console.options.base_path or "/",
+                secure=request.url.scheme == "https",
+            )
+        return response
+
+    return serve
+
+
+async def _answer(endpoint: Endpoint, visit: Visit) -> Response:
+    if visit.context not in visit.options.contexts:
+        return visit_error(visit, NotFound(f"no cluster {visit.context!r} is served here"), 404)
+    if visit.options.login and not visit.session.user:
+        base = visit.options.base_path
+        target = quote(visit.here().removeprefix(base), safe="/")
+        return RedirectResponse(f"{base}/login?next={target}", 303)
+    try:
+        return await endpoint(visit)
+    except (NotFound, TopicNotFound, GroupNotFound) as error:
+        return visit_error(visit, error, 404)
+    except (Forbidden, NoPermission) as error:
+        return visit_error(visit, error, 403)
+    except InvalidArgument as error:
+        return visit_error(visit, error, 400)
+    except (PenstockError, TimeoutError) as error:
+        return visit_error(visit, error, 502)
+
+
+def visit_error(visit: Visit, error: Exception, status: int) -> Response:
+    """A page that says what went wrong, what was expected and what to do."""
+    if visit.context not in visit.options.contexts:
+        visit.context = next(iter(visit.options.contexts))
+    return visit.render(
+        "error.html",
+        status=status,
+        what=getattr(error, "what", None) or str(error) or type(error).__name__,
+        expected=getattr(error, "expected", None),
+        hint=getattr(error, "hint", None),
+        title={404: "Not found", 403: "Not allowed", 400: "That cannot be done"}.get(
+            status, "The cluster did not answer"
+        ),
+    )

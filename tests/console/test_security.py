@@ -1,0 +1,82 @@
+"""What a page of another origin can do to a console: nothing."""
+
+from __future__ import annotations
+
+import pytest
+from tests.console.browsing import HOME, Browser, browsing
+
+from penstock.testing.embedded import Embedded
+
+
+@pytest.mark.spec("C24")
+async def test_a_change_needs_a_token_an_origin_and_a_known_host(
+    mq: Embedded, browser: Browser
+) -> None:
+    token = await browser.token()
+    path = browser.path("topics", "new")
+    fields = {"topic": "stolen", "queues": "1"}
+    without = await browser.client.post(path, data=fields, headers={"origin": HOME})
+    assert without.status_code == 403
+    fields["token"] = token
+    for headers, status in (
+        ({"origin": "http://evil.example"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"host": "evil.example:8082", "origin": "http://evil.example:8082"}, 421),
+    ):
+        refused = await browser.client.post(path, data=fields, headers=headers)
+        assert refused.status_code == status, headers
+    looked = await browser.client.get(browser.path("topics"), headers={"host": "evil.example"})
+    assert looked.status_code == 421
+    assert "stolen" not in mq.admin.topics()
+    made = await browser.client.post(path, data=fields, headers={"origin": HOME})
+    assert made.status_code == 303
+    assert "stolen" in mq.admin.topics()
+
+
+async def test_a_token_of_another_session_is_refused(browser: Browser) -> None:
+    token = await browser.token()
+    browser.client.cookies.clear()
+    refused = await browser.client.post(
+        browser.path("topics", "new"),
+        data={"topic": "other", "queues": "1", "token": token},
+        headers={"origin": HOME},
+    )
+    assert refused.status_code == 403
+
+
+@pytest.mark.spec("C22")
+async def test_read_only_has_no_forms_and_no_changing_routes(mq: Embedded) -> None:
+    mq.admin.create_topic("kept", queues=1)
+    async with browsing(mq.namesrv, read_only=True) as browser:
+        page = await browser.open("topics", "kept")
+        assert "read-only" in page
+        assert "/delete" not in page
+        assert "New topic" not in await browser.open("topics")
+        for path in (("topics", "new"), ("topics", "kept", "delete")):
+            refused = await browser.send(*path, topic="x", queues="1", name="kept")
+            assert refused.status_code == 404, path
+    assert "kept" in mq.admin.topics()
+
+
+async def test_every_answer_has_the_headers_that_keep_scripts_out(browser: Browser) -> None:
+    for path in ("/", browser.path("topics"), "/static/console.js", "/nowhere"):
+        headers = (await browser.client.get(path)).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'")
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+async def test_the_session_cookie_is_not_for_scripts_or_other_sites(browser: Browser) -> None:
+    answer = await browser.client.get(browser.path("topics"))
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+
+
+async def test_a_form_that_is_too_large_is_not_read(browser: Browser) -> None:
+    refused = await browser.client.post(
+        browser.path("topics", "new"), content=b"x" * (6 << 20), headers={"origin": HOME}
+    )
+    assert refused.status_code == 413
