@@ -58,7 +58,7 @@ class OffsetActions(GroupActions):
         rows = [
             row
             for table in tables.values()
-            for row in self.lag_rows(table)
+            for row in self._lag_rows(table)
             if topic is None or row.topic == topic
         ]
         if topic is None and not any(row.topic.startswith(RETRY_PREFIX) for row in rows):
@@ -67,7 +67,7 @@ class OffsetActions(GroupActions):
             raise self._no_group(group)
         return sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id))
 
-    def lag_rows(self, table: bodies.stats.ConsumeStats) -> list[QueueLag]:
+    def _lag_rows(self, table: bodies.stats.ConsumeStats) -> list[QueueLag]:
         """The rows of one answer about a group."""
         return [
             QueueLag(

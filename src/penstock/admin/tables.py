@@ -81,7 +81,7 @@ class TableActions(DeadLetterActions):
                     for name, stats in part.items():
                         if self.is_ours(name) and not is_system_group(self.short_name(name)):
                             rows = found.setdefault(self.short_name(name), [])
-                            rows += (row for one in stats for row in self.lag_rows(one))
+                            rows += (row for one in stats for row in self._lag_rows(one))
         else:
             for group in groups:
                 header_of_one = headers.admin.GetConsumeStats(self.long_name(group), None)
@@ -102,7 +102,7 @@ class TableActions(DeadLetterActions):
 
                 tables, missing = await self.each_answering(masters, ask)
                 silent |= missing
-                found[group] = [row for table in tables.values() for row in self.lag_rows(table)]
+                found[group] = [row for table in tables.values() for row in self._lag_rows(table)]
         return Partial(
             tuple(_group_lag(name, found[name]) for name in sorted(found)),
             silent,
