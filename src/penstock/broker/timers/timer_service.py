@@ -41,8 +41,18 @@ _READ_BYTES: Final = 4 << 20
 _DELIVER_COUNT: Final = 256
 _DELIVER_BYTES: Final = 4 << 20
 _Deleted = frozenset[tuple[str, str]]
-_Views = list[tuple[Unit, memoryview]]
 _Result = TypeVar("_Result")
+
+
+class _Located(NamedTuple):
+    """A unit at its position in the timer log, and the record that it names."""
+
+    position: int
+    unit: Unit
+    view: memoryview
+
+
+_Views = list[_Located]
 
 
 class _Prepared(NamedTuple):
@@ -223,8 +233,8 @@ class TimerService(Service):
             for portion in _portions(kind):
                 for views in _by_bytes(await self._read(portion)):
                     await self._deliver_portion(views, keys)
-                if kind is taken.messages:
-                    self._files.note_progress(taken, portion[-1])
+                    if kind is taken.messages:
+                        self._files.note_progress(taken, views[-1].position)
                 # A full slot takes long: what is parked meanwhile has its own time to keep.
                 with contextlib.suppress(StoreError, OSError):
                     await self._enqueue(self._storage.max_offset(TIMER_TOPIC, 0))
@@ -235,12 +245,12 @@ class TimerService(Service):
         """Units with their records; the bytes are not looked at here: they may be on the disk."""
         units = await self._in_thread(functools.partial(self._files.units_at, positions))
         found: _Views = []
-        for unit in units:
+        for position, unit in units:
             view = self._storage.store.commit_log.slice(unit.log_position, unit.record_size)
             if view is None:
                 log.error("timer message is gone position=%d", unit.log_position)
             else:
-                found.append((unit, view))
+                found.append(_Located(position, unit, view))
         return found
 
     async def _deliver_portion(self, views: _Views, deleted: _Deleted) -> None:
@@ -331,12 +341,12 @@ def _by_bytes(views: _Views) -> Iterator[_Views]:
     """Parts that are not too large to be copied at once."""
     part: _Views = []
     size = 0
-    for unit, view in views:
-        if part and size + len(view) > _DELIVER_BYTES:
+    for one in views:
+        if part and size + len(one.view) > _DELIVER_BYTES:
             yield part
             part, size = [], 0
-        part.append((unit, view))
-        size += len(view)
+        part.append(one)
+        size += len(one.view)
     if part:
         yield part
 
@@ -352,14 +362,13 @@ def _prepare(views: _Views, deleted: _Deleted, now_ms: int, precision_ms: int) -
     by_topic: Counter[str] = Counter()
     for unit, parked in _parked(views):
         is_due = parked.slot_ms + precision_ms <= now_ms
-        key = parked.deletes if parked.delete_key else (parked.topic, parked.unique_id)
         if parked.delete_key:
             # A mark goes on with its message; when that is due the mark has done its work.
             if not is_due:
                 drafts.append((rolled(parked, unit.written_ms, now_ms), unit.log_position))
                 by_topic[parked.topic] -= 1
             continue
-        if key in deleted:
+        if deleted and (parked.topic, parked.unique_id) in deleted:
             continue
         by_topic[parked.topic] += 1
         # By the record, not by the kind of the unit: nothing is ever early.
@@ -369,7 +378,7 @@ def _prepare(views: _Views, deleted: _Deleted, now_ms: int, precision_ms: int) -
 
 
 def _parked(views: _Views) -> Iterator[tuple[Unit, Parked]]:
-    for unit, view in views:
+    for _, unit, view in views:
         try:
             parked = read_parked(view)
         except ProtocolError as error:
