@@ -74,6 +74,13 @@ def test_checks_that_fail_are_reported_with_their_seed(
     assert "test_this_fails" in capsys.readouterr().out
 
 
+def test_an_hour_is_enough_for_the_long_forms_of_all_kills() -> None:
+    assert checks.form(3600 * SHARES["kills"]) == {"PENSTOCK_LONG": "1"}
+    assert checks.form(600 * SHARES["kills"]) == {}
+    kills = {path.name for path in (checks.ROOT / checks.CRASHES[0]).glob("test_*.py")}
+    assert {f"test_{what}_kill.py" for what in ("transaction", "timer", "pop")} <= kills
+
+
 def test_property_tests_are_found() -> None:
     found = checks.property_tests()
     assert "tests/protocol/test_frames.py" in found

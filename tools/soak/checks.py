@@ -1,6 +1,7 @@
 """Repeats randomised tests with new seeds.
 
-Kills: processes killed at random moments, and what the next start finds (`tests/crash`).
+Kills: processes killed at random moments, and what the next start finds (`tests/crash`): plain
+sends, transactions, timers, popped messages; from `make soak MINUTES=60` on in their long forms.
 Fuzzers: every property test, with more examples than in `make test` and a new seed each time.
 pytest prints what fails; the seed is printed so that the run can be repeated.
 Spark: its processes and the broker killed in mid-batch, and every row counted (`tools.spark_soak`).
@@ -21,7 +22,9 @@ from typing import Final
 from tools.soak.outcome import Outcome, say
 
 ROOT: Final = Path(__file__).parents[2]
-CRASHES: Final = ("tests/crash",)
+CRASHES: Final = ("tests/crash", "tests/simulation/test_pop_members.py")
+LONG_SECONDS: Final = 600.0
+"""A round of the long forms of these tests (`PENSTOCK_LONG`) takes about half of this."""
 EXAMPLES: Final = 1_000
 """Examples for each property test that sets no number of its own."""
 _PASSED: Final = re.compile(r"(\d+) passed")
@@ -40,7 +43,12 @@ def property_tests() -> list[str]:
 
 def kill(seconds: float) -> Outcome:
     """Kill writers and brokers repeatedly."""
-    return rounds("kills", CRASHES, {}, seconds, "killed at random")
+    return rounds("kills", CRASHES, form(seconds), seconds, "killed at random")
+
+
+def form(seconds: float) -> dict[str, str]:
+    """What makes tests take their long forms, if there is time for it."""
+    return {"PENSTOCK_LONG": "1"} if seconds >= LONG_SECONDS else {}
 
 
 def fuzz(seconds: float) -> Outcome:

@@ -100,7 +100,7 @@ class Shop:
 
 
 def in_shop(
-    *, brokers: int = 1
+    *, brokers: int = 1, **settings: Any
 ) -> Callable[[Callable[[Shop], Awaitable[None]]], Callable[[Path], None]]:
     """Run ``async def test(shop)`` in virtual time against ``brokers`` of our own."""
 
@@ -115,7 +115,7 @@ def in_shop(
                     ]
                     session = loop_session(server.address, loop.clock, "shop")
                     try:
-                        await test(Shop(loop, started, loop_producer(session, "shop")))
+                        await test(Shop(loop, started, loop_producer(session, "shop", **settings)))
                     finally:
                         await session.stop()
 
@@ -177,6 +177,16 @@ def test_a_send_whose_answer_is_lost_is_stored_once(tmp_path: Path, brokers: int
             assert shop.stored("T") + shop.stored("rmq_sys_wheel_timer") == before + 1
 
     run(tmp_path)
+
+
+@in_shop(linger=0.001)
+async def test_messages_that_lingered_are_stored_once_when_their_answer_is_lost(shop: Shop) -> None:
+    await shop.core.deliver(Message("T", b"first"))
+    waiting = [shop.core.deliver(Message("T", b"%d" % number)) for number in range(5)]
+    receipts = await lose_the_answer(shop, asyncio.gather(*waiting))
+    assert all(receipt.attempts > 1 for receipt in receipts)
+    assert len({receipt.queue_offset for receipt in receipts}) == 5, "they went as one batch"
+    assert shop.stored("T") == 6
 
 
 @in_shop()
