@@ -11,12 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from tests.cli.running import succeed
 from tests.support.wire import Wire
 
+from penstock.broker import Broker, BrokerConfig
+from penstock.cli.grpc_port import Loading, Port, chosen_port, serve_grpc
 from penstock.cli.server_plan import ServerPlan, everything, load_settings
 from penstock.errors import ConfigError
 from penstock.protocol.bodies.registration import RegisterBrokerBody
@@ -27,7 +30,7 @@ from penstock.runtime.child_process import ChildProcess
 PENSTOCK = [sys.executable, "-m", "penstock"]
 READY = (
     r"^ready namesrv=127\.0\.0\.1:(\d+) broker=127\.0\.0\.1:(\d+) "
-    r"console=http://127\.0\.0\.1:\d+/ data=(\S+)$"
+    r"grpc=\S+ console=http://127\.0\.0\.1:\d+/ data=(\S+)$"
 )
 ANY_PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
 
@@ -159,7 +162,9 @@ def test_a_port_without_room_for_the_vip_port_below_is_one_sentence(
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_addresses_of_ipv6_can_be_used_as_they_are_printed(tmp_path: Path) -> None:
     with up(tmp_path, "--bind", "::1") as process:
-        ready = process.wait_for_line(r"^ready namesrv=(\[::1\]:\d+) broker=\[::1\]:\d+ console=")
+        ready = process.wait_for_line(
+            r"^ready namesrv=(\[::1\]:\d+) broker=\[::1\]:\d+ grpc=\[::1\]:\d+ console="
+        )
         succeed("topic", "create", "orders", "--namesrv", ready[1])
 
 
@@ -394,3 +399,53 @@ def test_logs_are_json_by_a_flag(tmp_path: Path) -> None:
     events = [json.loads(line)["event"] for line in lines]
     assert "broker started" in events
     assert "name server started" in events
+
+
+# The gRPC endpoint
+
+
+@pytest.mark.spec("G7")
+def test_up_serves_grpc_on_a_port_of_the_ready_line(tmp_path: Path) -> None:
+    with up(tmp_path) as first:
+        taken = first.wait_for_line(r"^ready .* grpc=127\.0\.0\.1:(\d+) data=")
+        with socket.create_connection(("127.0.0.1", int(taken[1])), timeout=10):
+            pass
+        said = refused("up", "--data", str(tmp_path / "b"), *ANY_PORTS, "--grpc-port", taken[1])
+        assert f"127.0.0.1:{taken[1]}" in said
+        assert "--grpc-port PORT" in said
+
+
+def test_up_without_grpc(tmp_path: Path) -> None:
+    with up(tmp_path, "--grpc-port", "off") as process:
+        assert "grpc=" not in process.wait_for_line(READY)[0]
+
+
+@pytest.mark.spec("G7")
+async def test_a_taken_default_port_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = Broker(BrokerConfig(listen_port=0), tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = other.getsockname()[1]
+        async with broker, AsyncExitStack() as stack:
+            loading = stack.enter_context(Loading())
+            port = Port(number, is_default=True)
+            server = await serve_grpc(stack, broker, port, loading, bind="127.0.0.1", tls=None)
+            assert server.port not in (0, number)
+    assert f"port {number} is taken, gRPC is served on {server.port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["", "-1", "65536", "on", "8081x"])
+def test_a_bad_grpc_port_is_named(given: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(repr(given))):
+        chosen_port(given)
+
+
+def test_which_grpc_port_is_chosen() -> None:
+    assert chosen_port(None) == Port(8081, is_default=True)
+    assert chosen_port(None, any_port=True) == Port(0)
+    assert chosen_port(None, brokers=2) is None
+    assert chosen_port("off") is None
+    assert chosen_port("0") == Port(0)
+    with pytest.raises(ConfigError, match="one broker"):
+        chosen_port("8081", brokers=2)

@@ -58,6 +58,7 @@ from penstock.protocol.records.message_ids import UniqueIds
 from penstock.remoting import Handler, Limits, Peer, Server, ServerTls, Tls, go_away
 from penstock.remoting.addresses import format_address, resolve_host
 from penstock.remoting.dispatch import Dispatcher
+from penstock.remoting.peer import Handler
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.saved_tables import SavedTables
 from penstock.runtime.service import Service, wait_any
@@ -149,6 +150,12 @@ class Broker(Service):
         if self._server is None:
             raise LifecycleError("the broker is not running", hint="await broker.start() first")
         return self._server.port
+
+    def connect_in_memory(self, handler: Handler, remote: str) -> Peer:
+        """A connection for a client at ``remote`` that another part of this process serves."""
+        if self._server is None:
+            raise LifecycleError("the broker is not running", hint="await broker.start() first")
+        return self._server.connect_in_memory(handler, remote)
 
     @property
     def metrics_address(self) -> str | None:

@@ -165,6 +165,12 @@ def broker_options(function: F) -> F:
     is_flag=True,
     help="Let brokers that are started elsewhere register with this name server.",
 )
+@option(
+    "--grpc-port",
+    metavar="PORT|off",
+    help="Port for the official 5.x clients; 0 picks a free port.",
+    show_default="8081, or a free one if that is taken; needs penstock[grpc]",
+)
 @broker_options
 @server_options
 def up(*, as_json: bool, **options: Any) -> None:

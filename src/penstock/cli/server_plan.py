@@ -28,6 +28,7 @@ from penstock.broker.data_directory import (
 )
 from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.parent_watch import child_environment, stop_with_parent
+from penstock.cli.grpc_port import Loading, chosen_port, serve_grpc
 from penstock.cli.server_security import (
     Security,
     SecurityPlan,
@@ -37,6 +38,7 @@ from penstock.cli.server_security import (
 )
 from penstock.cli.target import DEFAULT_NAMESRV
 from penstock.console.listening import is_installed
+from penstock.cli.warnings import warn
 from penstock.errors import ConfigError, ListenFailed, PenstockError
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.remoting.addresses import format_address
@@ -77,6 +79,7 @@ class ServerPlan:
     metrics_port: int | None = None
     console: int | None = None
     """The port of the console; None: no console."""
+    grpc_port: str | None = None
     verbose: bool = False
     log_format: str = "text"
 
@@ -105,6 +108,7 @@ class Running(NamedTuple):
     namesrv: str | None = None
     brokers: Sequence[str] = ()
     metrics: Sequence[str] = ()
+    grpc: str | None = None
     console: str | None = None
 
     def ready_line(self, *, as_json: bool) -> str:
@@ -119,12 +123,15 @@ class Running(NamedTuple):
                 where["metrics"] = list(self.metrics)
             if self.console is not None:
                 where["console"] = self.console
+            if self.grpc is not None:
+                where["grpc"] = self.grpc
             return json.dumps({"ready": True, **where})
         namesrv = "" if self.namesrv is None else f"namesrv={self.namesrv} "
         brokers = "".join(f"broker={address} " for address in self.brokers)
         metrics = "".join(f"metrics={address} " for address in self.metrics)
+        grpc = "" if self.grpc is None else f"grpc={self.grpc} "
         console = "" if self.console is None else f"console={self.console} "
-        return f"ready {namesrv}{brokers}{metrics}{console}data={self.data}"
+        return f"ready {namesrv}{brokers}{metrics}{grpc}{console}data={self.data}"
 
 
 # Settings
@@ -191,7 +198,11 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     make_data_directory(plan.data)
     key = None if plan.other_brokers else secrets.token_hex(16)
     security = _security(plan, settings)
+    port = chosen_port(
+        plan.grpc_port, brokers=plan.brokers, any_port=settings.broker.listen_port == 0
+    )
     async with AsyncExitStack() as stack:
+        loading = stack.enter_context(Loading()) if port is not None else None
         name_server = NameServer(
             NameServerConfig(bind_host=settings.broker.bind_host, listen_port=plan.nameserver_port),
             data=plan.data / "namesrv",
@@ -220,6 +231,14 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         host = settings.broker.broker_ip1 or settings.broker.bind_host
         namesrv = format_address((host, name_server.port))
         remember_admin(security, namesrv)
+        grpc = None
+        if loading is not None and port is not None and isinstance(broker, Broker):
+            with _naming_flag("--grpc-port"):
+                served = await serve_grpc(
+                    stack, broker, port, loading, bind=settings.broker.bind_host, tls=security.tls
+                )
+            services.append(served)
+            grpc = format_address((host, served.port))
         console = _console(plan, security, address)
         if console is not None:
             await stack.enter_async_context(console)
@@ -230,6 +249,7 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
             namesrv,
             addresses,
             metrics,
+            grpc,
             None if console is None else console.address,
         )
 
@@ -364,12 +384,6 @@ def _naming_flag(flag: str) -> Iterator[None]:
             error.what,
             hint=f"stop the process that listens there, or {flag} PORT (0: any free port)",
         ) from error
-
-
-def warn(warnings: Sequence[str]) -> None:
-    """Print warnings to stderr."""
-    for warning in warnings:
-        print(f"penstock: warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line
 
 
 def serve(

@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.errors import LifecycleError
+from penstock.errors import ConnectionLost, LifecycleError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, reply
+from penstock.remoting.addresses import format_address
 from penstock.remoting.certificate_reload import CertificateReload
 from penstock.remoting.limits import Limits
 from penstock.remoting.listener import Listener, PlainListener, SniffingListener
+from penstock.remoting.memory_connection import connect_in_memory
 from penstock.remoting.partial_frames import PartialFrames
 from penstock.remoting.peer import FastPath, Handler, Peer, PeerHook
 from penstock.remoting.promise import Promise
@@ -67,6 +69,8 @@ class Server:
         self._before_write = before_write
         self._listeners: list[Listener] = []
         self._write_batch: WriteBatch | None = None
+        self._memory_batch: WriteBatch | None = None
+        """Of the client ends of connections in memory."""
         self._is_stopping = False
         self._all_gone = asyncio.Event()
         self._refused = 0
@@ -191,6 +195,31 @@ class Server:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     # ------------------------------------------------------------------------ peers
+
+    def connect_in_memory(self, handler: Handler, remote: str) -> Peer:
+        """A connection of this process to this server; ``handler`` serves the server's requests.
+
+        ``remote`` is the address that the server sees: that of the client which is served.
+        """
+        if self._write_batch is None or self._is_stopping:
+            raise ConnectionLost("the server does not run")
+        loop = asyncio.get_running_loop()
+        if self._memory_batch is None:
+            self._memory_batch = WriteBatch(loop)
+        client = Peer(
+            handler,
+            limits=self._limits,
+            write_batch=self._memory_batch,
+            loop=loop,
+            accepted=False,
+        )
+        connect_in_memory(
+            client,
+            self._make_peer(),
+            client_address=remote,
+            server_address=format_address((self._host, self.port)),
+        )
+        return client
 
     def _make_peer(self) -> Peer:
         assert self._write_batch is not None

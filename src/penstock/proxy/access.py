@@ -1,0 +1,88 @@
+"""From the metadata of a call to a user, and to signed requests of that user.
+
+Clients sign the text of one header, nothing else; whether the signature is right is decided here.
+What the user may do is decided by the broker, for every request that the endpoint makes in the
+user's name: the endpoint signs it with the same secret, so the broker's guard checks it as it
+checks a request of a remoting client.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+from collections.abc import Callable
+from typing import Final
+
+from penstock.auth.failed_tries import FailedTries
+from penstock.auth.user_source import UserSource
+from penstock.protocol import acl
+from penstock.protocol.acl import Verifier
+from penstock.protocol.commands import Command
+from penstock.proxy.calls import Caller
+from penstock.proxy.statuses import Refused
+from penstock.proxy.wire.codes import Code
+
+_CREDENTIAL: Final = re.compile(r"Credential=([^,/\s]+)")
+_SIGNATURE: Final = re.compile(r"Signature=([0-9a-fA-F]{40})")
+_DATE: Final = "date"
+
+
+class Signer:
+    """Signs requests as one user."""
+
+    def __init__(self, name: str, verifier: Verifier) -> None:
+        self.name = name
+        self._verifier = verifier
+
+    def sign(self, command: Command) -> Command:
+        """The same command, signed."""
+        ext = dict(command.ext or {})
+        ext[acl.ACCESS_KEY] = self.name
+        names = acl.signed_names(tuple(ext))
+        digest = self._verifier.digest(ext, names, command.body)
+        ext[acl.SIGNATURE] = base64.b64encode(digest).decode()
+        command.ext = ext
+        return command
+
+
+class Access:
+    """Finds the user of a call."""
+
+    def __init__(self, users: Callable[[], UserSource | None], now_ms: Callable[[], int]) -> None:
+        self._users = users
+        self._now_ms = now_ms
+        self._failed_tries = FailedTries()
+
+    def signer(self, caller: Caller) -> Signer | None:
+        """What signs the requests of a caller; None without authentication; else `Refused`."""
+        source = self._users()
+        if source is None:
+            return None
+        name = _CREDENTIAL.search(caller.authorization)
+        claimed = _SIGNATURE.search(caller.authorization)
+        if name is None or claimed is None or not caller.date_time:
+            raise Refused(
+                Code.UNAUTHORIZED,
+                "the call is not signed",
+                expected="the header authorization with a credential and a signature",
+                hint="give the client an access key and a secret",
+            )
+        user_name, now = name[1], self._now_ms()
+        address = caller.address.rpartition(":")[0].strip("[]")
+        if not self._failed_tries.must_wait(address, user_name, now):
+            user = source.users.get(user_name)
+            # Of an unknown user the signature is computed, too, so that the time tells nothing.
+            found = [
+                verifier
+                for verifier in source.verifiers(user, now)
+                if hmac.compare_digest(
+                    verifier.digest({_DATE: caller.date_time}, (_DATE,), b""),
+                    bytes.fromhex(claimed[1]),
+                )
+            ]
+            if user is not None and user.is_enabled and found:
+                self._failed_tries.succeeded(address, user_name)
+                return Signer(user_name, found[0])
+        self._failed_tries.failed(address, user_name[:64], now)
+        raise Refused(Code.UNAUTHORIZED, "the signature is wrong, or the user unknown or disabled")

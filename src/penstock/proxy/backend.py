@@ -1,0 +1,46 @@
+"""What the endpoint needs of the brokers behind it.
+
+Requests go over remoting connections, one for each client and broker: a broker sees the clients of
+the endpoint as it sees those of its own protocol, in the same tables and with the same rules.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from penstock.auth.user_source import UserSource
+from penstock.proxy.facts import GroupFacts, TopicFacts
+from penstock.remoting import Peer
+from penstock.remoting.peer import Handler
+
+
+class HalfPlace(NamedTuple):
+    """Where the half message of a transaction is."""
+
+    broker_name: str
+    log_position: int
+    state_offset: int
+    """Its offset in the queue of the half topic."""
+
+
+class Backend(Protocol):
+    """The brokers, or the one in this process."""
+
+    @property
+    def users(self) -> UserSource | None:
+        """The users whose signatures are checked; None: without authentication."""
+
+    async def topic(self, name: str) -> TopicFacts | None:
+        """A topic; None if there is none of that name."""
+
+    async def group(self, name: str) -> GroupFacts:
+        """A group, created if that is allowed; raises `GroupNotFound`."""
+
+    async def broker_names(self) -> list[str]:
+        """The brokers that clients are registered at."""
+
+    async def connect(self, broker_name: str, handler: Handler, remote: str) -> Peer:
+        """A new connection for a client at ``remote``; ``handler`` serves the broker's requests."""
+
+    async def find_half(self, topic: str, transaction_id: str) -> HalfPlace | None:
+        """The half message of a transaction that is open."""

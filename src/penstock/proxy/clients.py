@@ -1,0 +1,236 @@
+"""The clients of the endpoint: who they are, their connections to brokers, their stream.
+
+A client is known by its id from its first call on; settings are no precondition, since clients send
+them again only minutes after a restart of the server. One that is silent for two minutes is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ConnectionLost, PenstockError
+from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from penstock.protocol.bodies.codec import encode_body
+from penstock.protocol.bodies.common import ConsumeType, SubscriptionData
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command, Language
+from penstock.protocol.headers.clients import UnregisterClient
+from penstock.protocol.headers.codec import encode_header
+from penstock.proxy.access import Signer
+from penstock.proxy.backend import Backend
+from penstock.proxy.calls import Caller
+from penstock.proxy.statuses import Refused, broker_refusal
+from penstock.proxy.wire.codes import ClientType, Code
+from penstock.remoting import Peer
+from penstock.remoting.promise import Promise
+from penstock.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from penstock.proxy.streams import Stream
+
+log = logging.getLogger(__name__)
+
+MAX_CLIENTS: Final = 10_000
+MAX_TOPICS_OF_CLIENT: Final = 1000
+EXPIRY_SECONDS: Final = 120.0
+REQUEST_SECONDS: Final = 5.0
+_LANGUAGES: Final = {
+    "PYTHON": Language.PYTHON,
+    "GO": Language.GO,
+    "GOLANG": Language.GO,
+    "HTTP": Language.HTTP,
+    "NODE_JS": Language.NODE_JS,
+    "RUST": Language.RUST,
+    "DOTNET": Language.DOTNET,
+    "CPP": Language.CPP,
+    "PHP": Language.PHP,
+    "JAVA": Language.JAVA,
+}
+
+BrokerRequest = Callable[["Client", str, Command], None]
+"""Takes a request of a broker to a client; the second argument names the broker."""
+
+
+class Client:
+    """One client."""
+
+    def __init__(
+        self, caller: Caller, signer: Signer | None, backend: Backend, asked: BrokerRequest
+    ) -> None:
+        self.id = caller.client_id
+        self.address = caller.address
+        self.language = caller.language
+        self.version = caller.version
+        self.signer = signer
+        self.type = ClientType.UNSPECIFIED
+        self.group: str | None = None
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.topics: dict[str, None] = {}
+        """What it publishes to; each topic is a producer group of it."""
+        self.stream: Stream | None = None
+        """The newest of its telemetry streams."""
+        self.last_seen = 0.0
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when it has left; polls of it are answered then."""
+        self._backend = backend
+        self._asked = asked
+        self._peers: dict[str, Peer] = {}
+        self._connecting = asyncio.Lock()
+
+    @property
+    def is_gone(self) -> bool:
+        return self.gone.done()
+
+    # Requests
+
+    async def request(
+        self, broker_name: str, command: Command, seconds: float = REQUEST_SECONDS
+    ) -> Command:
+        """Send a request to a broker in the name of the client; the answer, with any code."""
+        peer = await self.peer(broker_name)
+        return await peer.request(self.signed(command), seconds)
+
+    async def demand(
+        self, broker_name: str, command: Command, seconds: float = REQUEST_SECONDS
+    ) -> Command:
+        """The same; a refusal is raised."""
+        answer = await self.request(broker_name, command, seconds)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self.refusal(answer)
+        return answer
+
+    def refusal(self, answer: Command) -> PenstockError:
+        """The error for an answer that is a refusal."""
+        if answer.code == ResponseCode.NO_PERMISSION and self.signer is not None:
+            return Refused(Code.UNAUTHORIZED, answer.remark or "not allowed")
+        return broker_refusal(answer)
+
+    def signed(self, command: Command) -> Command:
+        """A command in the name of the client."""
+        command.language = _LANGUAGES.get(self.language.upper(), Language.OTHER)
+        return command if self.signer is None else self.signer.sign(command)
+
+    async def peer(self, broker_name: str) -> Peer:
+        """The connection to a broker, made if need be."""
+        found = self._peers.get(broker_name)
+        if found is not None and not found.is_closed:
+            return found
+        async with self._connecting:
+            found = self._peers.get(broker_name)
+            if found is None or found.is_closed:
+
+                def serve(peer: Peer, command: Command) -> Command | Promise | bytes | None:
+                    self._asked(self, broker_name, command)
+                    return None
+
+                found = await self._backend.connect(broker_name, serve, self.address)
+                self._peers[broker_name] = found
+                if self.group is not None or self.topics:
+                    await self._register_at(found)
+            return found
+
+    # Registration
+
+    async def register(self) -> None:
+        """Let the brokers know the client with its groups, as a heartbeat does."""
+        if self.group is None and not self.topics:
+            return
+        for broker_name in await self._backend.broker_names():
+            await self._register_at(await self.peer(broker_name))
+
+    async def _register_at(self, peer: Peer) -> None:
+        consumers: tuple[ConsumerData, ...] = ()
+        if self.group is not None:
+            is_simple = self.type is ClientType.SIMPLE_CONSUMER
+            kind = ConsumeType.CONSUME_ACTIVELY if is_simple else ConsumeType.CONSUME_PASSIVELY
+            wanted = tuple(self.subscriptions.values())
+            consumers = (ConsumerData(self.group, kind, subscription_data_set=wanted),)
+        data = HeartbeatData(
+            self.id,
+            tuple(ProducerData(topic) for topic in self.topics),
+            consumers,
+            without_sub=True if consumers and not self.subscriptions else None,
+        )
+        command = Command(RequestCode.HEART_BEAT, body=encode_body(data))
+        answer = await peer.request(self.signed(command), REQUEST_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self.refusal(answer)
+
+    async def leave(self) -> None:
+        """Unregister at the brokers and close the connections."""
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            names = [UnregisterClient(self.id, producer_group=topic) for topic in self.topics]
+            if self.group is not None:
+                names.append(UnregisterClient(self.id, consumer_group=self.group))
+            for name in names:
+                try:
+                    command = Command(RequestCode.UNREGISTER_CLIENT, ext=encode_header(name))
+                    peer.oneway(self.signed(command))
+                except ConnectionLost:
+                    break
+            peer.close("the client has left")
+
+
+class Clients:
+    """All clients, the one that was silent the longest first."""
+
+    def __init__(self, backend: Backend, clock: Clock, asked: BrokerRequest) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._asked = asked
+        self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def all(self) -> list[Client]:
+        """The clients as they are now."""
+        return list(self._clients.values())
+
+    def find(self, caller: Caller, signer: Signer | None) -> Client | None:
+        """The client of a caller, if it is known."""
+        return self._clients.get(_key(caller, signer))
+
+    def get(self, caller: Caller, signer: Signer | None) -> Client:
+        """The client of a caller, known from now on."""
+        key = _key(caller, signer)
+        client = self._clients.get(key)
+        if client is None:
+            if len(self._clients) >= MAX_CLIENTS:
+                raise Refused(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{len(self._clients)} clients are connected",
+                    expected=f"at most {MAX_CLIENTS}",
+                )
+            client = self._clients[key] = Client(caller, signer, self._backend, self._asked)
+        client.last_seen = self._clock.monotonic()
+        client.signer = signer
+        self._clients.move_to_end(key)
+        return client
+
+    def remove(self, client: Client) -> None:
+        """Forget a client."""
+        for key in [key for key, one in self._clients.items() if one is client]:
+            del self._clients[key]
+        if not client.gone.done():
+            client.gone.set_result(None)
+
+    def silent(self) -> list[Client]:
+        """The clients that were not heard of for too long."""
+        limit = self._clock.monotonic() - EXPIRY_SECONDS
+        late: list[Client] = []
+        for client in self._clients.values():
+            if client.last_seen > limit:
+                break
+            late.append(client)
+        return late
+
+
+def _key(caller: Caller, signer: Signer | None) -> tuple[str, str]:
+    # A user must not act as the client of another one.
+    return ("" if signer is None else signer.name, caller.client_id)

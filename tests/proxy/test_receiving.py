@@ -1,0 +1,373 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+from tests.proxy.lab import GROUP, TOPIC, Lab, bodies, code_of, consumer_settings, handle_of
+from tests.support.asking import all_records, properties
+from tests.support.stage import in_virtual_time
+
+from penstock.model.names import dead_letter_topic
+from penstock.protocol.bodies.groups import (
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+    RetryPolicyType,
+)
+from penstock.proxy.facts import GroupFacts
+from penstock.proxy.renewals import LONGEST_SECONDS
+from penstock.proxy.wire.codes import ClientType, Code, DigestType
+from penstock.proxy.wire.messages import ReceiveMessageResponse
+
+
+def contents(responses: list[ReceiveMessageResponse]) -> list[str | None]:
+    return [one.WhichOneof("content") for one in responses]
+
+
+@pytest.mark.spec("G41", "G43")
+@in_virtual_time
+async def test_an_empty_poll_ends_in_time(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic()
+        for asked, deadline, wanted in (
+            (60, None, 20),
+            (1, None, 1),
+            (0, None, 0),
+            (20, 6, 5.7),
+            (20, 0.1, 0),
+        ):
+            begun = lab.clock.monotonic()
+            until = None if deadline is None else begun + deadline
+            responses = await lab.client(deadline=until).receive(wait=asked)
+            assert responses[0].status.code == Code.MESSAGE_NOT_FOUND
+            assert contents(responses) == ["status", "delivery_timestamp"]
+            assert lab.clock.monotonic() - begun == pytest.approx(wanted, abs=0.2)
+
+
+@pytest.mark.spec("G42")
+@in_virtual_time
+async def test_a_message_reaches_a_poll_that_waits(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic()
+        poll = asyncio.ensure_future(lab.client().messages(wait=20))
+        await lab.clock.sleep(3)
+        begun = lab.clock.monotonic()
+        await lab.client("c2").sent(b"now")
+        assert bodies(await poll) == [b"now"]
+        assert lab.clock.monotonic() - begun < 0.1
+
+
+@pytest.mark.spec("G44", "G48")
+@in_virtual_time
+async def test_a_poll_takes_at_most_32_of_all_queues(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=4)
+        client = lab.client()
+        for i in range(40):
+            await client.sent(b"%d" % i)
+        responses = await client.receive(count=100, queue_id=2)
+        assert contents(responses) == ["status", *["message"] * 32, "delivery_timestamp"]
+        assert responses[0].status.code == Code.OK
+        rest = await client.messages(count=100)
+        queues = {one.message.system_properties.queue_id for one in responses[1:-1]}
+        assert len(queues) > 1
+        assert len(rest) == 8
+
+
+@pytest.mark.spec("G45")
+@in_virtual_time
+async def test_invisible_times_have_bounds(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic()
+        client = lab.client()
+        for seconds in (9.9, 12 * 3600 + 1):
+            (refused,) = await client.receive(invisible=seconds)
+            assert refused.status.code == Code.ILLEGAL_INVISIBLE_TIME
+        for seconds in (10, 12 * 3600):
+            assert await client.messages(invisible=seconds) == []
+
+
+@pytest.mark.spec("G46", "G47")
+@in_virtual_time
+async def test_what_is_not_acknowledged_comes_again(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        sent = await client.sent(b"again", tag="t")
+        (first,) = await client.messages(invisible=10)
+        system = first.system_properties
+        assert system.body_digest.type == DigestType.MD5
+        digest = hashlib.md5(b"again", usedforsecurity=False).hexdigest().upper()
+        assert system.body_digest.checksum == digest
+        assert (system.delivery_attempt, system.message_id) == (1, sent.message_id)
+        assert await client.messages(wait=8) == []
+        (second,) = await client.messages(wait=10)
+        assert second.topic.name == TOPIC
+        assert second.system_properties.message_id == sent.message_id
+        assert second.system_properties.delivery_attempt == 2
+        assert second.system_properties.tag == "t"
+
+
+@pytest.mark.spec("G49")
+@in_virtual_time
+async def test_filters(tmp_path: Path) -> None:
+    async with Lab(tmp_path, enable_property_filter=True) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        for tag in "ABC":
+            await client.sent(tag.encode(), tag=tag, properties={"n": str(ord(tag))})
+        await client.sent(b"none")
+        got = await client.messages(tags="A || B", invisible=10)
+        assert bodies(got) == [b"A", b"B"]
+        for one in got:
+            await client.ack(handle_of(one))
+        await lab.clock.sleep(30)
+        assert await client.messages(tags="A || B") == []
+        assert bodies(await client.messages(group="sql", sql="n > 65")) == [b"B", b"C"]
+        (refused,) = await client.receive(group="sql", sql="n >")
+        assert refused.status.code == Code.ILLEGAL_FILTER_EXPRESSION
+        (refused,) = await client.receive(tags="||")
+        assert refused.status.code == Code.ILLEGAL_FILTER_EXPRESSION
+
+
+@pytest.mark.spec("G49")
+@in_virtual_time
+async def test_equal_hashes_of_tags_do_not_deceive(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        # Java's hash of both is the same.
+        await client.sent(b"other", tag="BB")
+        await client.sent(b"wanted", tag="Aa")
+        assert bodies(await client.messages(tags="Aa", invisible=10)) == [b"wanted"]
+        await lab.clock.sleep(15)
+        # The other one was acknowledged, and does not come again.
+        assert bodies(await client.messages(wait=1)) == [b"wanted"]
+
+
+@pytest.mark.spec("G50", "G51", "G2")
+@in_virtual_time
+async def test_acknowledging(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.sent(b"one")
+        await client.sent(b"two")
+        one, two = map(handle_of, await client.messages(invisible=30))
+        assert code_of(await client.ack(one)) == Code.OK
+        assert code_of(await client.ack(one)) == Code.OK
+        assert code_of(await client.ack("garbage")) == Code.INVALID_RECEIPT_HANDLE
+        expired = two.split(" ")
+        expired[1] = str(int(expired[1]) - 31_000)
+        answer = await client.ack(two, " ".join(expired))
+        assert code_of(answer) == Code.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in answer.entries] == [
+            Code.OK,
+            Code.INVALID_RECEIPT_HANDLE,
+        ]
+        assert [entry.message_id for entry in answer.entries] == ["m0", "m1"]
+        assert code_of(await client.ack()) == Code.INTERNAL_SERVER_ERROR
+        await lab.clock.sleep(60)
+        assert await client.messages() == []
+
+
+@pytest.mark.spec("G52", "G53")
+@in_virtual_time
+async def test_changing_the_invisible_time(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.sent(b"x")
+        (first,) = await client.messages(invisible=60)
+        changed = await client.change(handle_of(first), 2)
+        assert code_of(changed) == Code.OK
+        assert changed.receipt_handle not in ("", handle_of(first))
+        begun = lab.clock.monotonic()
+        (second,) = await client.messages(wait=10)
+        assert 2 <= lab.clock.monotonic() - begun <= 4
+        assert second.system_properties.delivery_attempt == 2
+        kept = await client.change(handle_of(second), 1, suspend=True)
+        assert code_of(kept) == Code.OK
+        (third,) = await client.messages(wait=10, invisible=60)
+        assert third.system_properties.delivery_attempt == 2
+        begun = lab.clock.monotonic()
+        assert code_of(await client.change(handle_of(third), 0)) == Code.OK
+        (fourth,) = await client.messages(wait=10, invisible=60)
+        assert lab.clock.monotonic() - begun < 2
+        too_long = await client.change(handle_of(fourth), 12 * 3600 + 1)
+        assert code_of(too_long) == Code.ILLEGAL_INVISIBLE_TIME
+        # The new handle works.
+        longer = await client.change(handle_of(fourth), 600)
+        assert code_of(await client.ack(longer.receipt_handle)) == Code.OK
+        await lab.clock.sleep(700)
+        assert await client.messages() == []
+
+
+@pytest.mark.spec("G54")
+@in_virtual_time
+async def test_messages_of_push_consumers_are_renewed(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client, other = lab.client(), lab.client("c2")
+        await client.settle(consumer_settings())
+        await client.sent(b"slow")
+        (got,) = await client.messages(renew=True)
+        for _ in range(18):
+            await lab.clock.sleep(10)
+            assert code_of(await client.heartbeat(ClientType.PUSH_CONSUMER, GROUP)) == Code.OK
+            assert await other.messages() == []
+        assert code_of(await client.ack(handle_of(got))) == Code.OK
+        await lab.clock.sleep(4000)
+        assert await other.messages() == []
+        assert len(lab.endpoint.parts.renewals) == 0
+
+
+@pytest.mark.spec("G55")
+@in_virtual_time
+async def test_renewal_ends(tmp_path: Path) -> None:
+    assert LONGEST_SECONDS == 3 * 3600
+    async with Lab(tmp_path, longest_renewal=600) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.sent(b"stuck")
+        begun = lab.clock.monotonic()
+        (first,) = await client.messages(renew=True)
+        again: list[object] = []
+        while not again and lab.clock.monotonic() - begun < 3600:
+            again += await client.messages(renew=True, wait=20)
+        # The last renewal before the end was one of five minutes, or of ten.
+        assert 600 <= lab.clock.monotonic() - begun < 1300
+        assert code_of(await client.ack(handle_of(first))) == Code.INVALID_RECEIPT_HANDLE
+
+
+@pytest.mark.spec("G53")
+@in_virtual_time
+async def test_push_consumers_that_return_at_once_get_the_delay_of_their_group(
+    tmp_path: Path,
+) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.sent(b"x")
+        begun = lab.clock.monotonic()
+        times: list[float] = []
+        for _ in range(3):
+            (got,) = await client.messages(renew=True, wait=20)
+            times.append(lab.clock.monotonic() - begun)
+            await client.change(handle_of(got), 0)
+        assert times == pytest.approx([0, 1, 6], abs=1.5)
+
+
+@pytest.mark.spec("G57")
+@in_virtual_time
+async def test_messages_that_were_delivered_too_often_are_dead(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        lab.group(retry_max_times=1)
+        client = lab.client()
+        sent = await client.sent(b"bad", tag="t")
+        for _ in range(2):
+            (got,) = await client.messages(wait=20)
+            assert code_of(await client.change(handle_of(got), 1)) == Code.OK
+        assert await client.messages(wait=20) == []
+        (record,) = await all_records(await lab.remoting(), dead_letter_topic(GROUP))
+        assert record.body == b"bad"
+        assert properties(record)["UNIQ_KEY"] == sent.message_id
+
+
+@pytest.mark.spec("G61")
+@in_virtual_time
+async def test_an_expired_message_can_be_sent_to_the_dead_letters(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.sent(b"bad")
+        (got,) = await client.messages(invisible=10)
+        await lab.clock.sleep(11)
+        assert code_of(await client.bury(got)) == Code.OK
+        (record,) = await all_records(await lab.remoting(), dead_letter_topic(GROUP))
+        assert record.body == b"bad"
+        short = " ".join(handle_of(got).split(" ")[:8])
+        got.system_properties.receipt_handle = short
+        assert code_of(await client.bury(got)) == Code.INVALID_RECEIPT_HANDLE
+
+
+@pytest.mark.spec("G59")
+@in_virtual_time
+async def test_a_queue_of_a_fifo_group_is_blocked_until_its_batch_is_done(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1, kind="FIFO")
+        lab.group(consume_message_orderly=True)
+        client, other = lab.client(), lab.client("c2")
+        for i in range(4):
+            await client.sent(b"%d" % i, group="g")
+        batch = await client.messages(count=2, attempt="a1", renew=True)
+        assert bodies(batch) == [b"0", b"1"]
+        assert await other.messages(attempt="a2") == []
+        again = await client.messages(count=2, attempt="a1", renew=True)
+        assert bodies(again) == [b"0", b"1"]
+        assert again[0].system_properties.delivery_attempt == 1
+        for one in again:
+            assert code_of(await client.ack(handle_of(one))) == Code.OK
+        assert bodies(await other.messages(attempt="a2")) == [b"2", b"3"]
+
+
+@pytest.mark.spec("G60")
+@in_virtual_time
+async def test_a_dead_letter_of_a_fifo_group_frees_its_queue(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1, kind="FIFO")
+        lab.group(consume_message_orderly=True)
+        client = lab.client()
+        await client.sent(b"bad", group="g")
+        await client.sent(b"good", group="g")
+        (bad,) = await client.messages(count=1, attempt="a1", renew=True)
+        assert code_of(await client.bury(bad)) == Code.OK
+        assert bodies(await client.messages(attempt="a2", renew=True)) == [b"good"]
+        (record,) = await all_records(await lab.remoting(), dead_letter_topic(GROUP))
+        assert record.body == b"bad"
+
+
+@in_virtual_time
+async def test_what_does_not_reach_its_client_comes_again_uncounted(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        # A poll whose client goes away while it is held.
+        poll = asyncio.ensure_future(client.messages(wait=20, invisible=600))
+        await lab.clock.sleep(1)
+        poll.cancel()
+        await lab.clock.sleep(1)
+        await client.sent(b"x")
+        (got,) = await lab.client("c2").messages(wait=20)
+        assert got.system_properties.delivery_attempt == 1
+
+
+@pytest.mark.spec("G3")
+@in_virtual_time
+async def test_polls_that_cannot_be_served(tmp_path: Path) -> None:
+    async with Lab(tmp_path, auto_create_subscription_group=False) as lab:
+        lab.topic()
+        lab.topic("writeonly", perm=2)
+        lab.group()
+        (refused,) = await lab.client("").receive()
+        assert refused.status.code == Code.CLIENT_ID_REQUIRED
+        (refused,) = await lab.client().receive(topic="nowhere")
+        assert refused.status.code == Code.TOPIC_NOT_FOUND
+        (refused,) = await lab.client().receive(group="nobodys")
+        assert refused.status.code == Code.CONSUMER_GROUP_NOT_FOUND
+        (refused,) = await lab.client().receive(topic="writeonly")
+        assert refused.status.code == Code.FORBIDDEN
+        (refused,) = await lab.client().receive(group="")
+        assert refused.status.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
+def test_delays_of_groups() -> None:
+    usual = GroupFacts("g")
+    assert [usual.delay_after(n) for n in (0, 1, 2, 3, 18, 99)] == [1, 1, 5, 10, 7200, 7200]
+    policy = GroupRetryPolicy(RetryPolicyType.EXPONENTIAL, ExponentialRetryPolicy(1000, 9000, 2))
+    growing = GroupFacts("g", policy=policy)
+    assert [growing.delay_after(n) for n in (1, 2, 3, 4, 5, 10**9)] == [1, 2, 4, 8, 9, 9]
