@@ -28,6 +28,9 @@ _DEAD_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 def make_message(stored: StoredMessage, topic: str, receipt_handle: str | None = None) -> Message:
     """The message of a record; its topic is the one that was asked for, of retries, too."""
     properties = stored.properties
+    if stored.sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.TRANSACTION_PREPARED:
+        # It was committed, and is a message like any other now.
+        properties.pop(Property.TRANSACTION_PREPARED, None)
     is_packed = stored.sys_flag & SysFlag.COMPRESSED
     system = SystemProperties(
         keys=stored.keys,
