@@ -30,7 +30,7 @@ from penstock.runtime.child_process import ChildProcess
 PENSTOCK = [sys.executable, "-m", "penstock"]
 READY = (
     r"^ready namesrv=127\.0\.0\.1:(\d+) broker=127\.0\.0\.1:(\d+) "
-    r"grpc=\S+ console=http://127\.0\.0\.1:\d+/ data=(\S+)$"
+    r"(?:grpc=\S+ )?console=http://127\.0\.0\.1:\d+/ data=(\S+)$"
 )
 ANY_PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
 
@@ -407,7 +407,7 @@ def test_logs_are_json_by_a_flag(tmp_path: Path) -> None:
 @pytest.mark.spec("G7")
 def test_up_serves_grpc_on_a_port_of_the_ready_line(tmp_path: Path) -> None:
     with up(tmp_path) as first:
-        taken = first.wait_for_line(r"^ready .* grpc=127\.0\.0\.1:(\d+) data=")
+        taken = first.wait_for_line(r"^ready .* grpc=127\.0\.0\.1:(\d+) ")
         with socket.create_connection(("127.0.0.1", int(taken[1])), timeout=10):
             pass
         said = refused("up", "--data", str(tmp_path / "b"), *ANY_PORTS, "--grpc-port", taken[1])

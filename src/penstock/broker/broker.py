@@ -58,7 +58,6 @@ from penstock.protocol.records.message_ids import UniqueIds
 from penstock.remoting import Handler, Limits, Peer, Server, ServerTls, Tls, go_away
 from penstock.remoting.addresses import format_address, resolve_host
 from penstock.remoting.dispatch import Dispatcher
-from penstock.remoting.peer import Handler
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.saved_tables import SavedTables
 from penstock.runtime.service import Service, wait_any

@@ -27,8 +27,8 @@ from penstock.broker.data_directory import (
     refuse_lost_stores,
 )
 from penstock.cli.console_process import ConsoleProcess
-from penstock.cli.parent_watch import child_environment, stop_with_parent
 from penstock.cli.grpc_port import Loading, chosen_port, serve_grpc
+from penstock.cli.parent_watch import child_environment, stop_with_parent
 from penstock.cli.server_security import (
     Security,
     SecurityPlan,
@@ -37,8 +37,8 @@ from penstock.cli.server_security import (
     remember_admin,
 )
 from penstock.cli.target import DEFAULT_NAMESRV
-from penstock.console.listening import is_installed
 from penstock.cli.warnings import warn
+from penstock.console.listening import is_installed
 from penstock.errors import ConfigError, ListenFailed, PenstockError
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.remoting.addresses import format_address
