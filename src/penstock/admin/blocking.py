@@ -95,6 +95,7 @@ class Admin:
     subscriptions = blocking(admin.Admin.subscriptions)
     producers = blocking(admin.Admin.producers)
     all_producers = blocking(admin.Admin.all_producers)
+    streams = blocking(admin.Admin.streams)
     running_info = blocking(admin.Admin.running_info)
 
     # Offsets

@@ -17,7 +17,7 @@ from penstock.errors import (
     RequestRefused,
 )
 from penstock.model import MessageQueue, Subscription
-from penstock.model.names import dead_letter_topic, retry_topic
+from penstock.model.names import dead_letter_topic, retry_topic, stream_group
 from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -258,8 +258,14 @@ class GroupActions(TopicActions):
     @on_host
     async def producers(self, group: str) -> list[Client]:
         """The connected members of a producer group."""
-        name = self.long_name(group)
+        return await self._producers(self.long_name(group))
 
+    @on_host
+    async def streams(self, group: str) -> list[Client]:
+        """The running Spark streams that commit their progress to a consumer group."""
+        return await self._producers(stream_group(self.long_name(group)))
+
+    async def _producers(self, name: str) -> list[Client]:
         async def ask(address: str) -> tuple[bodies.common.Connection, ...]:
             try:
                 answer = await self.ask_body(
@@ -267,7 +273,7 @@ class GroupActions(TopicActions):
                     address,
                     RequestCode.GET_PRODUCER_CONNECTION_LIST,
                     headers.admin.GetProducerConnections(name),
-                    about=f"producer group {group!r}",
+                    about=f"producer group {self.short_name(name)!r}",
                 )
             except RequestRefused as error:
                 if error.code != ResponseCode.SYSTEM_ERROR:

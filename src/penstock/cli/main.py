@@ -57,7 +57,7 @@ VERBS = {
             "bench:bench",
             "Measure sends, receives and the latency between, with this client.",
         ),
-        ("spark", "spark_jobs:app", "Spark jobs: archive, replay, dlq, report."),
+        ("spark", "spark_jobs:app", "Spark jobs: archive, replay, dlq, report, status."),
         ("store", "store_tools:app", "Inspect, verify, export or repair the files of a store."),
         (
             "demo",

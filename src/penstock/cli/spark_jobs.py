@@ -1,4 +1,4 @@
-"""``penstock spark archive | replay | dlq | report``: the pipelines of `penstock.spark`."""
+"""``penstock spark archive | replay | dlq | report | status``: pipelines of `penstock.spark`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from penstock.cli.name_completion import (
     topic_argument,
 )
 from penstock.cli.output import Column, Table, json_flag, yes_flag
+from penstock.cli.spark_status import show_status
 from penstock.cli.target import Target, on_cluster
 from penstock.cli.times import end_ms, end_option, rate_option, start_ms
 from penstock.errors import InvalidArgument
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 app = Group(
-    help="Spark jobs: archive, replay, dlq, report.\n\n"
+    help="Spark jobs: archive, replay, dlq, report, status.\n\n"
     "Example: penstock spark archive orders archive/orders"
 )
 
@@ -451,3 +452,6 @@ def _values(result: Any) -> dict[str, object]:
     if "seconds" in values:
         values["seconds"] = round(values["seconds"], 1)
     return values
+
+
+app.add_command(show_status, "status")

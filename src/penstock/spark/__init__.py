@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from penstock.spark.session_setup.tuned_session import session as session
     from penstock.spark.sink.batch_writer import batch_writer as batch_writer
     from penstock.spark.sink.deduplication import deduplicate as deduplicate
+    from penstock.spark.source.progress_metrics import (
+        offsets_behind_latest as offsets_behind_latest,
+    )
 
 _PIPELINES: Final = "penstock.spark.pipelines"
 _HOMES: Final = {
@@ -35,6 +38,7 @@ _HOMES: Final = {
     "deduplicate": "penstock.spark.sink.deduplication",
     "dead_letters": f"{_PIPELINES}.dead_letters",
     "decode": f"{_PIPELINES}.decode",
+    "offsets_behind_latest": "penstock.spark.source.progress_metrics",
     "read_archive": f"{_PIPELINES}.archive.reading",
     "redrive": f"{_PIPELINES}.redrive",
     "redrive_audit": f"{_PIPELINES}.redrive",

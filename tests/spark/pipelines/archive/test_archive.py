@@ -15,6 +15,7 @@ from penstock.spark.jvm import hadoop_configuration
 from penstock.spark.pipelines.archive.archive import archive
 from penstock.spark.pipelines.archive.reading import read_archive
 from penstock.spark.source.columns import spark_schema
+from penstock.spark.source.progress_metrics import offsets_behind_latest
 
 from ..conftest import Shop
 
@@ -232,3 +233,5 @@ def test_an_archive_and_its_topic_are_one_table_and_one_stream(
     progress = query.lastProgress
     assert progress is not None
     assert "archivedUpTo" in str(progress.sources[0].latestOffset)
+    [behind] = offsets_behind_latest(query)
+    assert behind["maxOffsetsBehindLatest"] == 0
