@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from penstock.broker.handlers.fast_send import SENDER_FLAGS, born_host
-from penstock.broker.handlers.send import checked_body, queue_of_send, refuse_if_slave
+from penstock.broker.handlers.send_checks import checked_body, queue_of_send, refuse_if_slave
 from penstock.broker.state import BrokerState
 from penstock.errors import (
     IllegalMessage,

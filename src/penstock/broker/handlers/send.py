@@ -18,6 +18,14 @@ from penstock.broker.delivery.retries import (
 )
 from penstock.broker.delivery.schedule_records import delayed
 from penstock.broker.handlers.fast_send import SENDER_FLAGS, FastSend, born_host, refused
+from penstock.broker.handlers.new_topics import TopicMade
+from penstock.broker.handlers.send_checks import (
+    batch_items,
+    checked_body,
+    queue_of_send,
+    refuse_if_slave,
+    unreadable_batch,
+)
 from penstock.broker.repeated_sends import (
     RepeatMark,
     find_repeated,
@@ -28,14 +36,13 @@ from penstock.broker.repeated_sends import (
 from penstock.broker.send_rules import (
     BATCH_MARKS,
     Effects,
-    check_batch_item,
     check_half,
     effects_of,
     transaction_in_batch,
 )
 from penstock.broker.state import BrokerState
 from penstock.broker.storage import Answered
-from penstock.broker.tables.topics import TOPICS_FILE, is_send_forbidden
+from penstock.broker.tables.topics import TOPICS_FILE
 from penstock.broker.timers.admission import (
     MAX_SLOT_UNITS,
     TIMER_KEYS,
@@ -46,13 +53,11 @@ from penstock.broker.timers.admission import (
 from penstock.broker.transactions.half_records import prepared
 from penstock.errors import (
     IllegalMessage,
-    InvalidArgument,
     NoPermission,
     PenstockError,
     ProtocolError,
-    SystemBusy,
 )
-from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, WRITE, Property, dead_letter_topic
+from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, Property, dead_letter_topic
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.commands import Command
 from penstock.protocol.extensions import SHORT_RECEIPT
@@ -60,10 +65,9 @@ from penstock.protocol.half_messages import HalfMessage, read_half
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
 from penstock.protocol.recall_handles import encode_handle
-from penstock.protocol.records.batches import BatchItem, decode_batch
+from penstock.protocol.records.batches import BatchItem
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.send_answers import SendAnswers
-from penstock.protocol.validation import check_topic
 from penstock.remoting import Peer, Promise
 from penstock.store import Appended, Draft
 
@@ -327,7 +331,7 @@ class Sending:
         if stored is not None:
             positions, queue_offset, total, last = stored
         else:
-            items = _batch_items(body) if missing is None else missing
+            items = batch_items(body) if missing is None else missing
             appended = self._storage.append_batch(draft, items)
             positions = [one.log_position for one in appended]
             queue_offset, last = appended[0].queue_offset, appended[-1]
@@ -351,7 +355,7 @@ class Sending:
         store = self._storage.store
         missing: list[BatchItem] | None = None
         if mark.is_each:
-            records, missing = split_repeated(store, draft, _batch_items(body))
+            records, missing = split_repeated(store, draft, batch_items(body))
             if missing:
                 return None, missing
             positions = [record.log_position for record in records]
@@ -360,7 +364,7 @@ class Sending:
             try:
                 before = find_repeated_batch(store, draft, body, mark.since_ms)
             except ProtocolError as error:
-                raise _unreadable(error) from error
+                raise unreadable_batch(error) from error
             if before is None:
                 return None, None
             positions, queue_id, queue_offset = before
@@ -387,7 +391,7 @@ class Sending:
         promise = Promise()
         target: Answered = promise
         if is_new_topic:
-            made = target = _TopicMade(promise)
+            made = target = TopicMade(promise)
             self._broker.tables.when_saved(TOPICS_FILE, made.saved)
             self._broker.when_topics_known(made.known, ())
         if stored.half is not None:
@@ -417,104 +421,3 @@ class Sending:
         self._broker.topics.ensure(dead, 1, self._broker.config.dead_letter_permission)
         self._broker.stats.dead_letter(group, ask.topic)
         return dead
-
-
-class _TopicMade:
-    """Holds an answer until the topic that the message made is saved and has a route.
-
-    If the topic were not saved, a broker that dies right now would come back with the message, but
-    with no more queues of the topic than it finds messages in. And a client that has the answer
-    may start a consumer, which must find the topic at the name servers that can be reached.
-    """
-
-    __slots__ = ("_answer", "_is_known", "_is_saved", "_promise")
-
-    def __init__(self, promise: Promise) -> None:
-        self._promise = promise
-        self._answer: Command | None = None
-        self._is_saved = False
-        self._is_known = False
-
-    def resolve(self, answer: Command) -> bool:
-        self._answer = answer
-        return self._is_saved and self._is_known and self._promise.resolve(answer)
-
-    def fail(self, error: PenstockError) -> bool:
-        return self._promise.fail(error)
-
-    def saved(self) -> None:
-        self._is_saved = True
-        self._continue()
-
-    def known(self) -> None:
-        self._is_known = True
-        self._continue()
-
-    def _continue(self) -> None:
-        if self._answer is not None:
-            self.resolve(self._answer)
-
-
-# Checks that sends and replies share
-
-
-def refuse_if_slave(broker: BrokerState) -> None:
-    """A slave stores nothing that clients send."""
-    if broker.config.is_slave:
-        raise SystemBusy(
-            f"[REJECTREQUEST]broker {broker.config.broker_name} is a slave",
-            expected="sends to go to a master",
-        )
-
-
-def queue_of_send(broker: BrokerState, ask: SendMessage) -> int:
-    """The queue to store a send in; creates the topic if that is allowed."""
-    topic = ask.topic
-    if is_send_forbidden(topic):
-        raise NoPermission(f"Sending message to topic[{topic}] is forbidden.")
-    config = broker.topics.get(topic)
-    if config is None:
-        check_topic(topic)
-        config = broker.topics.create_for_send(
-            topic, ask.default_topic, ask.default_topic_queue_nums
-        )
-    if config.order and not broker.config.broker_permission & WRITE:
-        raise NoPermission(f"the broker[{broker.config.broker_name}] sending message is forbidden")
-    if ask.queue_id < 0:
-        return broker.random_below(max(1, config.write_queue_nums))
-    queues = max(config.write_queue_nums, config.read_queue_nums)
-    if ask.queue_id >= queues:
-        raise InvalidArgument(
-            f"request queueId[{ask.queue_id}] is illegal for topic {topic}",
-            expected=f"0 to {queues - 1}",
-        )
-    return ask.queue_id
-
-
-def checked_body(broker: BrokerState, command: Command) -> bytes:
-    """The body of a send, if it has a legal length."""
-    body, limit = command.body, broker.storage.max_message_size
-    assert type(body) is bytes, "a received body is bytes"
-    if not 0 < len(body) <= limit:
-        raise IllegalMessage(
-            "the message is illegal, maybe msg body or properties length not matched: "
-            f"{len(body)} bytes",
-            expected=f"a body of 1 to {limit} bytes (maxMessageSize)",
-        )
-    return body
-
-
-def _unreadable(error: ProtocolError) -> IllegalMessage:
-    return IllegalMessage(f"batch cannot be read: {error}")
-
-
-def _batch_items(body: bytes) -> list[BatchItem]:
-    try:
-        items = decode_batch(body)
-    except ProtocolError as error:
-        raise _unreadable(error) from error
-    for item in items:
-        # Usually the end of a longer name; parsing decides.
-        if any(mark in item.properties for mark in BATCH_MARKS):
-            check_batch_item(parse_properties(item.properties))
-    return items
