@@ -94,6 +94,7 @@ OLD_BROKER_NEW_CLIENT = {
     "lite_pull_subscribe": "a 5.x client lite-pulls with request 361, which 4.9 does not know",
     "lite_pull_assign": "a 5.x client lite-pulls with request 361, which 4.9 does not know",
     "timer_message": "4.9 has no timer messages and delivers at once",
+    "recall_message": "4.9 has neither timer messages nor recall",
     "send_batch": "4.9 replaces each unique key by that of the batch, which 5.x clients set",
     "exportMetrics": "the tool reads a figure that 4.9 does not report",
 }

@@ -29,6 +29,7 @@ SCENARIOS = (
     "delay_levels",
     "transaction",
     "timer_message",
+    "recall_message",
     "push_start_positions",
     "send_sync",
     "send_async",

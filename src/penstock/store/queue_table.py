@@ -34,6 +34,7 @@ from penstock.store.segments import SegmentMaps
 TAIL_BYTES: Final = 4096
 MAX_TAILS_BYTES: Final = 8 << 20
 _MAX_NAME_BYTES = 255
+_MAX_ABSENT = 65_536
 _QUEUE_KEY = head_struct("queue_id", "queue_offset")
 _MAX_QUEUE_OFFSET = (1 << 63) // UNIT_BYTES
 
@@ -58,6 +59,8 @@ class QueueTable:
         self.dirty: dict[ConsumeQueue, None] = {}
         """Queues with a tail, the one that waits longest first."""
         self._tail_bytes = 0
+        self._absent: set[tuple[str, int]] = set()
+        """Queues that have neither files nor messages."""
         self.replayed: set[ConsumeQueue] = set()
         """While recovering: queues whose end follows from the records dispatched so far."""
         self.trusted_before: int | None = None
@@ -94,15 +97,28 @@ class QueueTable:
         """The queue, if it ever had a message."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
-            if topic in self._removing or not _is_possible(topic, queue_id):
+            if (
+                (topic, queue_id) in self._absent
+                or topic in self._removing
+                or not _is_possible(topic, queue_id)
+            ):
                 return None
             path = f"{self._shared.directory}/{topic}/{queue_id}"
             if self._shared.files.stat(path) is None and (topic, queue_id) not in self.known_ends:
+                self._note_absent(topic, queue_id)
                 return None
             queue = self._load(topic, queue_id)
         if queue.min_checked_at != self._log.min_position:
             queue.correct_min(self._log.min_position)
         return queue
+
+    def _note_absent(self, topic: str, queue_id: int) -> None:
+        """A queue without a message is asked for by every pull: look at the disk once only."""
+        if self._read_only:
+            return  # The process that writes may create it.
+        if len(self._absent) >= _MAX_ABSENT:
+            self._absent.clear()
+        self._absent.add((topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue; a new one exists in memory only, until it gets a message."""
@@ -116,6 +132,7 @@ class QueueTable:
             queue = self._make(topic, queue_id)
             queue.min_checked_at = self._log.min_position
             self.queues[topic, queue_id] = queue
+            self._absent.discard((topic, queue_id))
         return queue
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:

@@ -73,7 +73,7 @@ class OsFiles:
 
     def stat(self, path: str) -> FileEntry | None:
         try:
-            return _file_entry(path.rpartition("/")[2], Path(path).stat())
+            return _file_entry(path.rpartition("/")[2], os.stat(path))  # noqa: PTH116 - thrice as fast
         except (FileNotFoundError, NotADirectoryError):
             return None
 

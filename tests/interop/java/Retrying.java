@@ -1,5 +1,7 @@
+import java.lang.reflect.Method;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -25,6 +27,7 @@ final class Retrying {
         all.put("retry_orderly_to_dead_letters", Retrying::orderlyToDeadLetters);
         all.put("delay_levels", Retrying::delayLevels);
         all.put("timer_message", Retrying::timer);
+        all.put("recall_message", Retrying::recall);
     }
 
     private static String toSuccess(Lab lab) throws Exception {
@@ -154,5 +157,37 @@ final class Retrying {
         long waited = System.currentTimeMillis() - sent;
         Lab.check(waited >= 2_000, "a message due in 3 s was readable after %d ms", waited); // the timer wheel has a resolution of 1 s
         return "due after 3,000 ms, readable after " + waited + " ms";
+    }
+
+    /** Two messages for the same moment: one is taken back and never arrives. */
+    private static String recall(Lab lab) throws Exception {
+        Method delay;
+        Method handleOf;
+        Method recall;
+        try {
+            delay = Message.class.getMethod("setDelayTimeMs", long.class);
+            handleOf = SendResult.class.getMethod("getRecallHandle");
+            recall = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class);
+        } catch (NoSuchMethodException absent) {
+            throw new Scenario.NotApplicable("this client has no recall");
+        }
+        Properties allowed = new Properties();
+        allowed.setProperty("recallMessageEnable", "true");
+        lab.admin.updateBrokerConfig(lab.broker, allowed);
+        String topic = lab.topic("recall", 1);
+        DefaultMQProducer producer = lab.producer();
+        Message taken = Sending.message(topic, 1);
+        delay.invoke(taken, 8_000L);
+        SendResult sent = producer.send(taken);
+        String handle = (String) handleOf.invoke(sent);
+        Lab.check(handle != null && !handle.isEmpty(), "the answer to a timer message has no recall handle");
+        Message kept = Sending.message(topic, 2);
+        delay.invoke(kept, 9_000L);
+        producer.send(kept);
+        Lab.same(sent.getMsgId(), recall.invoke(producer, topic, handle), "id of the recalled message");
+        Lab.same("body-2", Lab.text(lab.readAll(topic, 1).get(0)), "the message that is left");
+        Thread.sleep(2_000);
+        lab.readAll(topic, 1);
+        return "one of two taken back; the other arrived";
     }
 }
