@@ -240,6 +240,30 @@ COMMANDS: tuple[Row, ...] = (
         only=NEWER,
     ),
     Row(
+        "setConsumeMode -b",
+        "setConsumeMode -n {ns} -b {broker} -t {topic} -g {idle} -m POP -q 3",
+        r"(?s)set consume mode to {broker} success.*{topic}.*POP.*\[3\]",
+        only=NEWER,
+    ),
+    Row(
+        "setConsumeMode -c",
+        "setConsumeMode -n {ns} -c {cluster} -t {topic} -g {idle} -m PULL -q 0",
+        r"(?s)set consume mode to {broker} success.*{topic}.*PULL",
+        only=NEWER,
+    ),
+    Row(
+        "consumerProgress in flight",
+        "consumerProgress -n {ns} -g {idle}",
+        r"(?s)#Inflight.*{topic}\s+{broker_name}.*Consume Inflight Total: 0",
+        only=NEWER,
+    ),
+    Row(
+        "exportPopRecord",
+        "exportPopRecord -n {ns} -c {cluster}",
+        r"Export broker records, brokerName={broker_name}, brokerAddr={broker}",
+        only=NEWER,
+    ),
+    Row(
         "haStatus",
         "haStatus -n {ns} -b {broker}",
         r"MasterAddr|masterCommitLogMaxOffset|role",

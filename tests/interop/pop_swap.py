@@ -32,7 +32,7 @@ from penstock.protocol.headers.receipts import ReceiptHandle
 
 GROUP = "swap-workers"
 TOPIC, ORDERLY = "swap-pop", "swap-pop-orderly"
-INVISIBLE = 90.0
+INVISIBLE = 150.0
 """Long enough for the other broker to start, and for acknowledgements there."""
 LATE_SECONDS = 20.0
 """How late Apache's broker may be, and how long what must not come is waited for."""

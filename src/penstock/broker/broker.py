@@ -419,6 +419,8 @@ class Broker(Service):
         try:
             reviver.settle(is_last=True)
             await run_to_end(None, state.storage.store.flush)
+            # A save before the flush has left the newest ones out.
+            state.offsets.touch()
         except StoreError as error:
             log.error("the newest offsets are not saved error=%s", error)
         await state.tables.save_all()

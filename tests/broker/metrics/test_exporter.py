@@ -12,6 +12,7 @@ import pytest
 from tests.broker.metrics.scraping import PROM, Metrics, address_of, ask, scrape
 from tests.support.asking import log_position, send_back
 from tests.support.faulty_files import FaultyFiles, SimulatedDisk
+from tests.support.popping import ack, pop
 from tests.support.wire import Wire
 
 from penstock.broker import Broker, BrokerConfig
@@ -112,6 +113,32 @@ async def test_messages_in_and_out_are_counted_exactly(broker: Broker, wire: Wir
     # Retries and dead letters are not messages that producers sent.
     topics = {dict(labels).get("topic", "") for name, labels in now.samples if "_in_" in name}
     assert not any(topic.startswith("%") for topic in topics)
+
+
+@pytest.mark.spec("P57")
+async def test_popped_messages_are_in_flight_until_they_are_finished(
+    broker: Broker, wire: Wire
+) -> None:
+    for _ in range(5):
+        await wire.send("T")
+    got = await pop(wire, group="w", count=3)
+    labels = {"consumer_group": "w", "topic": "T"}
+
+    async def check(lag: int, in_flight: int, ready: int) -> None:
+        found = await scrape(broker)
+        assert found.value("rocketmq_consumer_lag_messages", **labels) == lag
+        assert found.value("rocketmq_consumer_inflight_messages", **labels) == in_flight
+        assert found.value("rocketmq_consumer_ready_messages", **labels) == ready
+
+    await check(5, 3, 2)
+    for _ in range(2):
+        assert (await ack(wire, got[1], group="w")).code == 0
+    await check(4, 2, 2)
+    got += await pop(wire, group="w")
+    await check(4, 4, 0)
+    for one in got:
+        assert (await ack(wire, one, group="w")).code == 0
+    await check(0, 0, 0)
 
 
 @pytest.mark.spec("O3")

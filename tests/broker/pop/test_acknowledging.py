@@ -332,29 +332,6 @@ async def test_a_message_that_is_gone_is_dropped_and_not_replaced(
         assert sum("is gone" in record.getMessage() for record in caplog.records) == 3
 
 
-@pytest.mark.spec("P47", "P48")
-@in_virtual_time
-async def test_many_receipts_due_at_once_come_again_once(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        broker = await stage.broker(
-            store={"mapped_file_size_commit_log": 8 << 20, "mapped_file_size_consume_queue": 60_000}
-        )
-        wire = await stage.connect(broker)
-        await put_topic(wire, "T", 1)
-        await send(wire, b"long", *numbered(3000))
-        (long,) = await pop(wire, count=1, invisible=7200)
-        count = 0
-        while got := await pop(wire, invisible=60):
-            count += len(got)
-        assert count == 3000
-        await stage.clock.sleep(61)
-        again: list[bytes] = []
-        while got := await pop(wire, invisible=6000):
-            again += [one.body for one in got]
-        assert sorted(again) == numbered(3000)
-        assert (await ack(wire, long)).code == 0
-
-
 @pytest.mark.spec("P54", "P55")
 @in_virtual_time
 async def test_a_reset_moves_the_next_pop_and_leaves_receipts(tmp_path: Path) -> None:

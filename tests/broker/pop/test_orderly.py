@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.asking import committed, ext, put_topic
+from tests.support.asking import all_records, committed, ext, put_group, put_topic
+from tests.support.faulty_files import FaultyFiles, SimulatedDisk
 from tests.support.popping import Got, ack, bodies, change, messages, pop, start_pop
 from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire
 
 from penstock.broker.pop.orders import Orders
+from penstock.model.properties import parse_properties
+from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.headers.receipts import ReceiptHandle
 
 APACHE = (
@@ -96,6 +99,66 @@ async def test_an_unfinished_batch_comes_again_with_its_count(tmp_path: Path) ->
         await stage.clock.sleep(0.2)
         assert held.done()
         assert bodies(messages(held.result())) == [b"3"]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@in_virtual_time
+async def test_used_up_retries_are_dead_letters_and_free_the_queue(
+    tmp_path: Path, flush: str
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(store={"flush_disk_type": flush})
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await put_group(wire, SubscriptionGroupConfig("g", retry_max_times=2))
+        await send(wire, b"bad", b"good", b"bad, too", b"next")
+        for times in range(3):
+            got = await take(wire, 3)
+            assert [one.body for one in got] == [b"bad", b"good", b"bad, too"], times
+            # Acknowledged each time, and handed out again behind the one that fails.
+            assert (await ack(wire, got[1])).code == 0
+            if times == 1:
+                # A repeated attempt is no further one.
+                again = await take(wire, 3, attempt="a")
+                assert again == []
+            await stage.clock.sleep(10.5)
+        answer = await start_pop(wire, order=True, invisible=10, count=3)
+        got = messages(answer)
+        assert [one.body for one in got] == [b"good", b"bad, too"]
+        assert ext(answer)["msgOffsetInfo"] == "0 0 1,2"
+        assert await committed(wire, "g", "T") == 1
+        (letter,) = await all_records(wire, "%DLQ%g")
+        assert (letter.body, letter.reconsume_times) == (b"bad", 3)
+        assert parse_properties(letter.properties)["RETRY_TOPIC"] == "T"
+        assert (await ack(wire, got[0])).code == 0
+        await stage.clock.sleep(10.5)
+        # The second one fails once more than it may.
+        assert bodies(await take(wire)) == [b"next"]
+        assert [one.body for one in await all_records(wire, "%DLQ%g")] == [b"bad", b"bad, too"]
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker(store={"flush_disk_type": flush}))
+        assert await committed(wire, "g", "T") == 3
+
+
+@in_virtual_time
+async def test_a_dead_letter_that_cannot_be_written_stays_in_its_queue(tmp_path: Path) -> None:
+    files = FaultyFiles(SimulatedDisk())
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(files=files)
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await put_group(wire, SubscriptionGroupConfig("g", retry_max_times=0))
+        await send(wire, b"bad", b"next")
+        assert len(await take(wire, 1)) == 1
+        await stage.clock.sleep(10.5)
+        files.disk.free_bytes = 0
+        with pytest.raises(ConnectionResetError):
+            await start_pop(wire, order=True)
+        assert broker.state.offsets.committed("g", "T", 0) == 0
+        files.disk.free_bytes = None
+        await stage.clock.sleep(90)
+        wire = await stage.connect(broker)
+        assert b"bad" in bodies(await take(wire))
 
 
 @pytest.mark.spec("P67", "P68", "P69")

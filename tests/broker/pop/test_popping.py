@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,33 @@ async def test_a_pop_reads_every_queue_once_and_says_what_it_took(tmp_path: Path
         answer = await start_pop(wire, count=32)
         assert len(messages(answer)) == 32
         assert ext(answer)["restNum"] == "8"
+
+
+@in_virtual_time
+async def test_topics_with_priorities_give_the_highest_queue_first(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 3)
+        topic = broker.state.topics.require("T")
+        broker.state.topics.put(replace(topic, attributes={"message.type": "PRIORITY"}))
+        await send(wire, b"failed")
+        assert len(await pop(wire, invisible=1)) == 1
+        await stage.clock.sleep(1.5)
+        for queue_id in range(3):
+            await send(wire, *(b"%d" % queue_id for _ in range(40)), queue_id=queue_id)
+        found = [one.body for _ in range(121) for one in await pop(wire, count=1, invisible=600)]
+        # Retries come last.
+        assert found == [b"2"] * 40 + [b"1"] * 40 + [b"0"] * 40 + [b"failed"]
+        # A group that gives the others a share.
+        shared = SubscriptionGroupConfig("shared", attributes={"priority.factor": "50"})
+        broker.state.groups.put(shared)
+        first = [
+            one.body
+            for _ in range(30)
+            for one in await pop(wire, group="shared", count=1, invisible=600)
+        ]
+        assert 12 <= first.count(b"2") < 30
 
 
 @pytest.mark.spec("P7")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.asking import committed, put_topic
@@ -12,6 +14,7 @@ from tests.support.popping import ack, bodies, change, changed, pop
 from tests.support.stage import SMALL_STORE, Stage, in_virtual_time
 from tests.support.wire import Wire
 
+from penstock.broker.delivery.record_views import record_views
 from penstock.broker.pop.check_points import CheckPoint, PopQueue
 from penstock.broker.pop.journal import Journal
 from penstock.broker.pop.revive_records import (
@@ -23,6 +26,7 @@ from penstock.broker.pop.revive_records import (
     read_revive_record,
 )
 from penstock.model.names import REVIVE_GROUP
+from penstock.model.properties import parse_properties
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.offsets import ConsumerOffsetTable
 from penstock.protocol.codes import ResponseCode
@@ -319,6 +323,81 @@ async def test_an_apache_broker_finds_what_it_needs(tmp_path: Path) -> None:
             times.append(int(one.properties.split(b"\x01")[2].rstrip(b"\x02")))
             assert times[-1] <= one.store_timestamp
     assert tags == [b"TAGS\x01ck", b"TAGS\x01ack"]
+
+
+def apache_revives(root: Path, done: dict[int, int], now_ms: int) -> set[tuple[str, int, int]]:
+    """Topic, queue and offset of what Apache's reader of the revive topic would store again now.
+
+    Check-points are found by a text of topic, group, queue, start offset, pop time and broker name;
+    acknowledgements belong to the one with the same text, by their index in its list.
+    """
+    points: dict[tuple[object, ...], tuple[dict[str, Any], set[int]]] = {}
+    acks: list[tuple[tuple[object, ...], list[int]]] = []
+    end_time = 0
+    with MessageStore(root, SMALL_STORE) as store:
+        for queue_id in range(8):
+            offset = done.get(queue_id, -1) + 1
+            while (found := store.read(REVIVE, queue_id, offset)).count:
+                offset = found.next_offset
+                for view in record_views(found.slices):
+                    one = decode_record(view)
+                    properties = parse_properties(one.properties)
+                    end_time = max(end_time, int(properties["TIMER_DELIVER_MS"]))
+                    body = json.loads(one.body)
+                    key = tuple(body[name] for name in ("t", "c", "q", "so", "pt", "bn"))
+                    if properties["TAGS"] == "ck":
+                        points[key] = (body, set())
+                    else:
+                        acks.append((key, body.get("aol") or [body["ao"]]))
+    for key, offsets in acks:
+        if key in points:
+            body, acked = points[key]
+            acked.update(body["d"].index(one - body["so"]) for one in offsets)
+    assert end_time <= now_ms, "a time in the future would revive the others too early"
+    return {
+        (body["t"], body["q"], body["so"] + step)
+        for body, acked in points.values()
+        for index, step in enumerate(body["d"])
+        if index not in acked and now_ms - (body["pt"] + body["it"]) > 2_000
+    }
+
+
+@pytest.mark.spec("P59", "P60")
+@in_virtual_time
+async def test_an_apache_broker_takes_acknowledgements_with_our_handles(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await put_topic(wire, "T", 1)
+        for number in range(6):
+            await wire.send("T", b"%d" % number, properties={"TAGS": "ab"[number % 2]})
+        # A filter, so that the start offset is not that of the first message.
+        got = await pop(wire, invisible=60, tags="b")
+        assert [one.offset for one in got] == [1, 3, 5]
+        assert (await ack(wire, got[0])).code == 0
+        moved = changed(got[1], await change(wire, got[1], 40))
+        now = round(stage.clock.time() * 1000)
+    root = tmp_path / "broker-a"
+    done = saved_offsets(tmp_path).offset_table.get(f"{REVIVE}@{REVIVE_GROUP}", {})
+    assert apache_revives(root, done, now) == set()
+    assert apache_revives(root, done, now + 62_100) == {("T", 0, 3), ("T", 0, 5)}
+    # As Apache's broker writes an acknowledgement: from the request and its handle.
+    for one in (moved, got[2]):
+        handle = ReceiptHandle.parse(one.handle)
+        said = {
+            "ao": one.offset,
+            "bn": handle.broker_name,
+            "c": "g",
+            "pt": handle.pop_time,
+            "q": one.queue_id,
+            "so": handle.start_offset,
+            "t": one.topic,
+        }
+        with MessageStore(root, SMALL_STORE) as store:
+            properties = properties_of(b"ack", handle.pop_time)
+            body = json.dumps(said).encode()
+            store.append(Draft(REVIVE, handle.revive_queue_id, body, properties))
+            store.write()
+    assert apache_revives(root, done, now + 62_100) == set()
 
 
 @in_virtual_time

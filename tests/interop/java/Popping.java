@@ -36,6 +36,9 @@ final class Popping {
 
     private static String topic(Lab lab, String role, int queues, String group, String mode) throws Exception {
         method(DefaultMQPushConsumer.class, "setClientRebalance");
+        if ("ROCKETMQ".equals(System.getProperty("rocketmq.serialize.type"))) {
+            throw new Scenario.NotApplicable("binary headers have 16 bits for a request code, 200050 needs more");
+        }
         String topic = lab.topic(role, queues);
         Method create = method(lab.admin.getClass(), "createAndUpdateSubscriptionGroupConfig");
         Object config = create.getParameterTypes()[1].getDeclaredConstructor().newInstance();
@@ -77,7 +80,7 @@ final class Popping {
         }
         Thread.sleep(3_000);
         DefaultMQProducer producer = lab.producer();
-        int total = 2_000;
+        int total = 10_000;
         Consuming.send(producer, topic, 0, total);
         Queue<MessageExt> all = new ConcurrentLinkedQueue<>();
         Lab.await(120, () -> received.stream().mapToInt(Queue::size).sum() >= total,
@@ -102,20 +105,24 @@ final class Popping {
                     seen.add(new long[] {0, -1});
                 }
             }
-            return seen.size() < 3 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            return seen.size() < 4 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
         Consuming.send(lab.producer(), topic, 0, 1);
-        Lab.await(120, () -> seen.size() >= 3, () -> seen.size() + " of 3 attempts");
+        Lab.await(180, () -> seen.size() >= 4, () -> seen.size() + " of 4 attempts");
         List<long[]> attempts = new ArrayList<>(seen);
-        for (int i = 0; i < 3; i++) {
+        long[] delays = {10_000, 30_000, 60_000};
+        StringBuilder again = new StringBuilder("again after");
+        for (int i = 0; i < 4; i++) {
             Lab.same((long) i, attempts.get(i)[1], "reconsumeTimes of attempt " + i);
+            if (i > 0) {
+                long waited = attempts.get(i)[0] - attempts.get(i - 1)[0];
+                long wanted = delays[i - 1];
+                Lab.check(waited >= wanted - 100 && waited < wanted + 15_000, "retry %s after %s ms", i, waited);
+                again.append(' ').append(waited / 1000).append(" s");
+            }
         }
-        long first = attempts.get(1)[0] - attempts.get(0)[0];
-        long second = attempts.get(2)[0] - attempts.get(1)[0];
-        Lab.check(first >= 9_900 && first < 25_000, "first retry after %s ms", first);
-        Lab.check(second >= 29_900 && second < 45_000, "second retry after %s ms", second);
-        return "again after " + first / 1000 + " s and " + second / 1000 + " s";
+        return again.toString();
     }
 
     private static String slowListener(Lab lab) throws Exception {

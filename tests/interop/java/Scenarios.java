@@ -14,7 +14,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * <p>Usage: Scenarios NAMESRV BROKER SUFFIX PARALLEL SCENARIO...; SUFFIX makes topics and groups unique to the run.
  */
 public final class Scenarios {
-    private static final int LIMIT_SECONDS = 90;
+    private static final int LIMIT_SECONDS = 150;
 
     private Scenarios() {
     }

@@ -28,6 +28,7 @@ from penstock.protocol.headers.pop import (
     PopMessageResult,
 )
 from penstock.protocol.headers.receipts import (
+    ORDERLY_REVIVE_QUEUE,
     FlaggedQueue,
     format_message_offsets,
     format_order_counts,
@@ -152,7 +153,7 @@ def _run_again(
 def _found(popped: Popped) -> Command:
     queues = popped.queues
     counts: dict[tuple[FlaggedQueue, int | None], int] = {}
-    is_orderly = popped.log_end == 0
+    is_orderly = popped.revive_queue_id == ORDERLY_REVIVE_QUEUE
     if is_orderly:
         for queue in queues:
             flagged = FlaggedQueue(queue.flag, queue.queue_id)

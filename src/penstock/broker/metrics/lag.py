@@ -73,12 +73,17 @@ def _lag(broker: BrokerState, group: str, topic: str, now_ms: int) -> GroupLag:
         if committed is None:
             # Retries without an offset are consumed from the first one.
             committed = store.min_offset(topic, queue_id) if topic.startswith(RETRY_PREFIX) else 0
-        if committed >= end:
+        popped = broker.pop.points.find_queue(group, topic, queue_id)
+        unfinished = 0 if popped is None else len(popped.receipts)
+        if committed >= end and not unfinished:
             continue
         pulled = min(max(committed, offsets.pulled(group, topic, queue_id) or 0), end)
-        behind += end - committed
-        in_flight += pulled - committed
-        lag_ms = max(lag_ms, _age(broker, topic, queue_id, committed, now_ms))
+        behind += max(0, end - committed) + unfinished
+        in_flight += max(0, pulled - committed) + unfinished
+        # What was popped and is not finished lies before the committed offset.
+        lowest = None if popped is None else popped.lowest
+        first = committed if lowest is None else min(lowest, committed)
+        lag_ms = max(lag_ms, _age(broker, topic, queue_id, first, now_ms))
         if pulled < end:
             queueing_ms = max(queueing_ms, _age(broker, topic, queue_id, pulled, now_ms))
     return GroupLag(group, topic, behind, in_flight, lag_ms, queueing_ms)

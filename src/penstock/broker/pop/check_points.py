@@ -17,6 +17,7 @@ from typing import Final
 REVIVE_QUEUES: Final = 8
 # The heap is rebuilt when it has this many entries of finished check-points.
 _SPARE_ENTRIES: Final = 1024
+_SPARE_OFFSETS: Final = 64
 
 PopQueueKey = tuple[str, str, int]
 """Group, topic that has the records, queue id."""
@@ -25,7 +26,7 @@ PopQueueKey = tuple[str, str, int]
 class PopQueue:
     """The open receipts of a group in one queue."""
 
-    __slots__ = ("group", "last_pop_time", "queue_id", "receipts", "topic")
+    __slots__ = ("_by_offset", "group", "last_pop_time", "queue_id", "receipts", "topic")
 
     def __init__(self, group: str, topic: str, queue_id: int) -> None:
         self.group = group
@@ -34,6 +35,8 @@ class PopQueue:
         self.receipts: dict[tuple[int, int], CheckPoint] = {}
         """By pop time and queue offset."""
         self.last_pop_time = 0
+        self._by_offset: list[tuple[int, int, CheckPoint]] = []
+        """A heap of check-points by an offset that none of their open ones is below."""
 
     def free_pop_time(self, wanted: int, offsets: Sequence[int]) -> int:
         """The first time from ``wanted`` on at which no receipt has one of these offsets."""
@@ -43,10 +46,28 @@ class PopQueue:
             wanted += 1
         return wanted
 
+    def note(self, point: CheckPoint, order: int) -> None:
+        """Take a check-point with open receipts into account for `lowest`."""
+        heap = self._by_offset
+        heapq.heappush(heap, (min(point.offsets), order, point))
+        if len(heap) > 2 * len(self.receipts) + _SPARE_OFFSETS:
+            self._by_offset = [entry for entry in heap if entry[2].left]
+            heapq.heapify(self._by_offset)
+
     @property
     def lowest(self) -> int | None:
         """The lowest offset that is not finished."""
-        return min((offset for _, offset in self.receipts), default=None)
+        heap = self._by_offset
+        while heap:
+            offset, order, point = heap[0]
+            first = min(point.open_offsets, default=None)
+            if first == offset:
+                return offset
+            if first is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (first, order, point))
+        return None
 
 
 class CheckPoint:
@@ -157,7 +178,9 @@ class CheckPoints:
         self._open += 1
         if pop_time > queue.last_pop_time:
             queue.last_pop_time = pop_time
-        heapq.heappush(self._by_due, (point.due, next(self._order), point))
+        order = next(self._order)
+        queue.note(point, order)
+        heapq.heappush(self._by_due, (point.due, order, point))
         if len(self._by_due) > 2 * self._open + _SPARE_ENTRIES:
             self._by_due = [entry for entry in self._by_due if entry[2].left]
             heapq.heapify(self._by_due)
@@ -179,7 +202,9 @@ class CheckPoints:
         if not point.left and offsets:
             self._open += 1
             # Its entries may have been dropped meanwhile; a second one does no harm.
-            heapq.heappush(self._by_due, (point.due, next(self._order), point))
+            order = next(self._order)
+            point.queue.note(point, order)
+            heapq.heappush(self._by_due, (point.due, order, point))
             self._replace(point)
         point.left += len(offsets)
         self.count += len(offsets)

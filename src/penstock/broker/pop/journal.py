@@ -119,6 +119,10 @@ class Journal:
         end = self._append_check_point(point, point.open_offsets)
         self._undo.append((end, lambda: self._points.placed_before(point, before)))
 
+    def when_lost(self, log_end: int, undo: Callable[[], object]) -> None:
+        """Call ``undo`` if what was appended up to ``log_end`` cannot be written."""
+        self._undo.append((log_end, undo))
+
     def _append_check_point(self, point: CheckPoint, offsets: Sequence[int]) -> int:
         body = check_point_body(point, offsets, self.broker_name)
         revive_offset, end = self._append(point.revive_queue_id, CHECK_POINT, body)

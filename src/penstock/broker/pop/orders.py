@@ -105,6 +105,22 @@ class Orders:
         batch = self._batch(topic, group, queue_id)
         return 0 if batch is None else batch.open_until()
 
+    def used_up(
+        self, topic: str, group: str, queue_id: int, attempt_id: str | None, max_times: int
+    ) -> dict[int, int]:
+        """Messages of the last batch that were handed out too often and are not acknowledged.
+
+        With how often that was. A repeated attempt is none: it gets the batch as it was.
+        """
+        batch = self._batch(topic, group, queue_id)
+        if batch is None or (attempt_id is not None and batch.attempt_id == attempt_id):
+            return {}
+        return {
+            offset: times
+            for i, offset in enumerate(batch.offsets)
+            if (times := batch.counts.get(offset, 0) + 1) > max_times and not batch.done >> i & 1
+        }
+
     def deliver(
         self,
         topic: str,

@@ -7,17 +7,20 @@ what was handed out and is not finished is behind it, in the check-points.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.broker.delivery.filters import EVERYTHING, Filter
 from penstock.broker.delivery.record_views import record_views
 from penstock.broker.pop.check_points import CheckPoint, PopQueue
+from penstock.broker.pop.redelivery import bury, record_of
 from penstock.broker.state import BrokerState
 from penstock.errors import StoreError
 from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2
 from penstock.model.properties import get_property
 from penstock.model.record_layout import head_offset
+from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.headers.receipts import (
     NORMAL_TOPIC,
     ORDERLY_REVIVE_QUEUE,
@@ -143,17 +146,30 @@ class _Pop:
                 for flag, name in found
                 for queue_id in range(broker.topics.require(name).read_queue_nums)
             ]
+        topic = broker.topics.require(ask.topic)
+        turn = chance
         is_retry_first = chance < broker.config.pop_from_retry_probability
+        if topic.attributes and self._is_by_priority(topic):
+            turn, is_retry_first = 0, False
         if is_retry_first:
             yield from retries
         if ask.queue_id >= 0:
             yield NORMAL_TOPIC, ask.topic, ask.queue_id
         else:
-            count = broker.topics.require(ask.topic).read_queue_nums
+            count = topic.read_queue_nums
             for i in range(count):
-                yield NORMAL_TOPIC, ask.topic, (count - 1 - i + chance) % count
+                yield NORMAL_TOPIC, ask.topic, (count - 1 - i + turn) % count
         if not is_retry_first:
             yield from retries
+
+    def _is_by_priority(self, topic: TopicConfig) -> bool:
+        """Whether the queue with the highest number comes first; for some pops the group may
+        choose otherwise, so that the others are not starved."""
+        if (topic.attributes or {}).get("message.type") != "PRIORITY":
+            return False
+        group = self._broker.groups.require(self._ask.group)
+        factor = (group.attributes or {}).get("priority.factor", str(_PERCENT))
+        return self._broker.random_below(_PERCENT) < int(factor)
 
     # Reading
 
@@ -277,6 +293,8 @@ class _Pop:
 
     def _take_orderly(self) -> Popped:
         ask, orders = self._ask, self._broker.pop.orders
+        log_end = max(map(self._bury_used_up, range(len(self._reads))), default=0)
+        self._reads = [read for read in self._reads if read.offsets]
         counts = {
             read.queue.queue_id: orders.deliver(
                 ask.topic,
@@ -291,10 +309,40 @@ class _Pop:
         }
         for read in self._reads:
             self._commit(ask.topic, read.queue.queue_id, read.offsets[0])
-        popped = self._popped(self._now, ORDERLY_REVIVE_QUEUE, self._reads)
+        popped = self._popped(self._now, ORDERLY_REVIVE_QUEUE, self._reads, log_end)
         return popped._replace(
             queues=[queue._replace(counts=counts[queue.queue_id]) for queue in popped.queues]
         )
+
+    def _bury_used_up(self, index: int) -> int:
+        """Make dead letters of the first messages of a read whose retries are used up.
+
+        The log position that the answer relies on. Those behind a message that is still tried are
+        left to a later pop: the committed offset passes none of them.
+        """
+        broker, ask, read = self._broker, self._ask, self._reads[index]
+        queue_id = read.queue.queue_id
+        max_times = broker.groups.require(ask.group).retry_max_times
+        used_up = broker.pop.orders.used_up(
+            ask.topic, ask.group, queue_id, ask.attempt_id, max_times
+        )
+        dead = list(itertools.takewhile(used_up.__contains__, read.offsets))
+        if not dead:
+            return 0
+        log_end = 0
+        for offset in dead:
+            record = record_of(broker, ask.topic, queue_id, offset)
+            if record is not None:
+                log_end = bury(broker, ask.group, record, self._now, used_up[offset]) or log_end
+        left = read.offsets[len(dead) :]
+        views = list(record_views(read.result.slices))[len(dead) :]
+        result = read.result._replace(slices=views, count=len(views), size=sum(map(len, views)))
+        self._reads[index] = read._replace(offsets=left, result=result)
+        following = left[0] if left else result.next_offset
+        broker.offsets.commit_after_flush(ask.group, ask.topic, queue_id, following, log_end)
+        broker.pop.journal.when_lost(log_end, self._undo(read))
+        self._has_moved = True
+        return log_end
 
     def _popped(
         self, pop_time: int, revive_queue_id: int, taken: Sequence[_Read], log_end: int = 0

@@ -1,8 +1,6 @@
-"""What becomes of a message whose invisible time is up: a retry or a dead letter."""
+"""The records of popped messages that are stored again: as a retry or as a dead letter."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from penstock.broker.delivery.retries import DEAD_LETTER_QUEUE
 from penstock.model.names import (
@@ -21,45 +19,50 @@ from penstock.store import Draft
 RETRY_QUEUE = 0
 
 
-class NextDelivery(NamedTuple):
-    """Where a message goes, and as what."""
+def retry(
+    record: Record, group: str, pop_time: int, store_host: bytes, *, times: int, is_v2: bool
+) -> Draft:
+    """The record of the next delivery, which is number ``times``, counted from 0.
 
-    draft: Draft
-    is_dead: bool
-
-
-def next_delivery(
-    record: Record,
-    group: str,
-    pop_time: int,
-    store_host: bytes,
-    *,
-    max_times: int,
-    is_suspended: bool,
-    is_v2: bool,
-) -> NextDelivery:
-    """The record of the next delivery: a retry, or a dead letter when the retries are used up.
-
-    The delay was the invisible time, so a retry has no other. A message that lies in a retry topic
-    goes back to that one.
+    The delay was the invisible time, so it has no other. A message that lies in a retry topic goes
+    back to that one.
     """
-    times = record.reconsume_times + (0 if is_suspended else 1)
-    is_dead = times > max_times and not is_suspended
-    if is_dead:
-        topic = dead_letter_topic(group)
-    elif record.topic.startswith(RETRY_PREFIX):
-        topic = record.topic
-    else:
-        topic = (pop_retry_topic_v2 if is_v2 else pop_retry_topic)(group, record.topic)
+    topic = record.topic
+    if not topic.startswith(RETRY_PREFIX):
+        topic = (pop_retry_topic_v2 if is_v2 else pop_retry_topic)(group, topic)
+    properties = _properties(record, group, pop_time)
+    return _draft(record, topic, RETRY_QUEUE, properties, store_host, times)
+
+
+def dead_letter(
+    record: Record, group: str, pop_time: int, store_host: bytes, *, times: int
+) -> Draft:
+    """The record of a message that was delivered ``times`` times, all in vain."""
+    properties = _properties(record, group, pop_time)
+    properties.setdefault(Property.RETRY_TOPIC, origin_topic(record.topic, group))
+    topic = dead_letter_topic(group)
+    return _draft(record, topic, DEAD_LETTER_QUEUE, properties, store_host, times)
+
+
+def _properties(record: Record, group: str, pop_time: int) -> dict[str, str]:
     properties = parse_properties(record.properties)
     if not record.reconsume_times or Property.FIRST_POP_TIME not in properties:
         properties[Property.FIRST_POP_TIME] = str(pop_time)
     properties[Property.ORIGIN_GROUP] = group
-    if is_dead:
-        properties.setdefault(Property.RETRY_TOPIC, origin_topic(record.topic, group))
-    draft = Draft(
+    return properties
+
+
+def _draft(
+    record: Record,
+    topic: str,
+    queue_id: int,
+    properties: dict[str, str],
+    store_host: bytes,
+    times: int,
+) -> Draft:
+    return Draft(
         topic,
-        DEAD_LETTER_QUEUE if is_dead else RETRY_QUEUE,
+        queue_id,
         record.body,
         encode_properties(properties),
         record.flag,
@@ -70,7 +73,6 @@ def next_delivery(
         times,
         0,
     )
-    return NextDelivery(draft, is_dead)
 
 
 def origin_topic(topic: str, group: str) -> str:

@@ -1,8 +1,7 @@
 """Brings unfinished messages back when their invisible time is up, and restores a restart's state.
 
 A message that is due is stored in the group's pop retry topic, or as a dead letter when its retries
-are used up; its receipt ends in the same turn. Exactly the record of the receipt is read: if it is
-gone, the receipt is dropped, and no other message takes its place.
+are used up (`redelivery`); its receipt ends in the same turn.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.pop.check_points import CheckPoint
-from penstock.broker.pop.retry_records import RETRY_QUEUE, next_delivery
+from penstock.broker.pop.redelivery import record_of, redeliver
 from penstock.broker.pop.revive_records import ReadAck, ReadCheckPoint, read_revive_record
 from penstock.broker.state import BrokerState
-from penstock.broker.tables.topics import READ_WRITE
-from penstock.errors import IllegalMessage, ProtocolError, RequestRefused, StoreError
+from penstock.errors import StoreError
 from penstock.model.names import TIMER_TOPIC
-from penstock.protocol.records.codec import Record, decode_record
+from penstock.protocol.records.codec import Record
 from penstock.runtime.service import Service
 
 log = logging.getLogger(__name__)
@@ -255,10 +253,9 @@ class Reviver(Service):
         """Store the unfinished messages of a check-point for their next delivery."""
         broker, queue = self._broker, point.queue
         offsets = point.open_offsets
-        group = broker.groups.get(queue.group)
-        if group is not None and queue.topic in broker.topics:
+        if queue.group in broker.groups and queue.topic in broker.topics:
             for offset in offsets:
-                record = self._record(queue.topic, queue.queue_id, offset)
+                record = record_of(broker, queue.topic, queue.queue_id, offset)
                 if record is None:
                     log.warning(
                         "unfinished message is gone, its receipt is dropped "
@@ -269,60 +266,8 @@ class Reviver(Service):
                         offset,
                     )
                     continue
-                self._store(point, record, group.retry_max_times)
+                redeliver(
+                    broker, queue.group, record, point.pop_time, is_suspended=point.is_suspended
+                )
         broker.pop.journal.finish(point, offsets)
         broker.stats.receipts_expired(queue.group, len(offsets))
-
-    def _record(self, topic: str, queue_id: int, offset: int) -> Record | None:
-        """Exactly this record of a queue."""
-        storage = self._broker.storage
-        entry = storage.store.entry(topic, queue_id, offset)
-        view = None if entry is None else storage.record_at(entry.log_position)
-        if view is None:
-            return None
-        try:
-            record = decode_record(view)
-        except ProtocolError as error:
-            log.error("unfinished message cannot be read topic=%s error=%s", topic, error)
-            return None
-        is_it = (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, offset)
-        return record if is_it else None
-
-    def _store(self, point: CheckPoint, record: Record, max_times: int) -> None:
-        broker, group = self._broker, point.queue.group
-        try:
-            draft, is_dead = next_delivery(
-                record,
-                group,
-                point.pop_time,
-                broker.store_host,
-                max_times=max_times,
-                is_suspended=point.is_suspended,
-                is_v2=broker.config.enable_retry_topic_v2,
-            )
-            self._ensure_topic(group, draft.topic, is_dead=is_dead)
-            appended = broker.storage.append(draft)
-        except (IllegalMessage, RequestRefused) as error:
-            # Tried again it would fail again.
-            log.error(
-                "unfinished message cannot be stored again, dropped group=%s topic=%s error=%s",
-                group,
-                record.topic,
-                error,
-            )
-            return
-        if is_dead:
-            broker.stats.dead_letter(group, record.topic)
-        else:
-            broker.stats.put(draft.topic, RETRY_QUEUE, appended.size)
-
-    def _ensure_topic(self, group: str, topic: str, *, is_dead: bool) -> None:
-        broker = self._broker
-        if topic in broker.topics:
-            return
-        if is_dead:
-            broker.topics.ensure(topic, 1, broker.config.dead_letter_permission)
-            return
-        broker.topics.ensure(topic, 1, READ_WRITE)
-        if broker.offsets.committed(group, topic, RETRY_QUEUE) is None:
-            broker.offsets.commit(group, topic, RETRY_QUEUE, 0, "pop")
