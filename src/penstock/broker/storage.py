@@ -98,6 +98,7 @@ class Storage(Service):
         self._is_publish_scheduled = False
         self._loss: Exception | None = None
         self._on_loss: list[Callable[[int], object]] = []
+        self._before_write: list[Callable[[], object]] = []
         self._written = asyncio.Event()
         self._unwritten: list[tuple[Answered, Command]] = []
         self._waiting: deque[_Waiting] = deque()
@@ -126,6 +127,7 @@ class Storage(Service):
     def write(self) -> None:
         """Write what is staged; raises if that, or an earlier write of this turn, was in vain."""
         if self._is_write_scheduled:
+            refused = self._append_last() if self._before_write else None
             self._is_write_scheduled = False
             try:
                 is_left = self.store.write_log()
@@ -138,6 +140,8 @@ class Storage(Service):
                 self._written.set()
                 if not self.is_sync_flush:
                     self._end_probe()
+                if refused is not None:
+                    self._note_loss(refused)
                 self._answer_written()
         if self._loss is not None:
             raise self._loss
@@ -165,6 +169,24 @@ class Storage(Service):
     def _forget_loss(self, error: Exception) -> None:
         if self._loss is error:
             self._loss = None
+
+    def before_write(self, append: Callable[[], object]) -> None:
+        """Call ``append`` at the end of this turn: what it appends is written with the rest.
+
+        If the store refuses that, no answer of the turn leaves.
+        """
+        self._before_write.append(append)
+        self._schedule_write("", 0)
+
+    def _append_last(self) -> StoreError | None:
+        works, self._before_write = self._before_write, []
+        refused: StoreError | None = None
+        for append in works:
+            try:
+                append()
+            except StoreError as error:
+                refused = error
+        return refused
 
     def when_written(self, promise: Answered, answer: Command) -> None:
         """Give ``answer`` when what was appended last is written; the error if it cannot be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,16 @@ from tests.support.popping import Got, ack, bodies, change, changed, pop, start_
 from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire
 
+from penstock.broker.pop.acknowledging import Receipt, acknowledge
+from penstock.errors import StoreError
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.bodies.pop import BatchAck, BatchAckEntry, bits_of
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import DeleteGroup, DeleteTopic
 from penstock.protocol.headers.pop import AckMessage
 from penstock.protocol.headers.receipts import ReceiptHandle
+from penstock.store import Draft
 
 
 async def send(wire: Wire, *bodies: bytes, topic: str = "T", queue_id: int = 0) -> None:
@@ -388,3 +393,96 @@ async def test_nothing_is_handed_out_or_finished_without_its_record(tmp_path: Pa
             await stage.clock.sleep(90)
         assert (await ack(wire, one)).code == 0
         assert bodies(await pop(wire)) == [b"two"]
+
+
+# One record for the acknowledgements of a turn
+
+
+def start_ack(wire: Wire, one: Got) -> asyncio.Future[Command]:
+    header = AckMessage("g", one.topic, one.queue_id, one.handle, one.offset)
+    return wire.start(RequestCode.ACK_MESSAGE, header)
+
+
+@in_virtual_time
+async def test_acknowledgements_of_one_turn_share_a_record(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 2)
+        await send(wire, *numbered(6))
+        await send(wire, b"other", queue_id=1)
+        got = await pop(wire, invisible=10)
+        storage, journal = broker.state.storage, broker.state.pop.journal
+        queue_id = ReceiptHandle.parse(got[0].handle).revive_queue_id
+        before = storage.max_offset(journal.topic, queue_id)
+        for answer in [start_ack(wire, one) for one in got if one.body != b"0002"]:
+            assert (await answer).code == 0
+        # One for each check-point: of queue 0 and of queue 1.
+        assert storage.max_offset(journal.topic, queue_id) == before + 2
+        assert broker.state.pop.points.count == 1
+        # A second acknowledgement in the same turn has no effect.
+        (again,) = [one for one in got if one.body == b"0002"]
+        assert [(await one).code for one in [start_ack(wire, again) for _ in range(3)]] == [0, 0, 0]
+        assert storage.max_offset(journal.topic, queue_id) == before + 3
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        assert broker.state.pop.points.count == 0
+        await stage.clock.sleep(60)
+        assert await pop(await stage.connect(broker)) == []
+
+
+@pytest.mark.spec("P26")
+@in_virtual_time
+async def test_acknowledgements_that_are_refused_at_the_end_of_their_turn_are_not_answered(
+    tmp_path: Path,
+) -> None:
+    files = FaultyFiles(SimulatedDisk())
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(files=files)
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, *numbered(4))
+        got = await pop(wire, invisible=10)
+        storage = broker.state.storage
+
+        def fail() -> None:
+            files.failing_syncs = 1
+            with contextlib.suppress(StoreError):
+                storage.store.flush()
+
+        # In the same turn, between the acknowledgements and their record, the disk fails.
+        storage.before_write(fail)
+        broker.state.storage.append(Draft("T", 0, b"last", b""))
+        receipts = [Receipt("g", "T", 0, one.offset, *handle_times(one)) for one in got[:3]]
+        for receipt in receipts:
+            acknowledge(broker.state, receipt)
+        assert broker.state.pop.points.count == 1
+        with pytest.raises(StoreError):
+            storage.write()
+        assert broker.state.pop.points.count == 4
+        assert not storage.store.is_writable
+
+
+def handle_times(one: Got) -> tuple[int, int, int]:
+    handle = ReceiptHandle.parse(one.handle)
+    return handle.pop_time, handle.invisible_time, handle.revive_queue_id
+
+
+@in_virtual_time
+async def test_the_journal_is_not_done_before_the_record_of_an_end(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, b"one")
+        (one,) = await pop(wire)
+        journal, storage = broker.state.pop.journal, broker.state.storage
+        pop_time, invisible, queue_id = handle_times(one)
+        acknowledge(broker.state, Receipt("g", "T", 0, 0, pop_time, invisible, queue_id))
+        end = journal.end
+        # The record is appended before the committed number passes the check-point.
+        journal.keep_up()
+        assert journal.end > end
+        assert journal.committed(queue_id) == 1
+        storage.write()
+        assert storage.max_offset(journal.topic, queue_id) == 2

@@ -64,7 +64,7 @@ def acknowledge(broker: BrokerState, receipt: Receipt) -> int:
     if point is None:
         _note_late(broker, receipt)
         return 0
-    end = broker.pop.journal.finish(point, (receipt.offset,))
+    end = broker.pop.journal.acknowledge(point, (receipt.offset,))
     broker.stats.acknowledged(receipt.group, receipt.topic, 1)
     return end
 
@@ -89,7 +89,7 @@ def acknowledge_all(broker: BrokerState, receipt: Receipt, offsets: Sequence[int
     by_point = _by_point(queue, receipt.pop_time, offsets)
     end = 0
     for point, of_point in by_point.items():
-        end = broker.pop.journal.finish(point, of_point)
+        end = broker.pop.journal.acknowledge(point, of_point)
         broker.stats.acknowledged(receipt.group, receipt.topic, len(of_point))
     if sum(map(len, by_point.values())) < len(offsets):
         _note_late(broker, receipt)

@@ -28,7 +28,7 @@ from penstock.broker.pop.revive_records import (
 )
 from penstock.broker.storage import Storage
 from penstock.broker.tables.offsets import Offsets
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, StoreError
 from penstock.model.names import REVIVE_GROUP
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.runtime.clock import Clock
@@ -73,6 +73,8 @@ class Journal:
         self._own: set[tuple[int, int]] = set()
         """Records from here behind records that were not read yet."""
         self._undo: deque[tuple[int, Callable[[], object]]] = deque()
+        self._acknowledged: dict[CheckPoint, list[int]] = {}
+        """Receipts that ended in this turn and have no record yet."""
         self.end = 0
         """The log position after the newest record."""
         self._turn = 0
@@ -103,15 +105,46 @@ class Journal:
 
     def finish(self, point: CheckPoint, offsets: Sequence[int]) -> int:
         """End receipts of a check-point; the log position their record ends at."""
+        end = self._append_end(point, offsets)
+        for offset in offsets:
+            self._points.finish(point.queue, point.pop_time, offset)
+        return end
+
+    def _append_end(self, point: CheckPoint, offsets: Sequence[int]) -> int:
         end = self._append(
             point.revive_queue_id,
             ACK if len(offsets) == 1 else BATCH_ACK,
             ack_body(point, offsets, self.broker_name),
         )[1]
-        for offset in offsets:
-            self._points.finish(point.queue, point.pop_time, offset)
         self._undo.append((end, lambda: self._points.restore(point, offsets)))
         return end
+
+    def acknowledge(self, point: CheckPoint, offsets: Sequence[int]) -> int:
+        """End receipts with one record for all of a check-point that end in this turn.
+
+        It leaves with the write of the turn, before its answers. Returns the log position that the
+        answer relies on: with synchronous flush answers wait for their own record.
+        """
+        if self._storage.is_sync_flush or not self._storage.store.is_writable:
+            return self.finish(point, offsets)
+        if not self._acknowledged:
+            self._storage.before_write(self._append_acknowledged)
+        self._acknowledged.setdefault(point, []).extend(offsets)
+        for offset in offsets:
+            self._points.finish(point.queue, point.pop_time, offset)
+        return self.end
+
+    def _append_acknowledged(self) -> None:
+        acknowledged, self._acknowledged = self._acknowledged, {}
+        refused: StoreError | None = None
+        for point, offsets in acknowledged.items():
+            try:
+                self._append_end(point, offsets)
+            except StoreError as error:
+                self._points.restore(point, offsets)
+                refused = error
+        if refused is not None:
+            raise refused
 
     def write_anew(self, point: CheckPoint) -> None:
         """Append the rest of a check-point once more, so that records before it are done."""
@@ -174,6 +207,8 @@ class Journal:
 
     def keep_up(self, *, may_append: bool = True) -> None:
         """Move the committed numbers of the revive group on."""
+        # They must not pass a check-point whose end is not in the log.
+        self._append_acknowledged()
         now = self._clock.time_ms()
         for queue_id in range(REVIVE_QUEUES):
             first = self._points.first_open(queue_id)
