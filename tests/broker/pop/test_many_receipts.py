@@ -68,18 +68,17 @@ async def costs(tmp_path: Path, receipts: int) -> dict[str, int]:
             state.storage.write()
         one = ask._replace(max_messages=1)
         found: dict[str, list[int]] = {}
+        popped: list[Popped] = []
+
+        def change() -> None:
+            changed = change_invisible_time(state, receipt_of(popped[-1]), 90_000)
+            popped[-1] = popped[-1]._replace(pop_time=changed.pop_time)
+
         for _ in range(5):
-            popped: list[Popped] = []
             steps: dict[str, Callable[[], object]] = {
-                "pop": lambda popped=popped: popped.append(take(state, one)),
-                "change": lambda popped=popped: popped.append(
-                    popped[0]._replace(
-                        pop_time=change_invisible_time(
-                            state, receipt_of(popped[0]), 90_000
-                        ).pop_time
-                    )
-                ),
-                "acknowledge": lambda popped=popped: acknowledge(state, receipt_of(popped[1])),
+                "pop": lambda: popped.append(take(state, one)),
+                "change": change,
+                "acknowledge": lambda: acknowledge(state, receipt_of(popped[-1])),
                 "lag": lambda: list(get_consume_stats(state, GetConsumeStats("g", "T"))),
                 "metrics": lambda: group_lag(state, "g", "T"),
                 "due": lambda: state.pop.points.next_due,
