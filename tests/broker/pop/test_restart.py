@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.asking import committed, put_topic
 from tests.support.faulty_files import FaultyFiles, SimulatedDisk
-from tests.support.popping import ack, bodies, change, changed, pop
+from tests.support.popping import Got, ack, bodies, change, changed, pop
 from tests.support.stage import SMALL_STORE, Stage, in_virtual_time
 from tests.support.wire import Wire
 
@@ -297,6 +297,56 @@ async def test_check_points_that_a_timer_brings_later_are_taken_over(tmp_path: P
         assert (await ack(wire, moved)).code == 0
         await stage.clock.sleep(10)
         assert bodies(await pop(wire)) == [b"0001"]
+
+
+def timed(store: MessageStore, tag: bytes, body: bytes, now: int) -> None:
+    """A record of the revive topic as Apache's timer brings it."""
+    properties = properties_of(tag, now) + b"TIMER_OUT_MS\x01%d\x02" % now
+    store.append(Draft(REVIVE, 3, body, properties))
+
+
+@pytest.mark.spec("P61")
+@in_virtual_time
+async def test_acknowledgements_before_the_timer_brings_their_check_point_count(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await put_topic(wire, "T", 1)
+        await send(wire, *numbered(4))
+        await wire.heartbeat("me@1", consumer="g", topics=["T"])
+        due = str(round(stage.clock.time() * 1000) + 3_600_000)
+        await wire.send("T", b"timer", properties={"TIMER_DELIVER_MS": due})
+        pop_time = round(stage.clock.time() * 1000)
+        await stage.clock.sleep(1)
+    # Apache's broker ran last: it handed out all four, and its check-point is in the timer.
+    write_offsets(tmp_path, b'{"offsetTable":{"T@g":{"0":4}}}')
+    point = CheckPoint(PopQueue("g", "T", 0), 0, (0, 1, 2, 3), pop_time, 60_000, 3)
+    handle = ReceiptHandle(0, pop_time, 60_000, 3, 0, "broker-a", 0, 0)
+    got = [
+        Got(body, "T", 0, offset, 0, str(handle._replace(queue_offset=offset)), {})
+        for offset, body in enumerate(numbered(4))
+    ]
+    for life in range(3):
+        async with Stage(tmp_path) as stage:
+            broker = await stage.broker()
+            wire = await stage.connect(broker)
+            if life < 2:
+                # Acknowledged in two lives of our broker; a second time is no other end.
+                for _ in range(2):
+                    assert (await ack(wire, got[life])).code == 0
+                await stage.clock.sleep(3)
+                continue
+            timed(broker.state.storage.store, b"ck", check_point_body(
+                point, point.offsets, "broker-a"), pop_time)  # fmt: skip
+            await stage.clock.sleep(6)
+            assert broker.state.pop.points.count == 2
+            await stage.clock.sleep(70)
+            wire = await stage.connect(broker)
+            assert bodies(await pop(wire, invisible=300)) == [b"0002", b"0003"]
+            # Long after that, an acknowledgement without a receipt is a repeated one again.
+            await stage.clock.sleep(20)
+            assert not broker.state.pop.journal.early.has_open(broker.state.clock.time_ms())
 
 
 @pytest.mark.spec("P59")

@@ -62,8 +62,7 @@ def acknowledge(broker: BrokerState, receipt: Receipt) -> int:
     queue = broker.pop.points.find_queue(receipt.group, receipt.topic, receipt.queue_id)
     point = None if queue is None else queue.receipts.get((receipt.pop_time, receipt.offset))
     if point is None:
-        _note_late(broker, receipt)
-        return 0
+        return _without_receipt(broker, receipt, (receipt.offset,))
     end = broker.pop.journal.acknowledge(point, (receipt.offset,))
     broker.stats.acknowledged(receipt.group, receipt.topic, 1)
     return end
@@ -84,15 +83,15 @@ def acknowledge_all(broker: BrokerState, receipt: Receipt, offsets: Sequence[int
             acknowledge_orderly(broker, receipt._replace(offset=offset))
         return 0
     queue = broker.pop.points.find_queue(receipt.group, receipt.topic, receipt.queue_id)
-    if queue is None:
-        return 0
-    by_point = _by_point(queue, receipt.pop_time, offsets)
+    by_point = {} if queue is None else _by_point(queue, receipt.pop_time, offsets)
     end = 0
     for point, of_point in by_point.items():
         end = broker.pop.journal.acknowledge(point, of_point)
         broker.stats.acknowledged(receipt.group, receipt.topic, len(of_point))
-    if sum(map(len, by_point.values())) < len(offsets):
-        _note_late(broker, receipt)
+    found = set().union(*by_point.values())
+    unknown = [offset for offset in offsets if offset not in found]
+    if unknown:
+        end = max(end, _without_receipt(broker, receipt, unknown))
     return end
 
 
@@ -211,10 +210,21 @@ def _key(receipt: Receipt) -> str:
     return f"{receipt.topic}@{receipt.group}@{receipt.queue_id}, offset:{receipt.offset}"
 
 
-def _note_late(broker: BrokerState, receipt: Receipt) -> None:
-    """An acknowledgement without effect; late ones are counted, repeated ones are normal."""
-    if receipt.pop_time + receipt.invisible_ms > broker.clock.time_ms():
-        return
+def _without_receipt(broker: BrokerState, receipt: Receipt, offsets: Sequence[int]) -> int:
+    """Acknowledgements of receipts that are not open; the log position the answer relies on.
+
+    Repeated ones are normal, late ones are counted. Where an Apache broker ran before, a
+    check-point may still be in its timer: then they are noted for it.
+    """
+    due, now = receipt.pop_time + receipt.invisible_ms, broker.clock.time_ms()
+    if due > now:
+        group, topic, queue_id = receipt.group, receipt.topic, receipt.queue_id
+        journal, end = broker.pop.journal, 0
+        for offset in offsets:
+            if journal.early.may_note(due, now):
+                key = (group, topic, queue_id, receipt.pop_time, offset)
+                end = journal.acknowledge_early(key, due, receipt.revive_queue_id) or end
+        return end
     if not broker.stats.late_ack(receipt.group):
         log.warning(
             "acknowledged after the invisible time, the message comes again (logged once a group) "
@@ -224,3 +234,4 @@ def _note_late(broker: BrokerState, receipt: Receipt) -> None:
             receipt.queue_id,
             receipt.offset,
         )
+    return 0

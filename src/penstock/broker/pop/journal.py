@@ -18,12 +18,14 @@ from typing import Final
 
 from penstock.broker.delivery.record_views import record_views
 from penstock.broker.pop.check_points import REVIVE_QUEUES, CheckPoint, CheckPoints
+from penstock.broker.pop.early_acks import EarlyAcks, ReceiptKey
 from penstock.broker.pop.revive_records import (
     ACK,
     BATCH_ACK,
     CHECK_POINT,
     ack_body,
     check_point_body,
+    early_ack_body,
     properties_of,
 )
 from penstock.broker.storage import Storage
@@ -75,6 +77,7 @@ class Journal:
         self._undo: deque[tuple[int, Callable[[], object]]] = deque()
         self._acknowledged: dict[CheckPoint, list[int]] = {}
         """Receipts that ended in this turn and have no record yet."""
+        self.early = EarlyAcks()
         self.end = 0
         """The log position after the newest record."""
         self._turn = 0
@@ -146,6 +149,15 @@ class Journal:
         if refused is not None:
             raise refused
 
+    def acknowledge_early(self, key: ReceiptKey, due: int, revive_queue_id: int) -> int:
+        """Note the end of a receipt whose check-point is still to come; where its record ends."""
+        if key in self.early:
+            return 0
+        queue_id = revive_queue_id if 0 <= revive_queue_id < REVIVE_QUEUES else 0
+        end = self._append(queue_id, ACK, early_ack_body(key, due, self.broker_name))[1]
+        self.early.note(key, due)
+        return end
+
     def write_anew(self, point: CheckPoint) -> None:
         """Append the rest of a check-point once more, so that records before it are done."""
         before = point.revive_offset
@@ -210,6 +222,9 @@ class Journal:
         # They must not pass a check-point whose end is not in the log.
         self._append_acknowledged()
         now = self._clock.time_ms()
+        if self.early.has_open(now):
+            # After a restart they have to be read again.
+            return
         for queue_id in range(REVIVE_QUEUES):
             first = self._points.first_open(queue_id)
             while may_append and first is not None and self._is_behind(first, queue_id, now):

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from penstock.broker.pop.check_points import CheckPoint
+from penstock.broker.pop.early_acks import ReceiptKey
 from penstock.model.properties import get_property
 from penstock.protocol.records.codec import Record
 
@@ -52,6 +53,8 @@ class ReadAck(NamedTuple):
     queue_id: int
     pop_time: int
     offsets: tuple[int, ...]
+    due: int = 0
+    """If it is an early one: when its check-point is due."""
 
 
 def properties_of(tag: bytes, now_ms: int) -> bytes:
@@ -99,6 +102,23 @@ def ack_body(point: CheckPoint, offsets: Sequence[int], broker_name: str) -> byt
     return orjson.dumps(body)
 
 
+def early_ack_body(key: ReceiptKey, due: int, broker_name: str) -> bytes:
+    """The body of an acknowledgement whose check-point is not known; ``it`` is a key of our own."""
+    group, topic, queue_id, pop_time, offset = key
+    return orjson.dumps(
+        {
+            "ao": offset,
+            "bn": broker_name,
+            "c": group,
+            "it": due - pop_time,
+            "pt": pop_time,
+            "q": queue_id,
+            "so": offset,
+            "t": topic,
+        }
+    )
+
+
 def read_revive_record(record: Record, broker_name: str) -> ReadCheckPoint | ReadAck | None:
     """What a record of the revive topic says; None if it is damaged or of another broker."""
     tag = get_property(record.properties, b"TAGS")
@@ -124,7 +144,9 @@ def read_revive_record(record: Record, broker_name: str) -> ReadCheckPoint | Rea
         return _check_point(record, body, (group, topic, queue_id, start, pop_time))
     if tag == ACK:
         offset = _int(body.get("ao"))
-        return None if offset is None else ReadAck(group, topic, queue_id, pop_time, (offset,))
+        invisible = _int(body.get("it"))
+        due = 0 if invisible is None else pop_time + invisible
+        return None if offset is None else ReadAck(group, topic, queue_id, pop_time, (offset,), due)
     if tag == BATCH_ACK:
         offsets = _ints(body.get("aol"))
         return None if offsets is None else ReadAck(group, topic, queue_id, pop_time, offsets)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.pop.check_points import CheckPoint
+from penstock.broker.pop.early_acks import LONGEST_MS, ReceiptKey
 from penstock.broker.pop.redelivery import record_of, redeliver
 from penstock.broker.pop.revive_records import ReadAck, ReadCheckPoint, read_revive_record
 from penstock.broker.state import BrokerState
@@ -52,6 +53,9 @@ class Reviver(Service):
         broker = self._broker
         journal = broker.pop.journal
         journal.begin()
+        if broker.offsets.journal_position is None and broker.storage.max_offset(TIMER_TOPIC, 0):
+            # An Apache broker ran before, and its timer may have check-points.
+            journal.early.expected_until = broker.clock.time_ms() + LONGEST_MS
         self._apply(list(journal.unread()), is_start=True)
         return broker.pop.points.count
 
@@ -61,13 +65,19 @@ class Reviver(Service):
         broker_name = broker.pop.journal.broker_name
         read = [(queue_id, record, read_revive_record(record, broker_name))
                 for queue_id, record in records]  # fmt: skip
-        done: set[tuple[str, str, int, int, int]] = set()
+        done: set[ReceiptKey] = set()
+        early, now = broker.pop.journal.early, broker.clock.time_ms()
         for _, _, said in read:
             if isinstance(said, ReadAck):
-                done.update(
+                keys = {
                     (said.group, said.topic, said.queue_id, said.pop_time, offset)
                     for offset in said.offsets
-                )
+                }
+                done |= keys
+                if now < said.due <= now + LONGEST_MS:
+                    early.expected_until = max(early.expected_until, said.due)
+                    for key in keys:
+                        early.note(key, said.due)
         for revive_queue_id, record, said in read:
             if isinstance(said, ReadCheckPoint):
                 self._open(revive_queue_id, record, said, done, is_start=is_start)
@@ -88,11 +98,12 @@ class Reviver(Service):
         revive_queue_id: int,
         record: Record,
         said: ReadCheckPoint,
-        done: set[tuple[str, str, int, int, int]],
+        done: set[ReceiptKey],
         *,
         is_start: bool,
     ) -> None:
         broker = self._broker
+        early = broker.pop.journal.early
         group, topic, queue_id = said.group, said.topic, said.queue_id
         if (
             topic not in broker.topics
@@ -116,7 +127,8 @@ class Reviver(Service):
         left = [
             offset
             for offset in dict.fromkeys(said.offsets)
-            if (group, topic, queue_id, said.pop_time, offset) not in done
+            if (key := (group, topic, queue_id, said.pop_time, offset)) not in done
+            and key not in early
         ]
         if not left:
             return
