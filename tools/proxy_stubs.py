@@ -65,7 +65,8 @@ class Timestamp(Message_):
 
 def stub() -> str:
     """The content of the file."""
-    return _HEAD + "".join(f"\n{line}" for name in MESSAGES for line in _class(name)) + "\n"
+    lines = "".join(f"\n{line}" for name in MESSAGES for line in _class(name))
+    return _HEAD + lines.rstrip("\n") + "\n"
 
 
 def _class(name: str) -> Iterator[str]:

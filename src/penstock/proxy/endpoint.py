@@ -186,6 +186,10 @@ class Endpoint(Service):
             # Its producer of several topics misses what comes before it knows the last route.
             self._clock.call_later(_AGAIN_SECONDS, stream.send, answer)
 
+    def open_streams(self) -> int:
+        """How many streams are open now."""
+        return len(self._streams)
+
     def close_stream(self, stream: Stream) -> None:
         """A stream is over; the client stays registered."""
         stream.end()

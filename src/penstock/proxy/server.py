@@ -15,12 +15,15 @@ from urllib.parse import unquote
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from penstock.errors import ListenFailed
 from penstock.proxy.calls import Caller
 from penstock.proxy.endpoint import UNARY, Endpoint, failure_text
+from penstock.proxy.statuses import Refused, make_status
 from penstock.proxy.streams import Stream
 from penstock.proxy.wire import messages as wire
+from penstock.proxy.wire.codes import Code
 from penstock.proxy.wire.definitions import SERVICE
 from penstock.remoting.addresses import format_address
 from penstock.remoting.listener import bind
@@ -62,7 +65,7 @@ class GrpcServer(Service):
         port: int,
         tls: ServerTls | None = None,
     ) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._clock = clock
         self._host = host
         self._asked_port = port
@@ -79,16 +82,16 @@ class GrpcServer(Service):
         self.port = self._listen(server)
         await server.start()
         log.info("grpc listening host=%s port=%d", self._host, self.port)
-        async with self._endpoint:
+        async with self.endpoint:
             try:
                 ready()
-                await self._endpoint.wait()
+                await self.endpoint.wait()
             finally:
                 await asyncio.shield(self._stop(server))
 
     async def _stop(self, server: grpc.aio.Server) -> None:
         # Nothing but the endpoint ends polls and streams.
-        await self._endpoint.stop()
+        await self.endpoint.stop()
         await server.stop(_STOP_SECONDS)
 
     def _listen(self, server: grpc.aio.Server) -> int:
@@ -108,19 +111,16 @@ class GrpcServer(Service):
         handlers: dict[str, grpc.RpcMethodHandler] = {
             name: grpc.unary_unary_rpc_method_handler(
                 functools.partial(self._unary, name),
-                request_deserializer=unary.request.FromString,
                 response_serializer=unary.response.SerializeToString,
             )
             for name, unary in UNARY.items()
         }
         handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
             self._receive,
-            request_deserializer=wire.ReceiveMessageRequest.FromString,
             response_serializer=wire.ReceiveMessageResponse.SerializeToString,
         )
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
             self._telemetry,
-            request_deserializer=wire.TelemetryCommand.FromString,
             response_serializer=wire.TelemetryCommand.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
@@ -140,11 +140,25 @@ class GrpcServer(Service):
             authorization=_text(metadata.get("authorization")),
         )
 
-    async def _unary(self, name: str, request: Any, context: Any) -> Any:
-        return await self._endpoint.call(name, request, self._caller(context))
+    # Requests are decoded here: what cannot be decoded is a fault of the client, which grpc would
+    # log as one of ours, with a traceback for each.
 
-    async def _receive(self, request: wire.ReceiveMessageRequest, context: Any) -> None:
-        received = await self._endpoint.receive(request, self._caller(context))
+    async def _unary(self, name: str, data: bytes, context: Any) -> Any:
+        unary = UNARY[name]
+        try:
+            request = unary.request.FromString(data)
+        except DecodeError as error:
+            return unary.response(status=make_status(Code.BAD_REQUEST, str(error)))
+        return await self.endpoint.call(name, request, self._caller(context))
+
+    async def _receive(self, data: bytes, context: Any) -> None:
+        try:
+            request = wire.ReceiveMessageRequest.FromString(data)
+        except DecodeError as error:
+            status = make_status(Code.BAD_REQUEST, str(error))
+            await context.write(wire.ReceiveMessageResponse(status=status))
+            return
+        received = await self.endpoint.receive(request, self._caller(context))
         written = 0
         try:
             for response in received.responses:
@@ -152,20 +166,18 @@ class GrpcServer(Service):
                 written += 1
         finally:
             if written < len(received.responses):
-                self._endpoint.not_delivered(received, written)
+                self.endpoint.not_delivered(received, written)
 
-    async def _telemetry(
-        self, commands: AsyncIterator[wire.TelemetryCommand], context: Any
-    ) -> None:
+    async def _telemetry(self, commands: AsyncIterator[bytes], context: Any) -> None:
         caller = self._caller(context)
-        stream = self._endpoint.open_stream(caller)
+        stream = self.endpoint.open_stream(caller)
         reader = asyncio.ensure_future(self._read(stream, caller, commands))
         try:
             while (command := await stream.next()) is not None:
                 await context.write(command)
         finally:
             reader.cancel()
-            self._endpoint.close_stream(stream)
+            self.endpoint.close_stream(stream)
         if stream.failure is not None:
             is_fault_of_client, text = failure_text(stream.failure)
             code = grpc.StatusCode.INVALID_ARGUMENT
@@ -173,12 +185,13 @@ class GrpcServer(Service):
                 code = grpc.StatusCode.INTERNAL
             await context.abort(code, text)
 
-    async def _read(
-        self, stream: Stream, caller: Caller, commands: AsyncIterator[wire.TelemetryCommand]
-    ) -> None:
+    async def _read(self, stream: Stream, caller: Caller, commands: AsyncIterator[bytes]) -> None:
         try:
-            async for command in commands:
-                await self._endpoint.take_command(stream, caller, command)
+            async for data in commands:
+                command = wire.TelemetryCommand.FromString(data)
+                await self.endpoint.take_command(stream, caller, command)
+        except DecodeError as error:
+            stream.end(Refused(Code.BAD_REQUEST, str(error)))
         except grpc.RpcError:
             pass
         finally:

@@ -1,0 +1,161 @@
+"""Signed calls: who may do what through the endpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, Guarded, guarded
+from tests.proxy.lab import (
+    GROUP,
+    TOPIC,
+    consumer_settings,
+    message,
+    producer_settings,
+    topic_config,
+)
+
+from penstock.auth.model import Entry
+from penstock.proxy.calls import Caller
+from penstock.proxy.endpoint import Endpoint
+from penstock.proxy.local_backend import LocalBackend
+from penstock.proxy.times import duration
+from penstock.proxy.wire import messages as wire
+from penstock.proxy.wire.codes import Code
+from penstock.runtime.clock import SystemClock
+
+DATE = "20260101T000000Z"
+PUB = Entry.parse(f"Topic:{TOPIC}", ["Pub"])
+SUB = Entry.parse(f"Topic:{TOPIC}", ["Sub"])
+SUB_GROUP = Entry.parse(f"Group:{GROUP}", ["Sub"])
+
+
+def signature(secret: str, date: str = DATE) -> str:
+    return hmac.new(secret.encode(), date.encode(), hashlib.sha1).hexdigest()
+
+
+def caller(name: str = APP, secret: str = APP_SECRET, client_id: str = "c", **more: Any) -> Caller:
+    text = (
+        f"MQv2-HMAC-SHA1 Credential={name}/region/Rocketmq, SignedHeaders=x-mq-date-time, "
+        f"Signature={signature(secret)}"
+    )
+    return Caller(**{"client_id": client_id, "date_time": DATE, "authorization": text, **more})
+
+
+@asynccontextmanager
+async def running(data: Path, *entries: Entry) -> AsyncIterator[tuple[Guarded, Endpoint]]:
+    async with guarded(data, *entries) as servers:
+        servers.broker.state.topics.put(topic_config(queues=1))
+        servers.broker.state.topics.put(topic_config("secret", queues=1))
+        backend = LocalBackend(servers.broker)
+        async with Endpoint(backend, SystemClock(), advertised=lambda: ("127.0.0.1", 1)) as one:
+            yield servers, one
+
+
+async def send(endpoint: Endpoint, who: Caller, topic: str = TOPIC) -> int:
+    request = wire.SendMessageRequest(messages=[message(topic=topic)])
+    return int((await endpoint.call("SendMessage", request, who)).status.code)
+
+
+async def receive(endpoint: Endpoint, who: Caller, topic: str = TOPIC) -> Any:
+    request = wire.ReceiveMessageRequest(
+        group=wire.Resource(name=GROUP),
+        message_queue=wire.MessageQueue(topic=wire.Resource(name=topic)),
+        batch_size=1,
+        invisible_duration=duration(30),
+        long_polling_timeout=duration(0),
+    )
+    return (await endpoint.receive(request, who)).responses
+
+
+def test_the_signature_of_the_reference() -> None:
+    assert signature("12345678") == "744d438196af86606d44b8c9a7c8e0e0b2ffb22b"
+
+
+async def test_calls_need_a_right_signature(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB) as (_, endpoint):
+        upper = caller().authorization.replace(signature(APP_SECRET), signature(APP_SECRET).upper())
+        assert await send(endpoint, caller()) == Code.OK
+        assert await send(endpoint, caller(authorization=upper)) == Code.OK
+        for who in (
+            Caller(client_id="c"),
+            caller(authorization=""),
+            caller(authorization="MQv2-HMAC-SHA1 Credential=, Signature="),
+            caller(secret="wrong"),
+            caller("unknown"),
+            caller(date_time="20260101T000001Z"),
+            caller(date_time=""),
+        ):
+            assert await send(endpoint, who) == Code.UNAUTHORIZED
+            (refused,) = await receive(endpoint, who)
+            assert refused.status.code == Code.UNAUTHORIZED
+            stream = endpoint.open_stream(who)
+            command = await stream.next()
+            assert command is not None
+            assert command.status.code == Code.UNAUTHORIZED
+            assert await stream.next() is None
+
+
+async def test_the_rights_of_the_user_decide(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB, SUB, SUB_GROUP) as (_, endpoint):
+        admin = caller(ADMIN, ADMIN_SECRET)
+        assert await send(endpoint, caller()) == Code.OK
+        assert await send(endpoint, caller(), "secret") == Code.UNAUTHORIZED
+        assert await send(endpoint, admin, "secret") == Code.OK
+        responses = await receive(endpoint, caller())
+        assert responses[1].message.body == b"hello"
+        (refused,) = await receive(endpoint, caller(), "secret")
+        assert refused.status.code == Code.UNAUTHORIZED
+        handle = responses[1].message.system_properties.receipt_handle
+        ack = wire.AckMessageRequest(
+            group=wire.Resource(name=GROUP),
+            topic=wire.Resource(name=TOPIC),
+            entries=[wire.AckMessageEntry(receipt_handle=handle)],
+        )
+        assert (await endpoint.call("AckMessage", ack, caller())).status.code == Code.OK
+        ack.group.name = "others"
+        assert (await endpoint.call("AckMessage", ack, caller())).status.code == Code.UNAUTHORIZED
+
+
+async def test_a_group_needs_a_right(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB, SUB) as (_, endpoint):
+        for settings, is_refused in (
+            (producer_settings(TOPIC), False),
+            (consumer_settings(), True),
+        ):
+            stream = endpoint.open_stream(caller())
+            command = wire.TelemetryCommand(settings=settings)
+            await endpoint.take_command(stream, caller(), command)
+            assert (stream.failure is not None) is is_refused
+
+
+async def test_a_user_cannot_act_as_the_client_of_another_one(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB) as (_, endpoint):
+        admin = caller(ADMIN, ADMIN_SECRET)
+        assert await send(endpoint, admin) == Code.OK
+        assert await send(endpoint, caller()) == Code.OK
+        clients = endpoint.parts.clients.all()
+        assert {one.signer.name for one in clients if one.signer is not None} == {ADMIN, APP}
+        leaving = wire.NotifyClientTerminationRequest()
+        answer = await endpoint.call("NotifyClientTermination", leaving, caller())
+        assert answer.status.code == Code.OK
+        assert len(endpoint.parts.clients) == 1
+
+
+async def test_a_user_that_is_disabled_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB) as (servers, endpoint):
+        assert await send(endpoint, caller()) == Code.OK
+        servers.users.change(lambda users: users.without_user(APP))
+        await servers.take_changes()
+        assert await send(endpoint, caller()) == Code.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "Credential=a" * 1000, "Signature=" + "z" * 40])
+async def test_odd_authorizations(tmp_path: Path, text: str) -> None:
+    async with running(tmp_path, PUB) as (_, endpoint):
+        assert await send(endpoint, caller(authorization=text)) == Code.UNAUTHORIZED
