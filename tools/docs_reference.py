@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from penstock.auth.auth_config import AuthConfig
 from penstock.broker.config import BrokerConfig
 from penstock.cli.main import app
 from penstock.client import arguments, options
@@ -148,6 +149,7 @@ def settings_page() -> str:
     for title, owner in (
         ("Broker", BrokerConfig),
         ("Store", StoreConfig),
+        ("Users", AuthConfig),
         ("Name server", NameServerConfig),
     ):
         lines += ["", f"## {title}", "", markdown_table(owner).rstrip()]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from tests.support.stage import SMALL_STORE
+
 from penstock.auth.model import Entry, UserType
 from penstock.auth.server_auth import ServerAuth
 from penstock.auth.user_file import UserFile
@@ -16,7 +18,7 @@ from penstock.broker import Broker, BrokerConfig
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.protocol import acl
 from penstock.protocol.commands import Command
-from penstock.remoting import Pool
+from penstock.remoting import Limits, Pool, ServerTls, Tls
 
 ADMIN, ADMIN_SECRET = "admin", "admin-secret-1"
 APP, APP_SECRET = "app", "app-secret-1"
@@ -56,7 +58,16 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded(data: Path, *entries: Entry, audit_all: bool = False) -> AsyncIterator[Guarded]:
+async def guarded(
+    data: Path,
+    *entries: Entry,
+    audit_all: bool = False,
+    requires_fresh: bool = False,
+    tls: ServerTls | None = None,
+    client_tls: Tls | None = None,
+    limits: Limits | None = None,
+    exports_metrics: bool = False,
+) -> AsyncIterator[Guarded]:
     """Servers with the users admin (super), servers (super) and app with ``entries``."""
     file = UserFile(data / "auth.json")
     for name, secret, type_ in (
@@ -78,11 +89,26 @@ async def guarded(data: Path, *entries: Entry, audit_all: bool = False) -> Async
         audit_all=audit_all,
         access_key=SERVERS,
         secret_key=SERVERS_SECRET,
+        requires_fresh=requires_fresh,
     )
-    async with NameServer(NameServerConfig(listen_port=0), auth=auth) as name_server:
-        config = BrokerConfig(listen_port=0)
-        names = [name_server.address]
-        async with Broker(config, data / "broker-a", name_servers=names, auth=auth) as broker:
+    async with NameServer(
+        NameServerConfig(listen_port=0), auth=auth, tls=tls, limits=limits
+    ) as name_server:
+        config = BrokerConfig(
+            listen_port=0,
+            metrics_exporter_type="PROM" if exports_metrics else "DISABLE",
+            metrics_prom_exporter_port=0,
+        )
+        async with Broker(
+            config,
+            data / "broker-a",
+            store_config=SMALL_STORE,
+            name_servers=[name_server.address],
+            auth=auth,
+            tls=tls,
+            client_tls=client_tls,
+            limits=limits,
+        ) as broker:
             yield Guarded(name_server, broker, file, data)
 
 

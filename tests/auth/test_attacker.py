@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 from pathlib import Path
 
 import pytest
-from tests.auth.servers import APP, APP_SECRET, ask, guarded
+from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, guarded
+from tests.support.raw_connection import RawConnection
 
 from penstock import Message, aio
+from penstock.auth.certificates import make_certificates
 from penstock.auth.need_tables import BROKER, NAME_SERVER
 from penstock.auth.request_rules import FREE
+from penstock.broker.config import VIP_PORT_DISTANCE
+from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name
 from penstock.protocol.commands import Command
-from penstock.remoting import Pool
+from penstock.remoting import ServerTls, Tls, TlsMode
 
 # What a signed user without any right may still do: ask for what is filtered by row or harmless.
 HARMLESS = {code for table in (BROKER, NAME_SERVER) for code, rule in table.items() if rule is FREE}
@@ -79,31 +84,104 @@ def digests(data: Path) -> dict[str, str]:
     }
 
 
+class Attacker:
+    """Sends requests to a port, signed or not, and connects again when the server has enough."""
+
+    def __init__(self, port: int, name: str | None, tls: ssl.SSLContext | None) -> None:
+        self._port = port
+        self._name = name
+        self._tls = tls
+        self._connection: RawConnection | None = None
+        self._sent = 0
+
+    async def ask(self, code: int, body: bytes) -> Command:
+        ext = fields()
+        if self._name is not None:
+            ext |= acl.sign(ext, body, self._name, APP_SECRET)
+        self._sent += 1
+        if self._connection is None or self._sent % 90 == 0:
+            await self.close()
+            self._connection = await RawConnection.open(
+                self._port, tls=self._tls, server_hostname="localhost" if self._tls else None
+            )
+        return await self._connection.ask(Command(code, ext=ext, body=body))
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+async def _try_metrics(address: str, topic: str) -> None:
+    """Whatever is asked of the metrics port, it answers or closes; nothing is taken."""
+    host, port = address.rsplit(":", 1)
+    for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
+        for path in ("/metrics", "/healthz", f"/{topic}", "/../auth.json", "//etc/passwd"):
+            async with await RawConnection.open(int(port), host) as raw:
+                body = b"x" * 10
+                request = f"{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n"
+                await raw.send((request + "Connection: close\r\n\r\n").encode() + body)
+                answer = await raw.wait_closed()
+                assert APP_SECRET.encode() not in answer
+                assert b"root:" not in answer
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", [None, APP], ids=["unsigned", "signed without rights"])
-async def test_nothing_changes(tmp_path: Path, name: str | None) -> None:
-    async with guarded(tmp_path) as servers:
-        async with aio.Admin(**servers.as_admin) as admin:
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
+async def test_nothing_changes(tmp_path: Path, name: str | None, is_tls: bool) -> None:
+    tls, client_tls = None, None
+    if is_tls:
+        files = make_certificates(tmp_path / "tls", ("localhost", "127.0.0.1"))
+        client_tls = Tls(ca_file=files.authority)
+        tls = ServerTls(
+            mode=TlsMode.ENFORCING, certificate_file=files.certificate, key_file=files.key
+        )
+    data = tmp_path / "data"
+    async with guarded(data, tls=tls, client_tls=client_tls) as servers:
+        async with aio.Admin(**servers.as_admin, tls=client_tls) as admin:
             await admin.create_topic("orders", 1)
             await admin.create_group("billing")
-        async with aio.Producer("p", **servers.as_admin) as producer:
+        async with aio.Producer("p", **servers.as_admin, tls=client_tls) as producer:
             await producer.send(Message("orders", b"x", keys=["k"]))
     # A clean stop writes everything, so only requests can change the files between two stops.
-    before = digests(tmp_path)
-    async with guarded(tmp_path) as servers:
+    before = digests(data)
+    context = None if client_tls is None else client_tls.context()
+    async with guarded(data, tls=tls, client_tls=client_tls, exports_metrics=True) as servers:
         routes = servers.name_server.routes.cluster_info()
-        for address, table in (
-            (servers.broker.address, BROKER),
-            (servers.name_server.address, NAME_SERVER),
+        broker = servers.broker
+        for port, table in (
+            (broker.port, BROKER),
+            (broker.port - VIP_PORT_DISTANCE, BROKER),
+            (servers.name_server.port, NAME_SERVER),
         ):
-            for code in table:
-                # A connection ends after many wrong requests, so each code gets its own.
-                async with Pool(lambda peer, request: None) as pool:
-                    for body in BODIES:
-                        command = Command(code, ext=fields(), body=body)
-                        answer = await ask(address, command, name, APP_SECRET, pool=pool)
-                        if name is None or code not in HARMLESS | NO_NEEDS:
-                            assert answer.code != ResponseCode.SUCCESS, request_name(code)
+            attacker = Attacker(port, name, context)
+            # The codes of the other server, and one that none knows, are refused as well.
+            for code in (*BROKER, *NAME_SERVER, 9999):
+                for body in BODIES:
+                    answer = await attacker.ask(code, body)
+                    if name is None or code not in table or code not in HARMLESS | NO_NEEDS:
+                        assert answer.code != ResponseCode.SUCCESS, request_name(code)
+                    if name is None:
+                        assert answer.code == ResponseCode.NO_PERMISSION, request_name(code)
+                        assert answer.remark == "username cannot be null."
+                        assert not answer.ext
+                        assert not answer.body
+            await attacker.close()
+        assert broker.metrics_address is not None
+        await _try_metrics(broker.metrics_address, "orders")
         assert servers.name_server.routes.cluster_info() == routes
-        assert not servers.broker.state.clients.consumer_group("billing")
-    assert digests(tmp_path) == before
+        assert not broker.state.clients.consumer_group("billing")
+    assert digests(data) == before
+
+
+async def test_a_plain_connection_to_a_tls_port_changes_nothing(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path / "tls", ("localhost", "127.0.0.1"))
+    tls = ServerTls(mode=TlsMode.ENFORCING, certificate_file=files.certificate, key_file=files.key)
+    client_tls = Tls(ca_file=files.authority)
+    async with guarded(tmp_path / "data", tls=tls, client_tls=client_tls) as servers:
+        for port in (servers.broker.port, servers.name_server.port):
+            async with await RawConnection.open(port) as raw:
+                ext = fields() | acl.sign(fields(), b"", ADMIN, ADMIN_SECRET)
+                await raw.send_command(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext))
+                assert await raw.wait_closed() == b""
+        assert "orders" not in servers.broker.state.topics

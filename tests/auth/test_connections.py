@@ -195,12 +195,16 @@ async def test_servers_without_users_take_signed_and_unsigned_requests(tmp_path:
 async def test_a_white_listed_code_gives_no_identity(tmp_path: Path) -> None:
     file = UserFile(tmp_path / "auth.json")
     file.change(lambda users: users.with_user(new_user(ADMIN, 0, value=ADMIN_SECRET)))
-    auth = ServerAuth(user_file=file.path, white_list=(RequestCode.GET_BROKER_RUNTIME_INFO,))
+    codes = frozenset({RequestCode.GET_MAX_OFFSET})
+    auth = ServerAuth(user_file=file.path, served_without_user=codes, served_without_right=codes)
     async with (
         Broker(BrokerConfig(listen_port=0), tmp_path / "broker-a", auth=auth) as broker,
         Pool(lambda peer, request: None) as pool,
     ):
-        free = Command(RequestCode.GET_BROKER_RUNTIME_INFO, ext={acl.ACCESS_KEY: ADMIN})
+        free = Command(
+            RequestCode.GET_MAX_OFFSET,
+            ext={acl.ACCESS_KEY: ADMIN, "topic": "TBW102", "queueId": "0"},
+        )
         assert (await ask(broker.address, free, None, pool=pool)).code == 0
         other = Command(RequestCode.GET_BROKER_CONFIG, ext={acl.ACCESS_KEY: ADMIN})
         assert (await ask(broker.address, other, None, pool=pool)).code == REFUSED

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from tests.auth.servers import (
     ask,
     guarded,
 )
+from tests.support.paths import VECTORS
+from tests.support.raw_connection import RawConnection
 
 from penstock import Message, aio
 from penstock.auth.model import Entry, UserStatus
@@ -24,7 +28,8 @@ from penstock.auth.users import rotated
 from penstock.errors import NoPermission
 from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.commands import Command
+from penstock.protocol.commands import Command, decode_command
+from penstock.protocol.frames import FrameDecoder
 from penstock.remoting import Pool
 from penstock.testing.eventually import eventually
 
@@ -299,3 +304,65 @@ async def test_a_refusal_of_the_name_server_is_no_missing_name_server(tmp_path: 
         async with aio.Producer("p", **servers.as_user(secret="wrong")) as producer:
             with pytest.raises(NoPermission, match="check signature failed"):
                 await producer.send(Message("orders", b"x"))
+
+
+def _binary(command: Command, before: dict[str, str]) -> bytes:
+    """A frame with a binary header in which the fields of ``before`` come first, too."""
+    fields = b"".join(
+        struct.pack(">h", len(key)) + key.encode() + struct.pack(">i", len(value)) + value.encode()
+        for ext in (before, command.ext or {})
+        for key, value in ext.items()
+    )
+    header = struct.pack(">hBhiii", command.code, 0, 513, 7, 0, 0)
+    header += struct.pack(">i", len(fields)) + fields
+    return struct.pack(">ii", 4 + len(header), 1 << 24 | len(header)) + header
+
+
+@pytest.mark.spec("A18")
+async def test_of_duplicate_fields_the_last_one_counts_for_all(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+            await admin.create_topic("other", 1)
+        for topic, claimed, signed_topic, is_served in (
+            # What counts is signed and allowed; what comes before it means nothing.
+            ("orders", "other", "orders", True),
+            # The signature is about what the handler does not read.
+            ("other", "orders", "orders", False),
+            # Signed, but the right is that on the other topic.
+            ("other", "orders", "other", False),
+        ):
+            proof = acl.sign({"topic": signed_topic, "queueId": "0"}, b"", APP, APP_SECRET)
+            command = max_offset(topic)
+            command.ext = {**(command.ext or {}), **proof}
+            async with await RawConnection.open(servers.broker.port) as raw:
+                await raw.send(_binary(command, {"topic": claimed, acl.SIGNATURE: "A" * 28}))
+                answer = await raw.receive()
+            assert (answer.code == 0) is is_served, (topic, claimed, answer.remark)
+
+
+def _registration(version: str) -> Command:
+    """The first request of an Apache broker to its name server, as recorded."""
+    with gzip.open(VECTORS / f"frames-{version}.jsonl.gz", "rt") as lines:
+        first = next(
+            row for row in map(json.loads, lines) if row["code"] == RequestCode.REGISTER_BROKER
+        )
+    return decode_command(FrameDecoder().feed(bytes.fromhex(first["frame_hex"]))[0])
+
+
+@pytest.mark.spec("A72", "A75")
+async def test_brokers_of_apache_register_if_they_sign(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path) as servers, Pool(lambda peer, request: None) as pool:
+        address, routes = servers.name_server.address, servers.name_server.routes
+        old = _registration("4.9.7")
+        old.ext = {**(old.ext or {}), "brokerName": "broker-old"}
+        refused = await ask(address, old, None, pool=pool)
+        assert refused.code == REFUSED
+        assert "innerClientAuthenticationCredentials" in caplog.text
+        new = _registration("5.5.0")
+        new.ext = {**(new.ext or {}), "brokerName": "broker-new"}
+        assert (await ask(address, new, ADMIN, ADMIN_SECRET, pool=pool)).code == 0
+        names = set(routes.cluster_info().broker_addr_table)
+        assert names == {"broker-a", "broker-new"}

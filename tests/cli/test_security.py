@@ -189,3 +189,49 @@ def test_certificates_are_not_replaced_by_accident(person: Person) -> None:
     assert "exist already" in person.run("cert", "--dir", "tls", code=1)
     person.run("cert", "--dir", "tls", "--replace")
     assert "a host name or an address" in person.run("cert", "--dir", "t2", "--host", " ", code=1)
+
+
+CONF = """authenticationEnabled=true
+authorizationEnabled=true
+initAuthenticationUser={"username":"rocketmq","password":"%s"}
+innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"inner-secret-1"}
+"""
+
+
+@pytest.mark.spec("A67")
+def test_the_users_of_a_broker_conf_are_made_once(person: Person) -> None:
+    conf = person.directory / "broker.conf"
+    up = (*UP, "--config", "broker.conf", "--data", "data")
+    first = True
+    for secret in ("first-secret-1", "later-secret-2"):
+        conf.write_text(CONF % secret)
+        with ChildProcess(up, directory=person.directory, environment=person.environment) as child:
+            namesrv = child.wait_for_line(r"^ready namesrv=(\S+).*$")[1]
+            keys = {"PENSTOCK_ACCESS_KEY": "rocketmq", "PENSTOCK_SECRET_KEY": "first-secret-1"}
+            rows = json.loads(person.run("user", "list", "--json", "--namesrv", namesrv, **keys))
+            assert {row["name"] for row in rows} >= {"rocketmq", "inner"}
+            output = child.output
+        assert "secret-" not in output
+        assert ("user rocketmq exists with another secret, which stays" in output) is not first
+        first = False
+
+
+def test_accounts_of_4_x_are_not_forgotten_in_silence(person: Person) -> None:
+    (person.directory / "broker.conf").write_text("aclEnable=true\n")
+    refused = person.run(*UP[3:], "--config", "broker.conf", "--data", "data", code=1)
+    assert "aclEnable=true, but this server has no users" in refused
+    assert "penstock acl import" in refused
+
+
+def test_rights_are_exported_and_imported(person: Person, secured: ChildProcess) -> None:
+    person.run("user", "create", "app", PENSTOCK_NEW_SECRET="app-secret-1")
+    person.run("acl", "grant", "app", "--produce", "orders", "--from", "10.0.0.0/8")
+    before = person.run("acl", "list", "--json")
+    exported = person.run("acl", "export")
+    assert "app-secret-1" not in exported
+    (person.directory / "rights.json").write_text(exported)
+    person.run("acl", "revoke", "app", "--yes")
+    person.run("acl", "import", "rights.json", "--data", "data")
+    assert json.loads(person.run("acl", "list", "--json", "--data", "data")) == json.loads(before)
+    (person.directory / "rights.json").write_text('{"format":1,"rights":{"User:app":[{}]}}')
+    assert "penstock acl export" in person.run("acl", "import", "rights.json", code=1)

@@ -166,14 +166,24 @@ async def test_a_client_that_says_nothing_is_dropped_by_a_tls_port(
         assert f"no request came in time remote={raw.address}" in caplog.text
 
 
-async def test_only_so_many_may_wait_on_a_tls_port(
-    files: Files, caplog: pytest.LogCaptureFixture
+@pytest.mark.spec("A84")
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01"], ids=["silent", "half a handshake"])
+async def test_many_that_wait_on_a_tls_port_keep_no_one_out(
+    files: Files, caplog: pytest.LogCaptureFixture, first: bytes
 ) -> None:
     tls = files.server(TlsMode.PERMISSIVE)
-    async with Server(echo, tls=tls, limits=Limits(max_connections=2)) as server:
-        waiting = [await RawConnection.open(server.port) for _ in range(3)]
-        assert await waiting[2].wait_closed() == b""
-        assert "too many have not sent anything yet" in caplog.text
+    async with Server(echo, tls=tls, limits=Limits(max_connections=40)) as server:
+        waiting = []
+        for _ in range(100):
+            waiting.append(await RawConnection.open(server.port))
+            if first:
+                await waiting[-1].send(first)
+        # A quarter may wait; each further one takes the place of the oldest.
+        for raw in waiting[:80]:
+            assert await raw.wait_closed() == b""
+        assert caplog.text.count("connections dropped that have waited longest") == 1
+        for client in (None, Tls(ca_file=files.ca)):
+            assert await ask(server.port, client) == b"hello"
         for raw in waiting:
             await raw.close()
 

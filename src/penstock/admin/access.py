@@ -107,13 +107,15 @@ class AccessActions(ClusterRequests):
         *,
         decision: str = "Allow",
         sources: Iterable[str] = (),
+        policy: str = "Custom",
     ) -> None:
         """Give or deny a user rights; those it has on the same resources are replaced."""
         what, where = tuple(actions), tuple(sources)
+        kind = None if policy == "Custom" else policy  # As mqadmin sends it.
         entries = tuple(
             bodies.auth.AclEntry(resource, what, where, decision) for resource in resources
         )
-        acl = bodies.auth.AclInfo(_SUBJECT + name, (bodies.auth.AclPolicy(None, entries),))
+        acl = bodies.auth.AclInfo(_SUBJECT + name, (bodies.auth.AclPolicy(kind, entries),))
         await self._on_masters(
             RequestCode.AUTH_CREATE_ACL,
             headers.auth.AclSubject(_SUBJECT + name),

@@ -10,8 +10,10 @@ import asyncio
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
+from penstock.auth.freshness import stamps
 from penstock.client.arguments import AccessOptions, session_settings, split
 from penstock.client.requests import Request, body_bytes
 from penstock.client.session import session_registry
@@ -152,6 +154,9 @@ class ClusterRequests:
 
     async def call(self, address: str, request: Request[_T], seconds: float | None = None) -> _T:
         """Send a request to one server, with the timeout of this administrator."""
+        if self._settings.access.credentials is not None:
+            extra = {**(request.extra or {}), **stamps.fields(request.code)}
+            request = replace(request, extra=extra)
         return await self.session.calls.call(address, request, seconds or self._timeout)
 
     async def ask_body(

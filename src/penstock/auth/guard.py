@@ -19,8 +19,12 @@ from penstock.auth.answer_filters import ROW_FILTERS, filter_rows
 from penstock.auth.audit import AuditLine, AuditSink, NoAudit
 from penstock.auth.evaluate import Verdict, decide
 from penstock.auth.failed_tries import FailedTries
+from penstock.auth.freshness import Freshness
 from penstock.auth.model import Action, ResourceType, User, parse_address
+from penstock.auth.need_tables import ADMINISTRATIVE
 from penstock.auth.needs import Ask, Facts, Need, Rule
+from penstock.auth.request_rules import FREE
+from penstock.auth.unknown_peers import UnknownPeers
 from penstock.auth.user_source import UserSource
 from penstock.auth.users import Users
 from penstock.errors import NoPermission, PenstockError, TopicNotFound
@@ -40,6 +44,11 @@ _FAILURES: Final = "auth_failures"
 _USER: Final = "auth_user"
 _WRONG_SIGNATURE: Final = "check signature failed."
 _CLUSTER_GET: Final = frozenset({Action.GET})
+_BROKERS_ASK: Final = frozenset({RequestCode.REGISTER_BROKER, RequestCode.QUERY_DATA_VERSION})
+_UNSIGNED_BROKER: Final = (
+    " (a broker without a user: Apache's from 5.3 on sign with "
+    "innerClientAuthenticationCredentials, older ones cannot)"
+)
 
 
 _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
@@ -60,7 +69,11 @@ class Guard:
         now_ms: Callable[[], int],
         audit: AuditSink | None = None,
         audit_all: bool = False,
-        white_list: Collection[int] = (),
+        served_without_user: Collection[int] = (),
+        served_without_right: Collection[int] = (),
+        checks_rights: bool = True,
+        freshness: Freshness | None = None,
+        unknown_peers: UnknownPeers | None = None,
     ) -> None:
         self.source = source
         self._rules = rules
@@ -68,7 +81,11 @@ class Guard:
         self._now_ms = now_ms
         self._audit = audit or NoAudit()
         self._audit_all = audit_all
-        self._white_list = frozenset(white_list)
+        self._without_user = frozenset(served_without_user)
+        self._without_right = frozenset(served_without_right)
+        self._checks_rights = checks_rights
+        self._freshness = freshness
+        self._unknown_peers = unknown_peers
         self._facts: Facts | None = None
         self._served_codes: frozenset[int] = frozenset()
         self._failed_tries = FailedTries()
@@ -98,12 +115,13 @@ class Guard:
         """A handler that serves only what is allowed."""
 
         def serve(peer: Peer, command: Command) -> Command | Promise | bytes | None:
-            if command.code in self._white_list:
+            if command.code in self._without_user and self._needs_nothing(command):
+                self._know(peer)
                 return handler(peer, command)
             user = self.admit(peer, command)
             answer = handler(peer, command)
             self._remember_sender(peer, user, command)
-            if user.is_super:
+            if user.is_super or not self._checks_rights:
                 return answer
             if isinstance(answer, Promise):
                 answer.check = lambda ready: self._recheck(peer, command, ready)
@@ -128,8 +146,23 @@ class Guard:
             self._senders.clear()
         self._senders[peer, user.name, topic] = self.source.lasting_verifiers(user)
 
+    def _needs_nothing(self, command: Command) -> bool:
+        """Whether a request that is served without a user needs no right, either."""
+        code = command.code
+        return code in self._without_right or self._rules.get(code) is FREE
+
+    def connected(self, peer: Peer) -> None:
+        """A connection was opened; its user is not known yet."""
+        if self._unknown_peers is not None:
+            self._unknown_peers.add(peer)
+
+    def _know(self, peer: Peer) -> None:
+        if self._unknown_peers is not None:
+            self._unknown_peers.remove(peer)
+
     def forget(self, peer: Peer) -> None:
         """A connection has ended."""
+        self._know(peer)
         for peers in self._connections.values():
             peers.discard(peer)
         for key in [key for key in self._senders if key[0] is peer]:
@@ -144,7 +177,9 @@ class Guard:
         self._join(peer, user, command.code)
         needs: list[Need] = []
         try:
-            if not user.is_super:
+            if self._freshness is not None and command.code in ADMINISTRATIVE:
+                self._freshness.check(command.code, ext, self._now_ms())
+            if not user.is_super and self._checks_rights:
                 self._authorise(user, peer, command, needs)
         except (NoPermission, TopicNotFound) as error:
             self._note(peer, user.name, command.code, needs, error=error)
@@ -177,10 +212,11 @@ class Guard:
         if self._failed_tries.failed(address, name[:64], now):
             log.warning(
                 "request refused, the signature is wrong or the user unknown "
-                "user=%r remote=%s code=%d",
+                "user=%r remote=%s code=%d%s",
                 name[:64],
                 peer.remote,
                 code,
+                "" if name or code not in _BROKERS_ASK else _UNSIGNED_BROKER,
             )
         self._note(peer, name[:64], code, (), error=NoPermission(_WRONG_SIGNATURE))
         count = peer.data.get(_FAILURES)
@@ -190,6 +226,8 @@ class Guard:
             peer.close("too many requests with a wrong signature")
 
     def _authorise(self, user: User, peer: Peer, command: Command, needs: list[Need]) -> None:
+        if command.code in self._without_right:
+            return
         rule = self._rules.get(command.code)
         if rule is None:
             # Codes that are not served at all are answered as such, by the dispatcher.
@@ -284,6 +322,7 @@ class Guard:
                 f"User:{user.name} has too many connections",
                 expected=f"at most {user.max_connections}",
             )
+        self._know(peer)
         peers.add(peer)
         peer.data[_USER] = user.name
         self._note(peer, user.name, code, (), reason="first request of the connection")

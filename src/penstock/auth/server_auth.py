@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.auth.audit import AuditFile
+from penstock.auth.auth_config import check_white_list
+from penstock.auth.freshness import Freshness, stamps
 from penstock.auth.guard import Guard
 from penstock.auth.needs import Rule
+from penstock.auth.unknown_peers import MAX_MESSAGE_BYTES, UNKNOWN_SHARE, UnknownPeers
 from penstock.auth.user_file import UserFile
 from penstock.auth.user_source import UserSource
 from penstock.protocol import acl
 from penstock.protocol.commands import Command
+from penstock.remoting.limits import Limits
 from penstock.runtime.clock import Clock
 from penstock.runtime.threads import run_to_end
 
@@ -32,19 +36,35 @@ class ServerAuth:
     access_key: str | None = None
     """The user that this server is for other servers, such as its name server."""
     secret_key: str | None = field(default=None, repr=False)
-    white_list: tuple[int, ...] = ()
-    """Request codes that are served without a user."""
+    served_without_user: frozenset[int] = frozenset()
+    """Request codes that need no user, if they need no right."""
+    served_without_right: frozenset[int] = frozenset()
+    """Request codes that need no right."""
+    checks_rights: bool = True
+    """Whether requests need rights; otherwise every user may do everything."""
+    requires_fresh: bool = False
+    """Whether requests of administrators must have their time; see `freshness`."""
+
+    def __post_init__(self) -> None:
+        check_white_list(self.served_without_user, "served_without_user")
+        check_white_list(self.served_without_right, "served_without_right")
 
     def sign(self, command: Command) -> Command:
         """Sign a request of this server to another one, if it has a user for that."""
         if self.access_key and self.secret_key:
-            proof = acl.sign(command.ext, command.body, self.access_key, self.secret_key)
-            command.ext = {**(command.ext or {}), **proof}
+            ext = {**(command.ext or {}), **stamps.fields(command.code)}
+            command.ext = {**ext, **acl.sign(ext, command.body, self.access_key, self.secret_key)}
         return command
 
     @asynccontextmanager
     async def running(
-        self, rules: Mapping[int, Rule], *, server: str, clock: Clock
+        self,
+        rules: Mapping[int, Rule],
+        *,
+        server: str,
+        clock: Clock,
+        max_connections: int = Limits().max_connections,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> AsyncIterator[Guard]:
         """The guard of a server, while its users are followed and its audit file is open."""
         source = UserSource(UserFile(self.user_file), clock)
@@ -61,5 +81,11 @@ class ServerAuth:
                 now_ms=clock.time_ms,
                 audit=audit,
                 audit_all=self.audit_all,
-                white_list=self.white_list,
+                served_without_user=self.served_without_user,
+                served_without_right=self.served_without_right,
+                checks_rights=self.checks_rights,
+                freshness=Freshness() if self.requires_fresh else None,
+                unknown_peers=UnknownPeers(
+                    max(1, max_connections // UNKNOWN_SHARE), max_message_bytes
+                ),
             )

@@ -19,7 +19,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -150,6 +150,44 @@ def encode_users(users: Users) -> bytes:
         },
     }
     return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def encode_rights(rights: Mapping[str, Iterable[Entry]]) -> bytes:
+    """Rights alone, for another cluster: neither users nor secrets."""
+    document = {
+        "format": _FORMAT,
+        "rights": {
+            SUBJECT_PREFIX + name: [encode_entry(entry) for entry in entries]
+            for name, entries in rights.items()
+        },
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def read_rights(path: Path) -> dict[str, list[Entry]]:
+    """The rights that `encode_rights` wrote, by user."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidArgument(f"longer than {MAX_FILE_BYTES} bytes")
+        document = _mapping(json.loads(data), "the document")
+        if document.get("format") != _FORMAT:
+            raise InvalidArgument(f"no format {_FORMAT}", expected=f'"format": {_FORMAT}')
+        return {
+            subject.removeprefix(SUBJECT_PREFIX): [
+                decode_entry(_mapping(entry, subject)) for entry in entries
+            ]
+            for subject, entries in _mapping(document.get("rights", {}), "rights").items()
+        }
+    except (PenstockError, ValueError, TypeError, KeyError) as error:
+        text = str(error) if isinstance(error, PenstockError) else type(error).__name__
+        raise ConfigError(
+            f"{path} cannot be understood: {text}", expected="the output of penstock acl export"
+        ) from None
 
 
 def decode_users(data: bytes, where: str) -> Users:

@@ -208,7 +208,13 @@ class Broker(Service):
             )
             if self._auth is not None:
                 self._guard = await stack.enter_async_context(
-                    self._auth.running(BROKER, server=self._config.broker_name, clock=self._clock)
+                    self._auth.running(
+                        BROKER,
+                        server=self._config.broker_name,
+                        clock=self._clock,
+                        max_connections=(self._limits or Limits()).max_connections,
+                        max_message_bytes=storage.max_message_size,
+                    )
                 )
                 self._serve = self._guard.wrap(self._dispatcher.serve)
             server = self._server = await self._listen(storage)
@@ -540,6 +546,7 @@ class Broker(Service):
             port,
             limits=self._limits,
             tls=self._tls,
+            on_connect=None if self._guard is None else self._guard.connected,
             on_disconnect=self._peer_gone,
             before_write=storage.write,
             fast_paths=self._dispatcher.fast_paths,

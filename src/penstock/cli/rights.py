@@ -16,9 +16,10 @@ from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.auth.model import Entry
+    from penstock.auth.users import Users
 
 app = Group(
-    help="Rights of users: grant, deny, revoke, list, check, import.\n\n"
+    help="Rights of users: grant, deny, revoke, list, check, export, import.\n\n"
     "Example: penstock acl grant app --produce orders --consume orders --group billing",
 )
 
@@ -177,22 +178,13 @@ def check(
     Example: penstock acl check app Pub Topic:orders --from 10.1.2.3
     """
     from penstock.auth.evaluate import Verdict, decide
-    from penstock.auth.model import Action, Entry, Resource, parse_address, parse_word
+    from penstock.auth.model import Action, Resource, parse_address, parse_word
 
     wanted = Resource.parse(resource)
     if not wanted.is_literal:
         raise InvalidArgument(f"resource {resource!r}", expected="one name, no pattern")
     is_super, is_enabled = _standing(target, name, data)
-    entries = [
-        Entry.parse(
-            str(row["resource"]),
-            [str(one) for one in row["actions"]],  # type: ignore[attr-defined]  # a list
-            str(row["decision"]),
-            [str(one) for one in row["sources"]],  # type: ignore[attr-defined]
-            str(row["policy"]),
-        )
-        for row in _rows(target, name, data)
-    ]
+    entries = [_entry(row) for row in _rows(target, name, data)]
     address = None if source is None else parse_address(source)
     if source is not None and address is None:
         raise InvalidArgument(f"--from {source!r}", expected="an address")
@@ -214,18 +206,73 @@ def check(
         raise click.exceptions.Exit(1)
 
 
+@app.command("export")
+@on_cluster
+@argument("name", help="Name of a user; without one, all.", required=False)
+@data_option
+def export_rights(target: Target, name: str | None, data: Path | None) -> None:
+    """Print the rights as JSON, for `acl import` here or elsewhere; without users and secrets.
+
+    Example: penstock acl export > rights.json
+    """
+    from penstock.auth.user_file import encode_rights
+
+    rights: dict[str, list[Entry]] = {}
+    for row in _rows(target, name, data):
+        rights.setdefault(str(row["user"]), []).append(_entry(row))
+    output.say(encode_rights(rights).decode().rstrip())
+
+
 @app.command("import")
-@argument("file", help="A plain_acl.yml of RocketMQ 4.x.", type=PATH)
-@option("--data", type=PATH, metavar="DIR", required=True, help="Data directory of the servers.")
+@on_cluster
+@argument("file", help="Output of acl export, or a plain_acl.yml of RocketMQ 4.x.", type=PATH)
+@data_option
 @option("--dry-run", is_flag=True, help="Show what would be imported.")
 @json_flag
-def import_rights(file: Path, data: Path, dry_run: bool, as_json: bool) -> None:
-    """Take over the accounts of RocketMQ 4.x: users, secrets and rights.
+def import_rights(
+    target: Target, file: Path, data: Path | None, dry_run: bool, as_json: bool
+) -> None:
+    """Take over rights of another cluster, or the accounts of RocketMQ 4.x.
 
-    White lists have no equivalent, since they let requests in without a signature; they are named.
+    Rights (.json) are given to users that exist. Accounts (.yml) are added with their secrets and
+    rights, which needs --data. Their white lists have no equivalent, since these let requests in
+    without a signature; they are named.
 
     Example: penstock acl import conf/plain_acl.yml --data penstock-data
     """
+    if file.suffix == ".json":
+        _import_rights(target, file, data, dry_run=dry_run, as_json=as_json)
+    elif data is None:
+        raise InvalidArgument(
+            f"accounts of {file} without --data", expected="--data DIR of the servers"
+        )
+    else:
+        _import_accounts(file, data, dry_run=dry_run, as_json=as_json)
+
+
+def _import_rights(
+    target: Target, file: Path, data: Path | None, *, dry_run: bool, as_json: bool
+) -> None:
+    from penstock.auth.user_file import read_rights
+
+    rights = read_rights(file)
+    if not dry_run and data is not None:
+        from penstock.cli.users import change_users
+
+        def change(users: Users) -> Users:
+            for name, entries in rights.items():
+                users = users.with_entries(name, entries)
+            return users
+
+        change_users(data, change)
+    elif not dry_run:
+        for name, entries in rights.items():
+            _grant(target, name, entries)
+    rows = [_row(name, entry) for name, entries in rights.items() for entry in entries]
+    output.show(Table(_COLUMNS, rows, empty="No rights."), as_json=as_json)
+
+
+def _import_accounts(file: Path, data: Path, *, dry_run: bool, as_json: bool) -> None:
     from penstock.auth.import_v1 import read_plain_acl
     from penstock.cli.users import change_users, now_ms
 
@@ -250,17 +297,22 @@ def _put(
 
         change_users(data, lambda users: users.with_entries(name, entries))
     else:
-        with target.admin() as admin:
-            for entry in entries:
-                admin.grant(
-                    name,
-                    [str(entry.resource)],
-                    sorted(entry.actions),
-                    decision=entry.decision.value,
-                    sources=[str(source) for source in entry.sources],
-                )
+        _grant(target, name, entries)
     rows = [_row(name, entry) for entry in entries]
     output.show(Table(_COLUMNS, rows), as_json=as_json)
+
+
+def _grant(target: Target, name: str, entries: list[Entry]) -> None:
+    with target.admin() as admin:
+        for entry in entries:
+            admin.grant(
+                name,
+                [str(entry.resource)],
+                sorted(entry.actions),
+                decision=entry.decision.value,
+                sources=[str(source) for source in entry.sources],
+                policy=entry.policy.value,
+            )
 
 
 def _entries(
@@ -295,6 +347,18 @@ def _entries(
         Entry.parse(resource, sorted(words), decision, sources)
         for resource, words in wanted.items()
     ]
+
+
+def _entry(row: dict[str, object]) -> Entry:
+    from penstock.auth.model import Entry
+
+    return Entry.parse(
+        str(row["resource"]),
+        [str(one) for one in row["actions"]],  # type: ignore[attr-defined]  # a list
+        str(row["decision"]),
+        [str(one) for one in row["sources"]],  # type: ignore[attr-defined]
+        str(row["policy"]),
+    )
 
 
 def _row(user: str, entry: Entry) -> dict[str, object]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock.auth.auth_config import AuthConfig
 from penstock.broker import Broker, BrokerConfig
 from penstock.broker.data_directory import (
     broker_names,
@@ -33,6 +34,7 @@ from penstock.cli.server_security import (
     Security,
     SecurityPlan,
     check_bind,
+    effective,
     prepare,
     remember_admin,
 )
@@ -97,6 +99,7 @@ class Settings(NamedTuple):
 
     broker: BrokerConfig
     store: StoreConfig
+    auth: AuthConfig
     warnings: list[str]
 
 
@@ -168,9 +171,11 @@ def load_settings(plan: ServerPlan) -> Settings:
         BrokerConfig, values, **{name: value for name, value in given.items() if value is not None}
     )
     store = from_mapping(StoreConfig, values, **store_given)
-    _check_addresses(broker.config, plan.security)
+    auth = from_mapping(AuthConfig, values)
+    _check_addresses(broker.config, effective(plan.security, auth.config))
     found = Loaded(broker.config, broker.unknown, twice)
-    return Settings(broker.config, store.config, found.warnings(store))
+    warnings = [*found.warnings(store, auth), *auth.config.warnings()]
+    return Settings(broker.config, store.config, auth.config, warnings)
 
 
 def _check_addresses(config: BrokerConfig, plan: SecurityPlan) -> None:
@@ -275,7 +280,8 @@ def _console(plan: ServerPlan, security: Security, name_server: str) -> ConsoleP
 def _security(plan: ServerPlan, settings: Settings) -> Security:
     config = settings.broker
     hosts = (config.broker_ip1, config.bind_host if config.bind_host not in _WILDCARDS else "")
-    return prepare(plan.security, plan.data, config.broker_cluster_name, hosts)
+    security = effective(plan.security, settings.auth)
+    return prepare(security, plan.data, config.broker_cluster_name, hosts, settings.auth)
 
 
 def _reachable(name_server: NameServer) -> str:

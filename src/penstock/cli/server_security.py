@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from penstock.auth.auth_config import FRESH_ADMIN, Account, AuthConfig
 from penstock.auth.certificate_files import CertificateFiles
 from penstock.auth.model import User, UserType
 from penstock.auth.server_auth import ServerAuth
@@ -60,6 +61,7 @@ class SecurityPlan:
 class NewAdmin(NamedTuple):
     """The administrator that this start has made."""
 
+    name: str
     secret: str
     is_generated: bool
 
@@ -75,9 +77,20 @@ class Security(NamedTuple):
     authority: Path | None = None
 
 
-def prepare(plan: SecurityPlan, data: Path, cluster: str, hosts: tuple[str, ...]) -> Security:
+def effective(plan: SecurityPlan, config: AuthConfig) -> SecurityPlan:
+    """The options, with what the configuration file adds to them."""
+    return replace(plan, auth=True) if config.authentication_enabled else plan
+
+
+def prepare(
+    plan: SecurityPlan,
+    data: Path,
+    cluster: str,
+    hosts: tuple[str, ...],
+    config: AuthConfig | None = None,
+) -> Security:
     """Read the users and certificates of a data directory; make what is missing."""
-    auth, admin = _prepare_users(plan, data, cluster)
+    auth, admin = _prepare_users(plan, data, cluster, config or AuthConfig())
     if plan.tls is None:
         return Security(auth, admin=admin)
     files = _prepare_certificates(plan.tls, data, hosts)
@@ -121,7 +134,7 @@ def check_bind(host: str, plan: SecurityPlan) -> None:
 
 
 def _prepare_users(
-    plan: SecurityPlan, data: Path, cluster: str
+    plan: SecurityPlan, data: Path, cluster: str, config: AuthConfig
 ) -> tuple[ServerAuth | None, NewAdmin | None]:
     file = UserFile(data / FILE_NAME)
     if not plan.auth:
@@ -130,31 +143,73 @@ def _prepare_users(
                 f"{file.path} has users, but --auth is missing: everyone would get in",
                 hint="add --auth, or move the file away",
             )
+        if config.acl_enable:
+            raise ConfigError(
+                "aclEnable=true, but this server has no users: everyone would get in",
+                expected="users",
+                hint="--auth, then penstock acl import conf/plain_acl.yml --data DIR",
+            )
         return None, None
-    admin = _make_users(file, plan) if not file.exists() else None
+    admin = _make_users(file, plan, config) if not file.exists() else None
+    _add_configured(file, config)
     users = file.load()
     _warn_of_ignored_secret(plan, users, admin)
+    inner = config.inner_client
     servers = users.get(SERVERS)
+    if inner is None and servers is not None and (secret := _secret_of(servers)) is not None:
+        inner = Account(SERVERS, secret)
     return (
         ServerAuth(
             user_file=file.path,
             cluster=cluster,
             audit_file=data / AUDIT_NAME,
             audit_all=plan.audit_all,
-            access_key=SERVERS if servers is not None else None,
-            secret_key=None if servers is None else _secret_of(servers),
+            access_key=None if inner is None else inner.name,
+            secret_key=None if inner is None else inner.secret,
+            served_without_user=config.served_without_user,
+            served_without_right=config.served_without_right,
+            # --auth means both; a file may say that rights are not checked.
+            checks_rights=config.authorization_enabled or not config.authentication_enabled,
+            requires_fresh=config.penstock_require_fresh == FRESH_ADMIN,
         ),
         admin,
     )
 
 
-def _make_users(file: UserFile, plan: SecurityPlan) -> NewAdmin:
+def _make_users(file: UserFile, plan: SecurityPlan, config: AuthConfig) -> NewAdmin:
+    """The users of a first start: an administrator, and one for the servers themselves."""
     now = round(time.time() * 1000)
-    given = None if plan.admin_secret_file is None else _read_secret(plan.admin_secret_file)
-    admin = new_user(ADMIN, now, value=given, type_=UserType.SUPER)
+    first = config.first_user
+    if first is None or plan.admin_secret_file is not None:
+        given = None if plan.admin_secret_file is None else _read_secret(plan.admin_secret_file)
+        admin = new_user(ADMIN, now, value=given, type_=UserType.SUPER)
+        is_generated = given is None
+    else:
+        admin = new_user(first.name, now, value=first.secret, type_=UserType.SUPER)
+        is_generated = False
     servers = new_user(SERVERS, now, type_=UserType.SUPER)
     file.change(lambda users: Users(users.by_name).with_user(admin).with_user(servers))
-    return NewAdmin(admin.secrets[0].value, given is None)
+    return NewAdmin(admin.name, admin.secrets[0].value, is_generated)
+
+
+def _add_configured(file: UserFile, config: AuthConfig) -> None:
+    """Add the users that the configuration file names, if they do not exist."""
+    for key, account in (
+        ("initAuthenticationUser", config.first_user),
+        ("innerClientAuthenticationCredentials", config.inner_client),
+    ):
+        if account is None:
+            continue
+        known = file.load().get(account.name)
+        if known is None:
+            now = round(time.time() * 1000)
+            user = new_user(account.name, now, value=account.secret, type_=UserType.SUPER)
+            file.change(lambda users, user=user: users.with_user(user))  # type: ignore[misc]  # a default
+        elif account.secret not in map(resolve_secret, (one.value for one in known.secrets)):
+            _warn(
+                f"{key}: user {account.name} exists with another secret, which stays; change it "
+                f"with penstock user rotate {account.name}"
+            )
 
 
 def _secret_of(user: User) -> str | None:
@@ -183,11 +238,14 @@ def _warn_of_ignored_secret(plan: SecurityPlan, users: Users, admin: NewAdmin | 
         return
     known = users.get(ADMIN)
     if known is None or _secret_of(known) != _read_secret(plan.admin_secret_file):
-        print(  # noqa: T201 - the command line
-            f"penstock: warning: {plan.admin_secret_file} is not used, the users exist already; "
-            "change the secret with penstock user rotate admin",
-            file=sys.stderr,
+        _warn(
+            f"{plan.admin_secret_file} is not used, the users exist already; "
+            "change the secret with penstock user rotate admin"
         )
+
+
+def _warn(text: str) -> None:
+    print(f"penstock: warning: {text}", file=sys.stderr)  # noqa: T201 - the command line
 
 
 # Certificates
@@ -223,7 +281,7 @@ def remember_admin(security: Security, namesrv: str) -> None:
     known = context_file.load()
     context = Context(
         namesrv=namesrv,
-        access_key=ADMIN,
+        access_key=admin.name,
         secret_key=admin.secret,
         tls=True if security.tls is not None else None,
         tls_ca=None if security.authority is None else str(security.authority.absolute()),
@@ -233,7 +291,7 @@ def remember_admin(security: Security, namesrv: str) -> None:
         Contexts({**known.named, LOCAL_CONTEXT: context}, known.current or LOCAL_CONTEXT)
     )
     lines = [
-        f"User {ADMIN} was made; it is saved as the context {LOCAL_CONTEXT!r} in {where}"
+        f"User {admin.name} was made; it is saved as the context {LOCAL_CONTEXT!r} in {where}"
         + ("." if is_first else ", in place of the one before.")
     ]
     if admin.is_generated:

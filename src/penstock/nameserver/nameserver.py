@@ -58,12 +58,14 @@ class NameServer(Service):
         self._auth = auth
         self._guard: Guard | None = None
         self._guarded: Handler = self._dispatcher.serve
+        self._max_connections = (limits or Limits()).max_connections
         self._server = Server(
             self._serve,
             self._config.bind_host,
             self._config.listen_port,
             limits=limits,
             tls=tls,
+            on_connect=self._peer_connected,
             on_disconnect=self._peer_gone,
         )
         self._state = NameServerState(
@@ -101,7 +103,12 @@ class NameServer(Service):
             await self._load_kv(stack)
             if self._auth is not None:
                 guard = self._guard = await stack.enter_async_context(
-                    self._auth.running(NAME_SERVER, server="nameserver", clock=self._clock)
+                    self._auth.running(
+                        NAME_SERVER,
+                        server="nameserver",
+                        clock=self._clock,
+                        max_connections=self._max_connections,
+                    )
                 )
                 guard.serve_codes(self._dispatcher.codes)
                 guard.use_facts(NameServerFacts(self._auth.cluster))
@@ -135,6 +142,10 @@ class NameServer(Service):
 
     def _serve(self, peer: Peer, command: Command) -> Command | Promise | bytes | None:
         return self._guarded(peer, command)
+
+    def _peer_connected(self, peer: Peer) -> None:
+        if self._guard is not None:
+            self._guard.connected(peer)
 
     def _peer_gone(self, peer: Peer) -> None:
         if self._guard is not None:

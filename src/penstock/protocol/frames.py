@@ -55,6 +55,10 @@ class FrameDecoder:
         # then the whole frame.
         self._wanted = _LENGTH_BYTES
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Refuse longer frames from now on."""
+        self._max_length = max_frame_bytes - 4
+
     @property
     def buffered(self) -> int:
         """The buffered bytes of a partly received frame."""

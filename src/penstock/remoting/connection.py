@@ -135,6 +135,11 @@ class Connection(asyncio.Protocol):
         self._outgoing.drop()
         self._transport.abort()
 
+    def limit_frames(self, max_bytes: int | None) -> None:
+        """Refuse longer frames from now on; None: as the limits of the connection say."""
+        most = self._limits.max_frame_bytes
+        self._decoder.limit(most if max_bytes is None else min(max_bytes, most))
+
     def give_up(self, reason: str) -> None:
         """Cut the connection because of the frame that it buffers."""
         self._cut(reason)

@@ -19,12 +19,14 @@ from typing import Final, Protocol
 from penstock.errors import ListenFailed
 from penstock.remoting.addresses import format_address
 from penstock.remoting.tls import HANDSHAKE_BYTE, HANDSHAKE_SECONDS, TlsMode
+from penstock.runtime.open_files import first_reserved_number
 
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 _ACCEPTS_PER_TURN: Final = 64
+_DROP_LOG_SECONDS: Final = 10.0
 _ADDRESS_AGAIN: Final = re.compile(r"^error while attempting to bind on address \(.*?\): ")
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -69,8 +71,9 @@ class PlainListener:
 class SniffingListener:
     """A port that takes plain and TLS connections, as far as its mode allows.
 
-    A connection that sends nothing is dropped after ``patience`` seconds; at most ``max_waiting``
-    connections wait for their first byte or their TLS handshake at a time.
+    A connection that sends nothing is dropped after ``patience`` seconds. At most ``max_waiting``
+    connections wait for their first byte or their TLS handshake at a time; one more takes the place
+    of the one that has waited longest, so that thousands of silent ones keep no one else out.
     """
 
     def __init__(
@@ -91,7 +94,10 @@ class SniffingListener:
         self._patience = patience
         self._max_waiting = max_waiting
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._upgrades: set[asyncio.Task[None]] = set()
+        # Dicts keep the order: the oldest first.
+        self._upgrades: dict[asyncio.Task[None], None] = {}
+        self._dropped = 0
+        self._drop_log_at = 0.0
         self._pause: asyncio.TimerHandle | None = None
         self.port: int = sockets[0].getsockname()[1]
         self._resume_accepting()
@@ -126,7 +132,7 @@ class SniffingListener:
         self._listening = []
         for sock in list(self._silent):
             self._drop(sock)
-        for task in self._upgrades:
+        for task in list(self._upgrades):
             task.cancel()
 
     async def wait_closed(self) -> None:
@@ -146,17 +152,35 @@ class SniffingListener:
                     raise
                 self._pause_accepting(error)
                 return
-            if len(self._silent) + len(self._upgrades) >= self._max_waiting:
-                log.warning(
-                    "connection refused, too many have not sent anything yet port=%d waiting=%d",
-                    self.port,
-                    self._max_waiting,
-                )
-                sock.close()
-                continue
+            reserved = first_reserved_number()
+            if (
+                len(self._silent) + len(self._upgrades) >= self._max_waiting
+                # Stores in this process could not open their next file.
+                or (reserved is not None and sock.fileno() >= reserved)
+            ):
+                self._drop_oldest()
             sock.setblocking(False)
             self._silent[sock] = self._loop.call_later(self._patience, self._drop_silent, sock)
             self._loop.add_reader(sock, self._peek, sock)
+
+    def _drop_oldest(self) -> None:
+        """Make room for a new connection."""
+        self._dropped += 1
+        if self._loop.time() >= self._drop_log_at:
+            self._drop_log_at = self._loop.time() + _DROP_LOG_SECONDS
+            log.warning(
+                "connections dropped that have waited longest for a first byte or a handshake, "
+                "there are too many port=%d waiting=%d dropped_so_far=%d",
+                self.port,
+                len(self._silent) + len(self._upgrades),
+                self._dropped,
+            )
+        if self._silent:
+            self._drop(next(iter(self._silent)))
+        elif self._upgrades:
+            oldest = next(iter(self._upgrades))
+            del self._upgrades[oldest]
+            oldest.cancel()
 
     def _pause_accepting(self, error: OSError) -> None:
         log.error(
@@ -194,8 +218,8 @@ class SniffingListener:
         self._release(sock)
         is_tls = first[0] == HANDSHAKE_BYTE
         task = self._loop.create_task(self._hand_over(sock, is_tls), name="accept")
-        self._upgrades.add(task)
-        task.add_done_callback(self._upgrades.discard)
+        self._upgrades[task] = None
+        task.add_done_callback(lambda done: self._upgrades.pop(done, None))
 
     async def _hand_over(self, sock: socket.socket, is_tls: bool) -> None:
         remote = _remote(sock)

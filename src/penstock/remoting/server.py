@@ -27,6 +27,8 @@ from penstock.runtime.open_files import first_reserved_number, soft_limit
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 10.0
+WAITING_SHARE: Final = 4
+"""A quarter of all connections may wait for a first byte or a TLS handshake."""
 _DRAIN_POLL_SECONDS: Final = 0.01
 _REFUSAL_LOG_SECONDS: Final = 10.0
 
@@ -128,7 +130,7 @@ class Server:
                 context=self._tls_context,
                 mode=self._tls.mode,
                 patience=self._limits.first_frame_seconds,
-                max_waiting=self._limits.max_connections,
+                max_waiting=max(1, self._limits.max_connections // WAITING_SHARE),
             )
         self._listeners.append(listener)
         log.info(
