@@ -39,7 +39,7 @@ VERBS = {
             "users:app",
             "Users of a broker: create, list, show, rotate, enable, disable, delete.",
         ),
-        ("acl", "rights:app", "Rights of users: grant, deny, revoke, list, check, import."),
+        ("acl", "rights:app", "Rights of users: grant, deny, revoke, list, check, export, import."),
         (
             "cert",
             "certificates:cert",

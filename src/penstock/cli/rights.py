@@ -210,7 +210,8 @@ def check(
 @on_cluster
 @argument("name", help="Name of a user; without one, all.", required=False)
 @data_option
-def export_rights(target: Target, name: str | None, data: Path | None) -> None:
+@json_flag
+def export_rights(target: Target, name: str | None, data: Path | None, as_json: bool) -> None:
     """Print the rights as JSON, for `acl import` here or elsewhere; without users and secrets.
 
     Example: penstock acl export > rights.json
