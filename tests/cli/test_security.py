@@ -207,8 +207,13 @@ def test_the_users_of_a_broker_conf_are_made_once(person: Person) -> None:
         conf.write_text(CONF % secret)
         with ChildProcess(up, directory=person.directory, environment=person.environment) as child:
             namesrv = child.wait_for_line(r"^ready namesrv=(\S+).*$")[1]
-            keys = {"PENSTOCK_ACCESS_KEY": "rocketmq", "PENSTOCK_SECRET_KEY": "first-secret-1"}
-            rows = json.loads(person.run("user", "list", "--json", "--namesrv", namesrv, **keys))
+            rows = json.loads(
+                person.run(
+                    *("user", "list", "--json", "--namesrv", namesrv),
+                    PENSTOCK_ACCESS_KEY="rocketmq",
+                    PENSTOCK_SECRET_KEY="first-secret-1",
+                )
+            )
             assert {row["name"] for row in rows} >= {"rocketmq", "inner"}
             output = child.output
         assert "secret-" not in output

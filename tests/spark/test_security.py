@@ -43,8 +43,12 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
     ) as child:
         namesrv = child.wait_for_line(r"^ready namesrv=(\S+).*$")[1]
         authority = tmp_path / "data" / "tls" / "ca.pem"
-        keys = {"access_key": "admin", "secret_key": ADMIN_SECRET}
-        with Admin(namesrv=namesrv, tls=Tls(ca_file=authority), **keys) as admin:
+        with Admin(
+            namesrv=namesrv,
+            tls=Tls(ca_file=authority),
+            access_key="admin",
+            secret_key=ADMIN_SECRET,
+        ) as admin:
             admin.create_topic("orders", 2)
             admin.create_user("app", SECRET)
             admin.grant("app", ["Topic:orders"], ["Pub", "Sub", "Get"])

@@ -44,6 +44,8 @@ class SecurityPlan:
     tls_mode: str = TlsMode.ENFORCING
     tls_client_ca: Path | None = None
     insecure: bool = False
+    checks_rights: bool = True
+    """Not an option: a configuration file may have users without rights."""
 
     def arguments(self, data: Path) -> list[str]:
         """The options for a broker process of the same ``penstock up``."""
@@ -79,7 +81,9 @@ class Security(NamedTuple):
 
 def effective(plan: SecurityPlan, config: AuthConfig) -> SecurityPlan:
     """The options, with what the configuration file adds to them."""
-    return replace(plan, auth=True) if config.authentication_enabled else plan
+    if not config.authentication_enabled:
+        return plan
+    return replace(plan, auth=True, checks_rights=config.authorization_enabled)
 
 
 def prepare(
@@ -120,6 +124,8 @@ def check_bind(host: str, plan: SecurityPlan) -> None:
     missing = []
     if not plan.auth:
         missing.append("users (--auth)")
+    elif not plan.checks_rights:
+        missing.append("rights (authorizationEnabled=true)")
     if plan.tls is None or plan.tls_mode != TlsMode.ENFORCING:
         missing.append("TLS for all connections (--tls DIR or --tls auto)")
     if missing:
@@ -168,8 +174,7 @@ def _prepare_users(
             secret_key=None if inner is None else inner.secret,
             served_without_user=config.served_without_user,
             served_without_right=config.served_without_right,
-            # --auth means both; a file may say that rights are not checked.
-            checks_rights=config.authorization_enabled or not config.authentication_enabled,
+            checks_rights=plan.checks_rights,
             requires_fresh=config.penstock_require_fresh == FRESH_ADMIN,
         ),
         admin,
