@@ -290,6 +290,9 @@ class FaultyFiles:
 
     # The machine
 
+    def is_in_memory(self, path: str) -> bool:
+        return False
+
     def disk_space(self, path: str) -> DiskSpace:
         self._live()
         total = 1_000_000

@@ -119,6 +119,9 @@ class FileLayer(Protocol):
     def disk_space(self, path: str) -> DiskSpace:
         """Room on the file system of ``path``."""
 
+    def is_in_memory(self, path: str) -> bool:
+        """Whether the file system of ``path`` is memory, as a tmpfs."""
+
     def lock(self, path: str) -> int:
         """Take the exclusive lock of a file for this process; ``BlockingIOError`` if taken."""
 

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import ConfigError, StoreDamaged
 from penstock.store.files import PAGE_BYTES, Buffer, DiskSpace, FileEntry, FileLayer, WritableMap
+from penstock.store.memory_disks import is_memory_device
 
 NAME_DIGITS: Final = 20
 
@@ -168,6 +169,12 @@ class OsFiles:
         return DiskSpace(
             (used + numbers.f_bavail) * numbers.f_frsize, numbers.f_bavail * numbers.f_frsize
         )
+
+    def is_in_memory(self, path: str) -> bool:
+        try:
+            return is_memory_device(os.stat(path).st_dev)  # noqa: PTH116 - as `stat`
+        except OSError:
+            return False
 
     def lock(self, path: str) -> int:
         # A process never conflicts with its own POSIX locks, and closing any descriptor of a file

@@ -49,6 +49,7 @@ from penstock.store.files import DiskSpace, FileLayer
 from penstock.store.flushing import Flusher
 from penstock.store.index_builder import Arrival
 from penstock.store.key_index import KeyIndex
+from penstock.store.memory_disks import check_room
 from penstock.store.opening import load_context, mark_clean, recover
 from penstock.store.queue_table import QueueTable
 from penstock.store.reading import Reader
@@ -138,6 +139,7 @@ class MessageStore(StoreReading):
         if self.recovery is not None:
             raise LifecycleError(f"store {self.root} was opened before", hint="make a new one")
         try:
+            check_room(self._files, self.root)
             if not self.read_only:
                 self._take_lock()
             elif self._files.stat(self.root) is None:

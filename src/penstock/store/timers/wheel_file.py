@@ -127,9 +127,15 @@ class WheelFile:
 
     def all_slots(self) -> Iterator[Slot]:
         """Every slot with units, of any lap."""
+        size = self._slots * SLOT_BYTES
+        # Most of the wheel was never written: what is a hole is not read.
+        for begin, end in self._files.data_ranges(self._descriptor, 0, size):
+            yield from self._slots_between(begin - begin % SLOT_BYTES, end)
+
+    def _slots_between(self, begin: int, end: int) -> Iterator[Slot]:
         page = _PAGE_SLOTS * SLOT_BYTES
-        for at in range(0, self._slots * SLOT_BYTES, page):
-            content = bytes(self._view[at : at + page])
+        for at in range(begin, end, page):
+            content = bytes(self._view[at : min(at + page, end + -end % SLOT_BYTES)])
             if content.count(0) == len(content):
                 continue
             for time, first, last, units, _ in _SLOT.iter_unpack(content):

@@ -15,6 +15,7 @@ from penstock.protocol.records.codec import Record, decode_record
 from penstock.protocol.records.compression import decompress
 from penstock.protocol.validation import is_system_topic
 from penstock.store.files import FileLayer
+from penstock.store.memory_disks import check_room
 from penstock.store.note import load_state
 from penstock.store.segments import OS_FILES
 from penstock.store.tools.log_walk import Damage, LogWalk
@@ -51,6 +52,7 @@ class Exporter:
         files: FileLayer = OS_FILES,
         progress: Progress | None = None,
     ) -> None:
+        check_room(files, root)
         self._walk = LogWalk(files, root, load_state(files, root))
         self._part = part or ExportRange()
         self._progress = progress

@@ -19,6 +19,7 @@ from penstock.store.checkpoint import Checkpoint, load_checkpoint
 from penstock.store.config import StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.log_scan import Scanned
+from penstock.store.memory_disks import check_room
 from penstock.store.note import StoreState, load_state, vouched_end
 from penstock.store.segments import OS_FILES
 from penstock.store.store import MessageStore
@@ -86,6 +87,7 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
     """Walk a whole store; reads only."""
+    check_room(files, root)
     state = load_state(files, root)
     is_clean = files.stat(f"{root}/{layout.ABORT}") is None
     result = Verification(name, root, is_clean)
