@@ -248,6 +248,17 @@ def test_a_store_for_reading_only_cleans_nothing(
     reader.close()
 
 
+def test_segments_from_the_future_are_as_old_as_those_behind_them() -> None:
+    """The clock was set back, after it had been wrong for a while."""
+    hours = 3_600_000
+    future, old, young = NOW + 9000 * hours, NOW - 100 * hours, NOW - hours
+    assert decide(CONFIG, [future, future, old, NOW], NOW, 4, 0.1).delete == 3
+    assert decide(CONFIG, [future, young, old, NOW], NOW, 4, 0.1).delete == 1
+    assert decide(CONFIG, [future, young, NOW], NOW, 4, 0.1).delete == 0
+    assert decide(CONFIG, [future, future + hours], NOW, 4, 0.1).delete == 0
+    assert decide(CONFIG, [future, 0, young, NOW], NOW, 4, 0.1).delete == 0, "no time is known"
+
+
 def test_nothing_is_deleted_for_its_age_while_the_clock_is_doubtful() -> None:
     assert decide(CONFIG, EXPIRED_AND_LAST, NOW, 4, 0.1, is_clock_doubtful=True).delete == 0
     # A full disk does not ask how old they are.

@@ -84,10 +84,25 @@ def decide(
         return Decision(0, is_full, "")
     kept_ms = config.file_reserved_hours * HOUR_MS
     delete = 0
-    for modified in modified_ms[:-1]:
+    for modified in _without_future(modified_ms, now_ms)[:-1]:
         if delete >= config.delete_file_batch_max:
             break
         if not is_forced and modified + kept_ms > now_ms:
             break
         delete += 1
     return Decision(delete, is_full, reason)
+
+
+def _without_future(modified_ms: Sequence[int], now_ms: int) -> list[int]:
+    """The times, where one after ``now_ms`` gives way to the least of the later segments.
+
+    Segments are written one after the other. One that seems to come from the future was written
+    before the clock was set back, and not after the segments that follow it.
+    """
+    found: list[int] = []
+    later = now_ms
+    for modified in reversed(modified_ms):
+        found.append(modified if modified <= now_ms else later)
+        # A file that is gone has no time.
+        later = min(later, modified or later)
+    return found[::-1]
