@@ -31,6 +31,7 @@ from penstock.errors import (
     PenstockError,
     TopicNotFound,
 )
+from penstock.runtime.durations import seconds
 
 THEMES = ("auto", "light", "dark")
 MAX_FORM_FIELDS = 20_000
@@ -126,6 +127,30 @@ class Visit:
     def zone_name(self) -> str:
         key = getattr(self.zone, "key", None)
         return str(key or datetime.now(self.zone).strftime("%Z") or os.environ.get("TZ", "local"))
+
+    def moment_ms(self, text: str, what: str) -> int | None:
+        """A time that a form or an address gives; without a zone it is in the page's zone.
+
+        Also epoch milliseconds, and ``10m`` or ``2h`` for that long ago.
+        """
+        if not text:
+            return None
+        if text.isascii() and text.isdigit() and len(text) == 13:
+            return int(text)
+        try:
+            when = datetime.fromisoformat(text)
+            return round(
+                (when if when.tzinfo else when.replace(tzinfo=self.zone)).timestamp() * 1000
+            )
+        except (ValueError, OverflowError):
+            pass
+        try:
+            return round((time.time() - seconds(text.removesuffix("ago").strip())) * 1000)
+        except InvalidArgument:
+            raise InvalidArgument(
+                f"{what} {text!r}",
+                expected="a time such as 2026-11-16T14:30, or 10m for ten minutes ago",
+            ) from None
 
     @property
     def theme(self) -> str:

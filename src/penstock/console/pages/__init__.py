@@ -1,6 +1,37 @@
 """The pages, one module for each family: ``ROUTES`` show, ``CHANGES`` change the cluster."""
 
 from penstock.console import live
-from penstock.console.pages import brokers, groups, overview, preferences, topics
+from penstock.console.pages import (
+    brokers,
+    clients,
+    dead_letters,
+    groups,
+    message,
+    messages,
+    overview,
+    preferences,
+    resets,
+    search,
+    sending,
+    topics,
+    waiting,
+    work,
+)
 
-PAGES = (overview, topics, groups, brokers, preferences, live)
+PAGES = (
+    overview,
+    topics,
+    messages,
+    message,
+    sending,
+    groups,
+    resets,
+    dead_letters,
+    waiting,
+    clients,
+    brokers,
+    search,
+    work,
+    preferences,
+    live,
+)

@@ -64,6 +64,39 @@ async function refreshAgain() {
   setTimeout(refreshAgain, 1000 * (wanted ? Number(wanted.dataset.refreshSeconds) : 2.5));
 }
 
+// Follow a topic: new rows come on top; a second press stops it, and so does hiding the tab.
+const follow = document.getElementById("follow");
+let tail = null;
+function stopFollowing() {
+  tail?.close();
+  tail = null;
+  if (follow) follow.textContent = "Follow live";
+}
+if (follow) {
+  follow.hidden = false;
+  follow.addEventListener("click", () => {
+    if (tail) return stopFollowing();
+    const note = document.getElementById("tail-note");
+    let skipped = 0;
+    follow.textContent = "Stop following";
+    note.hidden = false;
+    note.textContent = "Waiting for new messages.";
+    tail = new EventSource(follow.dataset.tail);
+    tail.onmessage = (event) => {
+      const { html, skipped: more } = JSON.parse(event.data);
+      skipped += more;
+      note.textContent = skipped ? `Following; ${skipped} skipped, as more than 50 a second came.` : "Following.";
+      const rows = document.querySelector("#messages tbody");
+      if (!rows) return location.reload();
+      const made = document.createElement("template");
+      made.innerHTML = html;
+      rows.prepend(made.content);
+      while (rows.children.length > 500) rows.lastElementChild.remove();
+    };
+  });
+  document.addEventListener("visibilitychange", () => { if (document.hidden) stopFollowing(); });
+}
+
 function offerCopying(within) {
   for (const button of within.querySelectorAll("[data-copy], [data-copy-from]")) button.hidden = false;
 }

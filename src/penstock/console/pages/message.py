@@ -1,0 +1,100 @@
+"""One message: its life, its body and properties, and the same as a test."""
+
+from __future__ import annotations
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from penstock.admin.message_life import LifeEvent, MessageLife
+from penstock.console import bodies
+from penstock.console.life_drawing import draw_life
+from penstock.console.message_as_test import as_test
+from penstock.console.visit import Visit, page
+from penstock.errors import InvalidArgument, NotFound
+from penstock.model import StoredMessage
+
+
+async def _message(visit: Visit) -> StoredMessage:
+    topic = visit.query("topic") or None
+    return await visit.view.admin.message(visit.name("id"), topic=topic)
+
+
+async def message(visit: Visit) -> Response:
+    """A message and what happened to it."""
+    view, msg_id = visit.view, visit.name("id")
+    record = await _message(visit)
+    life = await view.attempt(
+        view.get(
+            ("life", record.offset_msg_id),
+            2.0,
+            lambda: view.admin.message_life(record.offset_msg_id, topic=record.topic),
+        ),
+        10.0,
+    )
+    clients = []
+    if life.value is not None and visit.may_change:
+        answers = await view.attempt_all(life.value.groups[:20], view.clients)
+        clients = [
+            (group, client.client_id)
+            for group, answer in answers.items()
+            for client in answer.value or ()
+        ]
+    return visit.render(
+        "message.html",
+        msg_id=msg_id,
+        message=record,
+        life=life,
+        drawing=draw_life(life.value, visit.times) if life.value else "",
+        lanes=_lanes(life.value),
+        body=None if visit.options.hide_bodies else bodies.show(record.body, visit.query("view")),
+        clients=clients,
+    )
+
+
+def _lanes(life: MessageLife | None) -> list[tuple[str | None, list[LifeEvent]]]:
+    if life is None:
+        return []
+    return [(group, life.of_group(group)) for group in (None, *life.groups)]
+
+
+async def body(visit: Visit) -> Response:
+    """The body as it is, to be saved."""
+    if visit.options.hide_bodies:
+        raise NotFound("bodies are not shown here (--hide-bodies)")
+    record = await _message(visit)
+    return Response(
+        record.body,
+        media_type="application/octet-stream",
+        headers={"content-disposition": f'attachment; filename="{record.msg_id}.bin"'},
+    )
+
+
+async def test_file(visit: Visit) -> Response:
+    """The message as a pytest file with Penstock's fixture."""
+    if visit.options.hide_bodies:
+        raise NotFound("bodies are not shown here (--hide-bodies)")
+    return PlainTextResponse(as_test(await _message(visit)))
+
+
+async def handle_again(visit: Visit) -> Response:
+    """Have a connected consumer handle the message now, and show how that went."""
+    form = await visit.form()
+    group, _, client_id = form.get("client", [""])[0].partition(" ")
+    if not client_id:
+        raise InvalidArgument("no client was chosen", expected="a connected member of a group")
+    record = await _message(visit)
+    result = await visit.view.admin.consume_directly(
+        group, client_id, record.offset_msg_id, topic=record.topic
+    )
+    visit.record("handle again", record.msg_id, group=group, client=client_id)
+    return visit.render(
+        "handled.html", message=record, group=group, client_id=client_id, result=result
+    )
+
+
+ROUTES = [
+    Route("/messages/{id}", page(message)),
+    Route("/messages/{id}/body", page(body)),
+    Route("/messages/{id}/test", page(test_file)),
+]
+CHANGES = [Route("/messages/{id}/handle", page(handle_again), methods=["POST"])]

@@ -1,0 +1,79 @@
+"""The search box: one text that may be an id, a key, a topic or a group."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.console.visit import Visit, page
+from penstock.errors import NotFound, PenstockError
+from penstock.model import StoredMessage
+
+MAX_TOPICS = 500
+MAX_NAMES = 20
+SEARCH_SECONDS = 10.0
+
+
+async def search(visit: Visit) -> Response:
+    """What a text may mean; one certain hit is opened at once."""
+    text = visit.query("q")
+    view = visit.view
+    if not text:
+        return visit.render("search.html", search_shown=True, text="", found=None)
+    topics, groups, by_id = await asyncio.gather(
+        view.attempt(view.topics()), view.attempt(view.groups()), _by_id(visit, text)
+    )
+    names = [row.name for row in topics.value.rows] if topics.value else []
+    if text in names:
+        return visit.go("topics", text)
+    if text in (groups.value or ()):
+        return visit.go("groups", text)
+    message, id_error = by_id
+    if message is not None:
+        return visit.go("messages", text, topic=message.topic)
+    plain = [row.name for row in topics.value.rows if not row.kind] if topics.value else []
+    keyed, key_errors = await _by_key(visit, text, plain[:MAX_TOPICS])
+    if len(keyed) == 1:
+        return visit.go("messages", keyed[0].offset_msg_id, topic=keyed[0].topic)
+    low = text.lower()
+    errors = [error for error in (topics.error, groups.error, id_error, *key_errors) if error]
+    return visit.render(
+        "search.html",
+        search_shown=True,
+        text=text,
+        found={
+            "topics": [name for name in names if low in name.lower()][:MAX_NAMES],
+            "groups": [name for name in groups.value or () if low in name.lower()][:MAX_NAMES],
+            "messages": keyed,
+        },
+        searched=min(len(plain), MAX_TOPICS),
+        left_out=max(0, len(plain) - MAX_TOPICS),
+        errors=sorted(set(errors))[:5],
+    )
+
+
+async def _by_id(visit: Visit, text: str) -> tuple[StoredMessage | None, str | None]:
+    if len(text) not in (32, 56) or not all(c in "0123456789abcdefABCDEF" for c in text):
+        return None, None
+    try:
+        async with asyncio.timeout(SEARCH_SECONDS):
+            return await visit.view.admin.message(text), None
+    except NotFound:
+        return None, None
+    except (PenstockError, TimeoutError) as error:
+        return None, f"the search for an id did not end: {error or 'no answer in time'}"
+
+
+async def _by_key(
+    visit: Visit, text: str, topics: list[str]
+) -> tuple[list[StoredMessage], list[str]]:
+    admin = visit.view.admin
+    answers = await visit.view.attempt_all(topics, lambda name: admin.query(name, text, count=32))
+    found = [message for answer in answers.values() for message in answer.value or ()]
+    found.sort(key=lambda message: -message.store_timestamp)
+    return found[:200], [answer.error for answer in answers.values() if answer.error]
+
+
+ROUTES = [Route("/search", page(search))]
