@@ -48,14 +48,14 @@ class Browser:
     def path(self, *parts: str) -> str:
         return "/".join([self._home, *(quote(part, safe="") for part in parts)])
 
-    async def open(self, *parts: str, status: int = 200, **query: object) -> str:
+    async def open(self, *parts: str, status: int = 200, **query: Any) -> str:
         """The HTML of a page."""
         path = self.path(*parts) if parts else f"{self._home}/"
         answer = await self.client.get(path, params={k: str(v) for k, v in query.items()})
         assert answer.status_code == status, (answer.status_code, text_of(answer.text)[:600])
         return answer.text
 
-    async def read(self, *parts: str, status: int = 200, **query: object) -> str:
+    async def read(self, *parts: str, status: int = 200, **query: Any) -> str:
         """The text of a page."""
         return text_of(await self.open(*parts, status=status, **query))
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.console.browsing import Browser, browsing, text_of
@@ -48,7 +49,7 @@ async def test_messages_are_found_by_tag_key_text_and_condition(
     mq: Embedded, browser: Browser
 ) -> None:
     send(mq, *orders("seek"))
-    for question, found in (
+    questions: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["o-5", "o-4", "o-3", "o-2", "o-1", "o-0"]),
         ({"tag": "paid"}, ["o-5", "o-3", "o-1"]),
         ({"key": "o-4"}, ["o-4"]),
@@ -57,7 +58,8 @@ async def test_messages_are_found_by_tag_key_text_and_condition(
         ({"where": "$total > 100 AND tag = 'paid' AND region = 'eu'"}, ["o-5", "o-3"]),
         ({"from": "10m"}, ["o-5", "o-4", "o-3", "o-2", "o-1", "o-0"]),
         ({"to": "10m"}, []),
-    ):
+    ]
+    for question, found in questions:
         page = await browser.open("topics", "seek", "messages", **question)
         assert rows(page) == found, question
     # Another browser, the same address: the same rows.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from tests.console.browsing import Browser, browsing, text_of
@@ -95,7 +96,7 @@ async def test_letters_are_grouped_by_reason_edited_tried_and_redriven(
     assert set(ids) == set(letters.values())
     one = letters[b"?1"]
     assert "As it died ?1" in await browser.read("groups", "fixers", "dead-letters", one)
-    edit = {"id": one, "body": "11", "tag": "mended", "keys": "?1", "rate": "100"}
+    edit: dict[str, Any] = {"id": one, "body": "11", "tag": "mended", "keys": "?1", "rate": "100"}
     plan = await browser.send("groups", "fixers", "dead-letters", "plan", **edit)
     assert "Dry run: 1 letter would be sent" in text_of(plan.text)
     assert consume(mq, "fixers", "bills") == []
@@ -129,7 +130,7 @@ async def test_a_redrive_is_safe_to_repeat_and_refused_where_it_cannot_work(
 ) -> None:
     die(mq, "again", "twice", b"a")
     [letter] = mq.admin.dead_letters("again")
-    order = {"id": letter.message.offset_msg_id, "rate": "100"}
+    order: dict[str, Any] = {"id": letter.message.offset_msg_id, "rate": "100"}
     first = await browser.send("groups", "again", "dead-letters", "redrive", follow=False, **order)
     await finished(browser, first.headers["location"])
     second = await browser.send("groups", "again", "dead-letters", "redrive", **order)
@@ -201,7 +202,8 @@ async def test_the_life_of_a_message_has_its_steps_in_order_with_reasons(
         "redriven",
         "passed",
     ]
-    for query in ({"topic": "lives"}, {}):
+    queries: list[dict[str, Any]] = [{"topic": "lives"}, {}]
+    for query in queries:
         page = await browser.open("messages", receipt.msg_id, **query)
         shown = text_of(page)
         assert "ValueError: amount cannot be read: ?" in shown
@@ -224,7 +226,7 @@ async def test_a_reset_shows_its_plan_and_moves_only_by_it(mq: Embedded, browser
     assert f"broker-a:0 10 {planned[0].target} -10 10" in text_of(page)
     digest = re.search(r'name="plan" value="(\w+)"', page)
     assert digest is not None
-    goal = {"topic": "moves", "to": "first", "plan": digest[1]}
+    goal: dict[str, Any] = {"topic": "moves", "to": "first", "plan": digest[1]}
     done = await browser.send(*path, **goal)
     assert "movers was moved" in text_of(done.text)
     assert mq.admin.group_lag("movers", topic="moves")[0].committed == 0

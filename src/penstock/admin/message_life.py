@@ -140,7 +140,7 @@ class LifeActions(TableActions):
                 LifeEvent(
                     copy.store_timestamp,
                     "dead",
-                    f"died after {letter.attempts} attempts",
+                    f"died after {letter.attempts} attempt{'' if letter.attempts == 1 else 's'}",
                     name,
                     reason,
                     copy.offset_msg_id,

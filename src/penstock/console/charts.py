@@ -55,7 +55,7 @@ def chart(series: Sequence[Series], times: Times, *, unit: str = "") -> Markup:
         '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
         '<path class="grid" d="M0 1H600M0 60H600M0 119H600"/>{}</svg>'
         '<div class="axis"><span>{}</span><ul>{}</ul><span>now</span></div></div>'
-    ).format(number(top), int(WIDTH), int(HEIGHT), lines, times.at(int(first * 1000)), legend)
+    ).format(number(top), int(WIDTH), int(HEIGHT), lines, times.clock(int(first * 1000)), legend)
 
 
 def _coordinates(points: Sequence[Point], first: float, last: float, top: float) -> str:

@@ -54,8 +54,17 @@ def _lane(number: int, name: str, events: list[LifeEvent], shift: int, times: Ti
     shown = name if len(name) <= 19 else f"{name[:18]}…"
     return Markup(
         '<text class="lane" x="0" y="{}">{}<title>{}</title></text>'
-        '<path class="way" d="M{} {}H{}"/>{}'
-    ).format(middle + 4, shown, name, start, middle, max(end, start), marks)
+        '{}<path class="way" d="M{} {}H{}"/>{}'
+    ).format(middle + 4, shown, name, _branch(number, start, middle), start, middle, end, marks)
+
+
+def _branch(number: int, start: int, middle: int) -> Markup:
+    """The line from the stored message down to the lane of a group."""
+    if number == 0:
+        return Markup("")
+    return Markup('<path class="way" d="M{} 24C{} 24 {} {} {} {}"/>').format(
+        start - STEP, start - STEP // 2, start - STEP // 2, middle, start, middle
+    )
 
 
 def _mark(x: int, y: int, event: LifeEvent, times: Times) -> Markup:

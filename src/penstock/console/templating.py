@@ -119,10 +119,10 @@ class Times:
             return NONE
         return self._element(when, self._distance(milliseconds), self._full(when))
 
-    def field(self, milliseconds: int | None) -> str:
-        """A time as a form takes it."""
-        when = moment(milliseconds or 0, self.zone)
-        return "" if when is None else when.strftime("%Y-%m-%dT%H:%M:%S")
+    def clock(self, milliseconds: int) -> str:
+        """``14:02:31``, for the axis of a chart."""
+        when = moment(milliseconds, self.zone)
+        return NONE if when is None else when.strftime("%H:%M:%S")
 
     def _distance(self, milliseconds: int | None) -> str:
         distance = self._now_ms - (milliseconds or 0)

@@ -186,8 +186,10 @@ class Visit:
     @property
     def section(self) -> str:
         """The part of the path that names the family of pages; empty for the overview."""
-        parts = self._raw_path.split("/")
-        return parts[3] if len(parts) > 3 else ""
+        parts = self._raw_path.split("/")[3:]
+        if "dead-letters" in parts:
+            return "dead-letters"
+        return {"messages": "topics"}.get(parts[0], parts[0]) if parts else ""
 
     @staticmethod
     def _with_query(path: str, query: Mapping[str, object]) -> str:

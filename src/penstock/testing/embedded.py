@@ -12,12 +12,13 @@ an in-memory network, together with every client of this process that names thei
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from penstock.admin import admin as awaiting_admin
 from penstock.admin import blocking as blocking_admin
@@ -28,6 +29,9 @@ from penstock.testing.hosts.embedding import ClockChoice, Embedding
 from penstock.testing.hosts.virtual_host import VirtualHost
 from penstock.testing.virtual_time.loop import VirtualLoop
 from penstock.testing.virtual_time.network import Network
+
+if TYPE_CHECKING:
+    from penstock.testing.hosts.console_thread import ConsoleThread
 
 
 class _Time:
@@ -90,8 +94,31 @@ class AsyncEmbeddedClock(_Time):
 class _Face:
     """What both forms of an embedded cluster show."""
 
-    def __init__(self, embedding: Embedding) -> None:
+    def __init__(self, embedding: Embedding, *, console: bool = False) -> None:
         self._embedding = embedding
+        self._with_console = console
+        self._console: ConsoleThread | None = None
+        self._console_address = ""
+
+    @property
+    def console(self) -> str:
+        """The address of the console, for a cluster that was made with ``console=True``."""
+        if not self._console_address:
+            raise LifecycleError(
+                f"{self._embedding.name} has no console", hint="embedded(console=True)"
+            )
+        return self._console_address
+
+    def _start_console(self) -> None:
+        if self._with_console:
+            from penstock.testing.hosts.console_thread import ConsoleThread
+
+            self._console = ConsoleThread(self.namesrv)
+            self._console_address = self._console.start()
+
+    def _stop_console(self) -> None:
+        if self._console is not None:
+            self._console.stop()
 
     @property
     def namesrv(self) -> str:
@@ -136,6 +163,7 @@ class Embedded(_Face):
 
     def __enter__(self) -> Self:
         self._embedding.start()
+        self._start_console()
         return self
 
     def __exit__(
@@ -145,6 +173,7 @@ class Embedded(_Face):
         traceback: TracebackType | None,
     ) -> None:
         try:
+            self._stop_console()
             if self._admin is not None:
                 self._admin.close()
         finally:
@@ -176,6 +205,7 @@ class AsyncEmbedded(_Face):
 
     async def __aenter__(self) -> Self:
         await self._embedding.start_async()
+        await asyncio.to_thread(self._start_console)
         return self
 
     async def __aexit__(
@@ -185,6 +215,7 @@ class AsyncEmbedded(_Face):
         traceback: TracebackType | None,
     ) -> None:
         try:
+            await asyncio.to_thread(self._stop_console)
             if self._admin is not None:
                 await self._admin.close()
         finally:
@@ -192,25 +223,34 @@ class AsyncEmbedded(_Face):
 
 
 def embedded(
-    data: str | os.PathLike[str] | None = None, *, brokers: int = 1, clock: ClockChoice = None
+    data: str | os.PathLike[str] | None = None,
+    *,
+    brokers: int = 1,
+    clock: ClockChoice = None,
+    console: bool = False,
 ) -> Embedded:
     """A name server and ``brokers`` brokers in this process, for the length of a ``with`` block.
 
     Without ``data`` what they store is gone afterwards. Without ``clock`` they have real sockets
     and real time; with ``"virtual"``, or the clock of a `VirtualLoop` of your own seed, time
-    passes when ``clock.advance`` says so.
+    passes when ``clock.advance`` says so. ``console`` serves the web console, too, at the address
+    `Embedded.console`; it needs the extra ``[console]``.
     """
-    return Embedded(Embedding(data, brokers, clock))
+    return Embedded(Embedding(data, brokers, clock), console=console)
 
 
 def embedded_async(
-    data: str | os.PathLike[str] | None = None, *, brokers: int = 1, clock: ClockChoice = None
+    data: str | os.PathLike[str] | None = None,
+    *,
+    brokers: int = 1,
+    clock: ClockChoice = None,
+    console: bool = False,
 ) -> AsyncEmbedded:
     """`embedded` for asyncio: ``async with`` and ``await clock.advance(...)``.
 
     On a virtual loop (`run_virtual`) the cluster runs there, with the test itself.
     """
-    return AsyncEmbedded(Embedding(data, brokers, clock))
+    return AsyncEmbedded(Embedding(data, brokers, clock), console=console)
 
 
 @contextlib.contextmanager

@@ -74,6 +74,8 @@ def _findings(
         for row in behind
         if (report := reports[row.group].value) is not None
         for finding in report.findings
+        # They have a line of their own, with their number of now.
+        if finding.cause != "dead-letters"
     ]
     return sorted(found, key=lambda pair: pair[1].severity.value != "critical")[:10]
 

@@ -1,0 +1,316 @@
+"""In a real browser, by clicking and typing as a person does. Needs a Chromium of the system."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from tools.console_screenshots import find_chromium
+
+import penstock
+from penstock import Message
+from penstock.testing.embedded import Embedded, embedded
+
+CHROMIUM = find_chromium()
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium found; on Debian: apt-get install chromium"
+)
+PAGES = (
+    "",
+    "topics",
+    "topics/orders",
+    "topics/orders/messages",
+    "topics/orders/send",
+    "groups",
+    "groups/billing",
+    "groups/billing/reset?topic=orders&to=first",
+    "groups/billing/dead-letters",
+    "dead-letters",
+    "delays",
+    "clients",
+    "brokers",
+    "brokers/broker-a",
+    "jobs",
+    "search?q=o-1",
+    "settings",
+    "audit",
+)
+
+
+@pytest.fixture(scope="module")
+def mq() -> Iterator[Embedded]:
+    with embedded(console=True) as running:
+        running.admin.create_topic("orders", queues=2)
+        with penstock.Producer("shop", namesrv=running.namesrv) as producer:
+            for number in range(40):
+                body = {"id": f"o-{number}", "total": "?20" if number == 3 else number}
+                producer.send(Message("orders", json=body, keys=[f"o-{number}"], tag="paid"))
+        consumer = penstock.PushConsumer(
+            "billing", namesrv=running.namesrv, start_from="first", max_retries=0
+        )
+
+        @consumer.on("orders")
+        def bill(message: penstock.StoredMessage) -> None:
+            int(json.loads(message.body)["total"])
+
+        with consumer:
+            _wait(lambda: running.admin.dead_letter_queues("billing"))
+            _wait(lambda: running.admin.lag_table(["billing"]).rows[0].lag == 0)
+        yield running
+
+
+def _wait(condition: object) -> None:
+    import asyncio
+
+    from penstock.testing.eventually import eventually
+
+    assert callable(condition)
+    asyncio.run(eventually(condition, 60))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(chromium: Browser, mq: Embedded) -> Iterator[BrowserContext]:
+    """A fresh browser that notes errors and requests to anywhere else."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    wrong: list[str] = []
+    home = urlsplit(mq.console).netloc
+    context.on(
+        "request",
+        lambda request: wrong.append(request.url) if urlsplit(request.url).netloc != home else None,
+    )
+    context.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    context.on("weberror", lambda error: wrong.append(str(error.error)))
+    yield context
+    context.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()
+
+
+def at(mq: Embedded, path: str = "") -> str:
+    return f"{mq.console}c/local/{path}"
+
+
+@pytest.mark.spec("C25")
+def test_no_page_breaks_the_policy_or_asks_another_host(mq: Embedded, page: Page) -> None:
+    for path in PAGES:
+        answer = page.goto(at(mq, path))
+        assert answer is not None
+        assert answer.status == 200, path
+        assert page.evaluate("document.querySelectorAll('[style], script:not([src])').length") == 0
+
+
+@pytest.mark.spec("C16")
+def test_a_dead_letter_is_repaired_and_redriven(mq: Embedded, page: Page) -> None:
+    page.goto(at(mq))
+    page.get_by_role("link", name="Repair").first.click()
+    page.get_by_role("table").get_by_role("link").first.click()
+    editor = page.get_by_label("To be sent")
+    expect(editor).to_have_value(re.compile(r"\?20"))
+    editor.fill('{"id":"o-3","total":20}')
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Dry run: 1 letter would be sent")
+    page.get_by_role("button", name="Redrive 1").click()
+    expect(page.locator("#progress")).to_contain_text("done 1 of 1", timeout=20_000)
+    got: list[bytes] = []
+    consumer = penstock.PushConsumer("billing", namesrv=mq.namesrv)
+
+    @consumer.on("orders")
+    def bill(message: penstock.StoredMessage) -> None:
+        got.append(message.body)
+
+    with consumer:
+        _wait(lambda: got)
+    assert got == [b'{"id":"o-3","total":20}']
+    page.goto(at(mq, "search?q=o-3"))
+    page.goto(at(mq, "topics/orders/messages?key=o-3"))
+    page.locator("#messages tbody").get_by_role("link").first.click()
+    events = page.get_by_role("table", name="Events in the order of time")
+    for step in ("stored", "dead", "redriven", "passed"):
+        expect(events).to_contain_text(step)
+
+
+@pytest.mark.spec("C28")
+def test_a_group_is_found_and_reset_by_keyboard_alone(mq: Embedded, page: Page) -> None:
+    mq.admin.create_group("typed")
+    mq.admin.reset_offsets("typed", "orders", "last")
+    page.goto(at(mq))
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("typed")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("typed")
+    _tab_to(page, "Reset offsets")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Reset typed")
+    page.get_by_label("a time").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_label("the first message still stored")).to_be_checked()
+    page.keyboard.press("Enter")
+    expect(page.locator("#sentence")).to_contain_text("40 messages come again, 0 are left out.")
+    _tab_to(page, "Move typed: 40 again, 0 left out")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("typed was moved")
+    assert mq.admin.lag_table(["typed"]).rows[0].lag == 40
+
+
+def _tab_to(page: Page, name: str) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == name:
+            return
+    raise AssertionError(f"no way to {name!r} by keyboard")
+
+
+@pytest.mark.spec("C13")
+def test_the_lag_moves_while_a_consumer_works(mq: Embedded, page: Page) -> None:
+    mq.admin.create_group("moving")
+    mq.admin.reset_offsets("moving", "orders", "first")
+    page.goto(at(mq, "groups/moving"))
+    shown = page.locator('dl [data-live="lag:moving"]')
+    expect(shown).to_have_text("40")
+    consumer = penstock.PushConsumer("moving", namesrv=mq.namesrv)
+
+    @consumer.on("orders")
+    def take(message: penstock.StoredMessage) -> None:
+        pass
+
+    with consumer:
+        expect(shown).to_have_text("0", timeout=30_000)
+    expect(page.locator(".chart svg polyline")).to_have_count(1, timeout=30_000)
+    expect(page.locator(".axis b")).to_have_text("0")
+    expect(page.locator("#queues tbody tr").first).to_contain_text("20", timeout=20_000)
+
+
+@pytest.mark.spec("C2")
+def test_a_topic_appears_without_a_reload(mq: Embedded, page: Page) -> None:
+    page.goto(at(mq, "topics"))
+    page.evaluate("window.wasHere = true")
+    with penstock.Producer("shop", namesrv=mq.namesrv) as producer:
+        producer.send(Message("appears", b"x"))
+    expect(page.get_by_role("link", name="appears")).to_be_visible(timeout=20_000)
+    assert page.evaluate("window.wasHere") is True
+
+
+@pytest.mark.spec("C9")
+def test_new_messages_come_while_following(mq: Embedded, page: Page) -> None:
+    page.goto(at(mq, "topics/orders/messages"))
+    page.get_by_role("button", name="Follow live").click()
+    with penstock.Producer("shop", namesrv=mq.namesrv) as producer:
+
+        def sent_and_seen() -> bool:
+            producer.send(Message("orders", b"followed", keys=["live-1"]))
+            page.wait_for_timeout(300)
+            return page.get_by_text("live-1").count() > 0
+
+        for _ in range(60):
+            if sent_and_seen():
+                break
+        expect(page.get_by_text("live-1").first).to_be_visible()
+        mq.admin.create_topic("burst", queues=1)
+        for _ in range(300):
+            producer.send(Message("orders", b"many", keys=["many"]))
+        expect(page.locator("#tail-note")).to_contain_text("skipped", timeout=20_000)
+    page.get_by_role("button", name="Stop following").click()
+
+
+@pytest.mark.spec("C27")
+def test_dark_and_light_follow_the_switch_and_the_system(mq: Embedded, chromium: Browser) -> None:
+    context = chromium.new_context(color_scheme="dark")
+    page = context.new_page()
+    colour = "getComputedStyle(document.body).backgroundColor"
+    page.goto(at(mq, "topics"))
+    dark = page.evaluate(colour)
+    page.get_by_role("button", name="Theme: auto").click()
+    expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+    light = page.evaluate(colour)
+    page.get_by_role("button", name="Theme: light").click()
+    expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+    assert page.evaluate(colour) == dark != light
+    assert urlsplit(page.url).path == "/c/local/topics"
+    context.close()
+
+
+AXE = Path(__file__).with_name("axe.min.js")
+
+
+@pytest.mark.spec("C27")
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(mq: Embedded, chromium: Browser, scheme: str) -> None:
+    context = chromium.new_context(
+        color_scheme="dark" if scheme == "dark" else "light", bypass_csp=True
+    )
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(at(mq, path))
+        page.add_script_tag(path=AXE)
+        found = page.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes[0].html]))")
+        assert found == [], path
+    context.close()
+
+
+@pytest.mark.spec("C28")
+def test_360_pixels_need_no_sideways_scroll(mq: Embedded, chromium: Browser) -> None:
+    context = chromium.new_context(viewport={"width": 360, "height": 740})
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(at(mq, path))
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 360, (path, width)
+    context.close()
+
+
+@pytest.mark.spec("C29")
+def test_without_scripts_lists_search_reset_and_repair_work(
+    mq: Embedded, chromium: Browser
+) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(at(mq, "topics?internal=1&n=5"))
+    page.get_by_role("link", name="Next →").click()
+    expect(page.get_by_text("page 2 of")).to_be_visible()
+    page.goto(at(mq, "topics/orders/messages"))
+    page.get_by_label("Condition").fill("$total > 37")
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("#messages tbody tr")).to_have_count(2)
+    page.get_by_role("searchbox").fill("o-39")
+    page.get_by_role("searchbox").press("Enter")
+    expect(page.get_by_role("heading", name="Its life")).to_be_visible()
+    mq.admin.create_group("plain")
+    mq.admin.reset_offsets("plain", "orders", "last")
+    page.goto(at(mq, "groups/plain/reset?topic=orders&to=first"))
+    page.get_by_role("button", name=re.compile("Move plain")).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("plain was moved")
+    context.close()
+
+
+@pytest.mark.spec("C34")
+def test_the_zone_changes_every_time_and_no_address(mq: Embedded, page: Page) -> None:
+    page.goto(at(mq, "settings"))
+    page.get_by_label("Time zone").fill("Asia/Tokyo")
+    page.get_by_role("button", name="Save").click()
+    page.goto(at(mq, "topics/orders/messages"))
+    titles = page.locator("time").evaluate_all("all => all.map(one => one.title)")
+    assert titles
+    assert all("JST" in title for title in titles)
+    assert "zone" not in page.url
