@@ -263,6 +263,16 @@ class GroupFacts:
     """Timer messages that wait, by topic; only of its topics."""
 
     @property
+    def had_members(self) -> bool:
+        """Whether a member ever connected, as far as that is known.
+
+        Brokers make the retry topic of a group when its first member connects. A program that only
+        commits offsets, as Spark does, leaves a group with offsets and without that topic.
+        """
+        has_offsets = any(q.committed is not None for t in self.topics for q in t.queues)
+        return bool(self.members or self.retries) or not has_offsets
+
+    @property
     def pops(self) -> bool:
         """Whether members take messages from any queue."""
         return any(member.pops for member in self.members)

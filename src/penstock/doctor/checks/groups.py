@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from penstock.doctor.checks.thresholds import Thresholds
 from penstock.doctor.facts import GroupFacts, MemberFacts
-from penstock.doctor.findings import Finding, critical, duration, listed, plural, warning
+from penstock.doctor.findings import Finding, critical, duration, listed, note, plural, warning
 from penstock.model.names import READ
 
 NOWHERE_TO_GO = (
@@ -39,6 +39,9 @@ def no_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
     """Without a consumer nothing is consumed, and this is the usual reason."""
     if facts.members or facts.streams or not facts.configs:
         return
+    if not facts.had_members:
+        yield _job_without_members(facts)
+        return
     found = critical if facts.lag or not facts.topics else warning
     waiting = f"; {plural(facts.lag, 'message')} wait" if facts.lag else ""
     yield found(
@@ -48,6 +51,22 @@ def no_members(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
         "start its consumer, or its Spark stream, and look at what it logs: a wrong name server "
         "address, topic or group name keeps it away from here",
         NOWHERE_TO_GO,
+        members=0,
+        lag=facts.lag,
+        brokers_asked=sorted(facts.cluster.masters),
+    )
+
+
+def _job_without_members(facts: GroupFacts) -> Finding:
+    """Offsets without members: a program reads by itself, and may run once a night."""
+    waiting = f"; {plural(facts.lag, 'message')} wait for its next run" if facts.lag else ""
+    return note(
+        "no-members",
+        f"group {facts.group!r} never had members: its offsets were committed by a program that "
+        f"reads by itself, such as a Spark job, and that is not running{waiting}",
+        f"penstock group lag {facts.group}",
+        "if a consumer should be there, look at what it logs: a wrong name server address, topic "
+        "or group name keeps it away from here",
         members=0,
         lag=facts.lag,
         brokers_asked=sorted(facts.cluster.masters),
