@@ -42,8 +42,15 @@ NAMES: Final = (
     "client_consume",
     "client_latency",
 )
-SPARK_NAMES: Final = ("spark_path", "spark_broker", "spark_sink", "spark_handlers")
-"""Benchmarks that start Spark."""
+SPARK_NAMES: Final = (
+    "spark_path",
+    "spark_seam",
+    "spark_broker",
+    "spark_sink",
+    "spark_handlers",
+    "arrow_read",
+)
+"""Benchmarks that start Spark, or need its package."""
 ALL_NAMES: Final = (*NAMES, *SPARK_NAMES)
 RESULTS: Final = Path(__file__).with_name("results") / "latest.json"
 

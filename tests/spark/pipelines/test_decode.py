@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Message, Producer
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, MissingPackage
 from penstock.spark.pipelines.decode import decode
 from penstock.testing.embedded import Embedded
 
@@ -70,6 +70,13 @@ def test_names_that_are_taken_and_schemas_that_are_none_are_refused(frame: DataF
         decode(frame, "offset int")
     with pytest.raises(InvalidArgument, match="schema 'id nonsense' cannot be read"):
         decode(frame, "id nonsense")
+    for schema, kind in (
+        ("avro", "avro"),
+        ('{"type": "record", "name": "Order", "fields": []}', "avro"),
+        ("protobuf", "protobuf"),
+    ):
+        with pytest.raises(MissingPackage, match=f"needs Spark's module spark-{kind}"):
+            decode(frame, schema)
     with pytest.raises(InvalidArgument, match="no column 'text'"):
         decode(frame, "json", column="text")
 

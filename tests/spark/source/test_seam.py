@@ -279,6 +279,10 @@ def test_a_wrong_archive_is_refused(mq: Embedded, table: pa.Table, tmp_path: Pat
         batch(mq.namesrv, archive=str(tmp_path / "none"))
     with pytest.raises(InvalidArgument, match="holds topic 'orders', and the read is of topic 'o"):
         batch(mq.namesrv, archive=archive, topic="other")
+    for mark, kind in (("_delta_log", "Delta"), ("metadata", "Iceberg")):
+        (tmp_path / kind / mark).mkdir(parents=True)
+        with pytest.raises(InvalidArgument, match=f"is a table of {kind}"):
+            batch(mq.namesrv, archive=str(tmp_path / kind))
     with pytest.raises(InvalidArgument, match="a directory that driver and executors share"):
         batch(mq.namesrv, archive="s3://bucket/orders")
     with embedded() as younger:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, MissingPackage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -101,6 +101,7 @@ def _fields(schema: StructType | str) -> StructType:
 
     if isinstance(schema, StructType):
         return schema
+    _refuse_binary(schema)
     try:
         found = StructType.fromDDL(schema)
     except PySparkException as error:
@@ -110,6 +111,24 @@ def _fields(schema: StructType | str) -> StructType:
         ) from error
     assert isinstance(found, StructType), "that is what a list of fields is"
     return found
+
+
+def _refuse_binary(schema: str) -> None:
+    """Refuse Avro and Protobuf by name: their functions are in jars that PySpark does not have."""
+    from pyspark import __version__
+
+    text = schema.strip().lower()
+    is_avro_schema = text.startswith("{") and '"type"' in text
+    for kind in ("avro", "protobuf"):
+        if text == kind or (kind == "avro" and is_avro_schema):
+            raise MissingPackage(
+                f"decode of {kind} needs Spark's module spark-{kind}, a jar that is not part of "
+                "PySpark",
+                expected="JSON: a schema such as 'id bigint NOT NULL, amount double', or 'json'",
+                hint="session(config={'spark.jars.packages': "
+                f"'org.apache.spark:spark-{kind}_2.13:{__version__}'}}), then from_{kind} of "
+                f"pyspark.sql.{kind}.functions on the column body",
+            )
 
 
 def _with_text(df: DataFrame, column: str) -> DataFrame:

@@ -20,7 +20,7 @@ import pyspark
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from penstock.errors import LifecycleError
+from penstock.errors import InvalidArgument, LifecycleError
 from penstock.spark.jvm import activate, running_context
 from penstock.spark.session_setup.cached_home_dirs import cached_home_dir
 from penstock.spark.session_setup.java import java_home
@@ -88,6 +88,7 @@ def session(
     name: str = "penstock",
     *,
     master: str | None = None,
+    remote: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A Spark session with ``format("penstock")`` registered; the running one if there is one.
@@ -96,9 +97,21 @@ def session(
     looks up the formats of writes in the session of the calling thread.
 
     ``master`` is the argument, else spark-submit's, else this machine with all its cores.
-    ``config`` overrides the profile. Java is the machine's (``JAVA_HOME``, ``PATH``) if it is
-    17, 21 or 25, else that of ``pip install 'penstock[java]'``.
+    ``remote`` is the address of a Spark Connect server instead (``"sc://host:15002"``, or in the
+    environment as ``SPARK_REMOTE``): nothing runs in this process then, and the Pythons of the
+    server need Penstock, too. ``config`` overrides the profile. Java is the machine's
+    (``JAVA_HOME``, ``PATH``) if it is 17, 21 or 25, else that of ``pip install 'penstock[java]'``.
     """
+    if remote is None and master is None:
+        remote = os.environ.get("SPARK_REMOTE")
+    if remote is not None:
+        from penstock.spark.session_setup.connect_session import connect_session
+
+        if master is not None:
+            raise InvalidArgument(
+                f"master {master!r} and remote {remote!r}", expected="one of the two"
+            )
+        return connect_session(name, remote, config or {})
     running = running_context()
     if running is not None:
         if master is not None and running.master != master:

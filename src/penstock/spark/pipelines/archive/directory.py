@@ -91,6 +91,13 @@ def load_existing(files: Files) -> State:
     """The newest state of an archive that must be there."""
     state = load(files)
     if state is None:
+        for mark, kind in (("_delta_log", "Delta"), ("metadata", "Iceberg")):
+            if files.exists(mark):
+                raise InvalidArgument(
+                    f"{files} is a table of {kind}, which needs a jar in Spark",
+                    expected="an archive of Parquet files, as penstock.spark.archive writes it",
+                    hint=f"read it with {kind}'s own format, and unite both frames",
+                )
         raise NotFound(
             f"there is no archive in {files}",
             expected="a directory that penstock.spark.archive wrote to",
