@@ -100,3 +100,71 @@ async def test_a_repeated_batch_is_stored_once(tmp_path: Path) -> None:
         assert await max_offset(wire, "T") == 5
         await send_batch(other, is_repeat=True)
         assert await max_offset(wire, "T") == 10
+
+
+async def send_batch(wire: Wire, items: list[BatchItem], mark: str) -> Command:
+    answer = await wire.send(
+        "T",
+        encode_batch(items),
+        properties={REPEAT: mark} if mark else {},
+        batch=True,
+        code=RequestCode.SEND_BATCH_MESSAGE,
+        queue_id=0,
+    )
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return answer
+
+
+def rows(first: int, count: int) -> list[BatchItem]:
+    """A batch as Spark's sink sends it: only the first message has an id."""
+    plain = [BatchItem(b"row %d" % n, b"K\x01v\x02") for n in range(first, first + count)]
+    return [plain[0]._replace(properties=b"UNIQ_KEY\x01R%d\x02" % first), *plain[1:]]
+
+
+@in_virtual_time
+async def test_a_batch_is_found_by_the_id_of_its_first_message_alone(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        first = await send_batch(wire, rows(0, 5), "recent")
+        await send_batch(wire, rows(5, 5), "recent")
+        for mark in ("recent", "true"):
+            again = await send_batch(wire, rows(0, 5), mark)
+            assert ext(again)["queueOffset"] == ext(first)["queueOffset"]
+        assert await max_offset(wire, "T") == 10
+        # The beginning of a stored batch is stored; one that ends otherwise is another.
+        await send_batch(wire, rows(0, 4), "true")
+        assert await max_offset(wire, "T") == 10
+        longer = rows(0, 6)
+        await send_batch(wire, [*longer[:5], longer[5]._replace(body=b"another")], "true")
+        assert await max_offset(wire, "T") == 16
+
+
+@in_virtual_time
+async def test_a_recent_repeat_is_looked_for_in_the_last_hour(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await send_batch(wire, rows(0, 5), "")
+        await stage.clock.sleep(1800)
+        await send_batch(wire, rows(0, 5), "recent")
+        assert await max_offset(wire, "T") == 5
+        await stage.clock.sleep(7200)
+        await send_batch(wire, rows(0, 5), "true")
+        assert await max_offset(wire, "T") == 5
+        await send_batch(wire, rows(0, 5), "recent")
+        assert await max_offset(wire, "T") == 10
+
+
+@in_virtual_time
+async def test_messages_that_were_in_other_batches_are_found_one_by_one(tmp_path: Path) -> None:
+    def items(numbers: list[int]) -> list[BatchItem]:
+        return [BatchItem(b"%d" % n, b"UNIQ_KEY\x01ID-%d\x02" % n) for n in numbers]
+
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await send_batch(wire, items([1, 2, 3]), "")
+        mixed = await send_batch(wire, items([4, 3, 2, 5]), "each")
+        assert ext(mixed)["queueOffset"] == "3"
+        known = await send_batch(wire, items([5, 1]), "each")
+        assert ext(known)["queueOffset"] == "4"
+        bodies = [record.body for record in await all_records(wire, "T")]
+        assert bodies == [b"1", b"2", b"3", b"4", b"5"]

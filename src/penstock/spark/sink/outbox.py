@@ -226,6 +226,7 @@ class Outbox:
     def _send(self, post: Post) -> None:
         while True:
             address: str | None = None
+            is_leaving = False
             post.attempts += 1
             try:
                 avoid = (post.sent_to.broker_name,) if post.sent_to else ()
@@ -235,9 +236,11 @@ class Outbox:
                 if self._is_stored_elsewhere(post, queue):
                     return
                 command = self._command(post, queue, self._mark(post, queue, address))
-                number = self._connection(address).send(command, self._seconds)
+                connection = self._connection(address)
+                is_leaving = True
+                number = connection.send(command, self._seconds)
             except PenstockError as error:
-                if address is not None:
+                if address is not None and is_leaving:
                     self._doubt(post, address, error)
                 self._failed(post, error)
                 if address is not None:
