@@ -142,12 +142,15 @@ async def test_a_batch_is_found_by_the_id_of_its_first_message_alone(tmp_path: P
 @in_virtual_time
 async def test_a_recent_repeat_is_looked_for_in_the_last_hour(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
-        wire = await stage.connect(await stage.broker())
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
         await send_batch(wire, rows(0, 5), "")
         await stage.clock.sleep(1800)
+        wire = await stage.connect(broker)  # it closes connections that are idle
         await send_batch(wire, rows(0, 5), "recent")
         assert await max_offset(wire, "T") == 5
         await stage.clock.sleep(7200)
+        wire = await stage.connect(broker)  # it closes connections that are idle
         await send_batch(wire, rows(0, 5), "true")
         assert await max_offset(wire, "T") == 5
         await send_batch(wire, rows(0, 5), "recent")
