@@ -73,7 +73,7 @@ def run(effort: Effort = QUICK) -> Figures:
         for number in range(effort.rounds + 1):
             counting = count / write(frame, CountingSink.name(), {})
             # In turns, so that neither always comes first.
-            options = ({}, {"exactlyOnce": "false"})
+            options: tuple[dict[str, str], ...] = ({}, {"exactlyOnce": "false"})
             first, second = options if number % 2 else options[::-1]
             found = {
                 len(more): count / write(frame, "penstock", {**into, **more})

@@ -46,7 +46,15 @@ def connect_server() -> Iterator[str]:
         "spark.python.authenticate.socketTimeout": "120s",
     }
     words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    command = [_SUBMIT, "--master", "local[2,4]", *words, "--class", _SERVER, "spark-internal"]
+    command: list[str | Path] = [
+        _SUBMIT,
+        "--master",
+        "local[2,4]",
+        *words,
+        "--class",
+        _SERVER,
+        "spark-internal",
+    ]
     environment = launch_environment("local[2,4]", {}, os.environ)
     with ChildProcess(command, environment=environment) as server:
         _until_open(port, server)
@@ -73,7 +81,7 @@ def test_a_remote_session_reads_writes_streams_and_handles(mq: Embedded, tmp_pat
         for number in range(20):
             producer.send(Message("in", json.dumps({"id": number}).encode()))
     with connect_server() as remote:
-        command = [sys.executable, _JOB, remote, mq.namesrv, tmp_path]
+        command: list[str | Path] = [sys.executable, _JOB, remote, mq.namesrv, tmp_path]
         with ChildProcess(command, environment={"PYTHONWARNINGS": "ignore"}) as job:
             found = json.loads(job.wait_for_line(r"^(\{.*\})$", _SECONDS)[1])
     assert found["batch"] == 20
