@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,36 @@ def test_every_message_of_the_new_topic_arrives(
         send(mq, 1, 2)
         mq.clock.advance("30s")
         assert sorted(seen) == [1, 2], "and once more"
+
+
+def test_a_broadcasting_client_that_was_stopped_meanwhile_begins_anew(
+    mq: Embedded, tmp_path: Path
+) -> None:
+    mq.admin.create_topic("orders", queues=1)
+    seen: list[int] = []
+
+    def consume() -> None:
+        consumer = PushConsumer(
+            "billing",
+            namesrv=mq.namesrv,
+            start_from="first",
+            model="broadcasting",
+            offsets_dir=tmp_path,
+            instance="one",
+        )
+        consumer.on("orders")(lambda message: seen.append(int(message.body)))
+        with consumer:
+            mq.clock.advance("20s")
+
+    send(mq, *range(50))
+    consume()
+    consume()
+    assert sorted(seen) == list(range(50)), "the second one goes on where the first one stopped"
+    seen.clear()
+    remake(mq)
+    send(mq, *range(1000, 1080))
+    consume()
+    assert sorted(seen) == list(range(1000, 1080))
 
 
 def test_a_pull_consumer_begins_anew_too(mq: Embedded) -> None:

@@ -24,7 +24,7 @@ from penstock.client.session.routes import BrokerAddress
 from penstock.errors import PenstockError, StoreError
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.codec import decode_body, encode_body
-from penstock.protocol.bodies.offsets import ResetOffsets
+from penstock.protocol.bodies.offsets import LocalOffsets
 from penstock.runtime.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -253,8 +253,10 @@ class FileOffsetStore:
         self.snapshot = self._table.snapshot
 
     async def load(self) -> None:
-        for queue, offset in (await self._load()).items():
+        loaded = await self._load()
+        for queue, offset in loaded.offset_table.items():
             self._table.update(queue, offset, increase_only=False)
+        self.epochs.update(loaded.penstock_epochs or {})
 
     async def read(self, queue: MessageQueue, source: ReadFrom) -> int:
         if not _is_readable(queue, source):
@@ -268,10 +270,14 @@ class FileOffsetStore:
             offset = unwritten
         else:
             try:
-                offset = (await self._load()).get(queue, NONE_STORED)
+                loaded = await self._load()
             except StoreError as error:
                 log.warning("offset file not read path=%s error=%s", self.path, error)
                 return NONE_STORED
+            offset = loaded.offset_table.get(queue, NONE_STORED)
+            epoch = (loaded.penstock_epochs or {}).get(queue)
+            if epoch is not None:
+                self.epochs[queue] = epoch
         if offset >= 0:
             self._table.update(queue, offset, increase_only=False)
         return offset
@@ -289,26 +295,28 @@ class FileOffsetStore:
     async def commit_to_broker(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
         """Nothing: no broker keeps these."""
 
-    async def _load(self) -> Mapping[MessageQueue, int]:
+    async def _load(self) -> LocalOffsets:
         return await asyncio.get_running_loop().run_in_executor(None, self._load_now)
 
-    def _load_now(self) -> Mapping[MessageQueue, int]:
+    def _load_now(self) -> LocalOffsets:
         data = self._file.load(_parse)
-        return {} if data is None else _parse(data)
+        return LocalOffsets() if data is None else _parse(data)
 
     async def _save(self, offsets: Mapping[MessageQueue, int], *, merge: bool) -> None:
         async with self._saving:
             due = {**self._unwritten, **offsets}
             loop = asyncio.get_running_loop()
+            content = due if merge else offsets
+            # An offset without its epoch is that of a topic of which nothing is known.
+            epochs = {queue: self.epochs[queue] for queue in content if queue in self.epochs}
             is_written = await loop.run_in_executor(
-                None, self._save_now, due if merge else offsets, merge
+                None, self._save_now, LocalOffsets(dict(content), epochs or None), merge
             )
             self._unwritten = {} if is_written else due
 
-    def _save_now(self, offsets: Mapping[MessageQueue, int], merge: bool) -> bool:
+    def _save_now(self, new: LocalOffsets, merge: bool) -> bool:
         try:
-            content = {**self._load_now(), **offsets} if merge else dict(offsets)
-            self._file.save(encode_body(ResetOffsets(content)))
+            self._file.save(encode_body(_merged(self._load_now(), new) if merge else new))
         except StoreError as error:
             if self._is_writable:
                 log.warning(
@@ -322,5 +330,16 @@ class FileOffsetStore:
         return self._is_writable
 
 
-def _parse(data: bytes) -> dict[MessageQueue, int]:
-    return decode_body(ResetOffsets, data).offset_table
+def _parse(data: bytes) -> LocalOffsets:
+    return decode_body(LocalOffsets, data)
+
+
+def _merged(old: LocalOffsets, new: LocalOffsets) -> LocalOffsets:
+    """What a file holds after a save that leaves other queues as they were."""
+    kept = {
+        queue: epoch
+        for queue, epoch in (old.penstock_epochs or {}).items()
+        if queue not in new.offset_table
+    }
+    epochs = {**kept, **(new.penstock_epochs or {})}
+    return LocalOffsets({**old.offset_table, **new.offset_table}, epochs or None)

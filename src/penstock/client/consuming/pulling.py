@@ -332,6 +332,7 @@ class Puller:
             return 0.0
         if cursor.epoch is None:
             cursor.epoch = epoch_of(answer)
+            self._state.offsets.epochs.setdefault(cursor.queue, cursor.epoch)
         if code != ResponseCode.SUCCESS:
             asked, cursor.next_offset = cursor.next_offset, result.next_begin_offset
             delay = self._nothing_found(cursor, asked, elapsed)

@@ -77,6 +77,18 @@ class ResetOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalOffsets:
+    """The offsets of a broadcasting client, as it keeps them in a file of its own."""
+
+    offset_table: dict[MessageQueue, int] = field(
+        default_factory=dict, metadata=wire(read=_read_offset_list)
+    )
+    penstock_epochs: dict[MessageQueue, int] | None = None
+    """The epochs of the topics that the offsets belong to, where they are known; a key of our own,
+    which Java ignores."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueOffset:
     """A queue and an offset in one object."""
 
