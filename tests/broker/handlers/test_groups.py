@@ -36,7 +36,11 @@ from penstock.protocol.headers.admin import (
     QuerySubscription,
     QueryTopicsByConsumer,
 )
-from penstock.protocol.headers.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from penstock.protocol.headers.offsets import (
+    GetMaxOffset,
+    QueryConsumerOffset,
+    UpdateConsumerOffset,
+)
 
 Connect = Callable[..., Awaitable[Wire]]
 MakeBroker = Callable[..., Awaitable[Broker]]
@@ -288,6 +292,23 @@ async def test_all_offsets_are_returned(wire: Wire) -> None:
     table = json_body(ConsumerOffsetTable, await wire.ok(RequestCode.GET_ALL_CONSUMER_OFFSET))
     assert table.offset_table == {"T@cg": {0: 1}}
     assert table.data_version is not None
+
+
+async def test_a_large_table_of_offsets_is_answered_beside_other_requests(
+    wire: Wire, broker: Broker
+) -> None:
+    offsets = broker.state.offsets
+    wanted = {f"T@g{number}": {0: number, 1: 2 * number} for number in range(20_000)}
+    for key, queues in wanted.items():
+        for queue_id, offset in queues.items():
+            offsets.commit(key.partition("@")[2], "T", queue_id, offset, "test")
+    async with await Wire.connect(broker.port) as other:
+        asked = wire.start(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        await other.ok(RequestCode.GET_MAX_OFFSET, GetMaxOffset("T", 0))
+        assert not asked.done(), "others are served in between"
+        table = json_body(ConsumerOffsetTable, await asked)
+    assert table.offset_table == wanted
+    assert table.group_topic_map == {f"g{number}": ("T",) for number in range(20_000)}
 
 
 async def test_the_progress_of_delays_is_returned(wire: Wire) -> None:

@@ -18,6 +18,7 @@ from penstock.protocol.headers.offsets import (
     UpdateConsumerOffset,
 )
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.long_answers import Steps
 from penstock.remoting.promise import error_answer
 
 
@@ -71,9 +72,10 @@ def update_consumer_offset(broker: BrokerState, ask: UpdateConsumerOffset, call:
 
 
 @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
-def get_all_offsets(broker: BrokerState) -> Reply:
+def get_all_offsets(broker: BrokerState) -> Steps:
     """The whole table, as slaves request it."""
-    return Reply(body=broker.offsets.full_table())
+    table = yield from broker.offsets.full_table()
+    return Reply(body=table)
 
 
 @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)

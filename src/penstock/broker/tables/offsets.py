@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from penstock.protocol.bodies.codec import decode_body, encode_state
@@ -20,6 +20,7 @@ from penstock.protocol.bodies.offsets import ConsumerOffsetTable
 log = logging.getLogger(__name__)
 
 _COMMITS_PER_VERSION = 500
+_ENTRIES_PER_STEP = 1024
 _SEPARATOR = "@"
 
 QueueOffsets = dict[int, int]
@@ -236,12 +237,33 @@ class Offsets:
             {key: dict(queues) for key, queues in self._committed.items()}, self._version
         )
 
-    def full_table(self) -> ConsumerOffsetTable:
-        """The table with what 5.x adds in answers: topics by group and pulled offsets."""
-        return dataclasses.replace(
-            self.table(),
-            group_topic_map={g: tuple(topics) for g, topics in self.topics_by_group().items()},
-            pull_offset_table={key: dict(queues) for key, queues in self._pulled.items()},
+    def full_table(self) -> Generator[None, None, ConsumerOffsetTable]:
+        """The table with what 5.x adds in answers: topics by group and pulled offsets.
+
+        Copied in steps, because it may be large; offsets of different steps are of different times.
+        """
+        committed: dict[str, QueueOffsets] = {}
+        pulled: dict[str, QueueOffsets] = {}
+        topics: dict[str, list[str]] = {}
+        for table, copy in ((self._committed, committed), (self._pulled, pulled)):
+            size = 0
+            for key in list(table):
+                if size >= _ENTRIES_PER_STEP:
+                    size = 0
+                    yield
+                queues = table.get(key)
+                if queues is None:
+                    continue  # Removed meanwhile.
+                size += 1 + len(queues)
+                copy[key] = dict(queues)
+                if copy is committed:
+                    topic, group = _split(key)
+                    topics.setdefault(group, []).append(topic)
+        return ConsumerOffsetTable(
+            committed,
+            self._version,
+            {group: tuple(names) for group, names in topics.items()},
+            pulled,
         )
 
     def dump(self) -> bytes:
