@@ -13,7 +13,9 @@ import subprocess
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+import grpc.aio
 import pytest
 from tests.cli.running import succeed
 from tests.support.wire import Wire
@@ -25,7 +27,14 @@ from penstock.errors import ConfigError
 from penstock.protocol.bodies.registration import RegisterBrokerBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.nameserver import RegisterBroker
+from penstock.proxy import grpc_servers
+from penstock.proxy.grpc_servers import local_server
+from penstock.proxy.server import GrpcServer
+from penstock.proxy.wire import messages as wire
+from penstock.proxy.wire.codes import Code
+from penstock.proxy.wire.definitions import SERVICE
 from penstock.runtime.child_process import ChildProcess
+from penstock.runtime.clock import SystemClock
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 READY = (
@@ -430,7 +439,12 @@ async def test_a_taken_default_port_is_replaced(
         async with broker, AsyncExitStack() as stack:
             loading = stack.enter_context(Loading())
             port = Port(number, is_default=True)
-            server = await serve_grpc(stack, broker, port, loading, bind="127.0.0.1", tls=None)
+
+            def make(module: Any, number: int) -> GrpcServer:
+                assert module is grpc_servers
+                return local_server(broker, SystemClock(), host="127.0.0.1", port=number)
+
+            server = await serve_grpc(stack, port, loading, make)
             assert server.port not in (0, number)
     assert f"port {number} is taken, gRPC is served on {server.port}" in capsys.readouterr().err
 
@@ -444,8 +458,27 @@ def test_a_bad_grpc_port_is_named(given: str) -> None:
 def test_which_grpc_port_is_chosen() -> None:
     assert chosen_port(None) == Port(8081, is_default=True)
     assert chosen_port(None, any_port=True) == Port(0)
-    assert chosen_port(None, brokers=2) is None
     assert chosen_port("off") is None
     assert chosen_port("0") == Port(0)
-    with pytest.raises(ConfigError, match="one broker"):
-        chosen_port("8081", brokers=2)
+
+
+async def test_a_proxy_serves_a_cluster(tmp_path: Path) -> None:
+    with up(tmp_path, "--grpc-port", "off") as cluster:
+        namesrv = f"127.0.0.1:{cluster.wait_for_line(READY)[1]}"
+        succeed("topic", "create", "orders", "--namesrv", namesrv)
+        command = [*PENSTOCK, "proxy", "--namesrv", namesrv, "--grpc-port", "0"]
+        with ChildProcess(command) as proxy:
+            ready = proxy.wait_for_line(rf"^ready namesrv={namesrv} grpc=(127\.0\.0\.1:\d+)$")
+            async with grpc.aio.insecure_channel(ready[1]) as channel:
+                call = channel.unary_unary(
+                    f"/{SERVICE}/QueryRoute",
+                    request_serializer=wire.QueryRouteRequest.SerializeToString,
+                    response_deserializer=wire.QueryRouteResponse.FromString,
+                )
+                request = wire.QueryRouteRequest(topic=wire.Resource(name="orders"))
+                route = await call(request, metadata=(("x-mq-client-id", "c"),), timeout=20)
+                assert route.status.code == Code.OK
+                assert route.message_queues[0].broker.name == "broker-a"
+            assert proxy.terminate() == 0
+    said = refused("proxy", "--namesrv", "nonsense", "--grpc-port", "0")
+    assert "nonsense" in said

@@ -2,7 +2,7 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
-``--only`` takes rows or parts (java, mqadmin, client, cli, groups, mixed, swap, go, node).
+``--only`` takes rows or parts (java, mqadmin, client, cli, groups, mixed, swap, go, node, grpc).
 
 The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
 harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows
@@ -27,6 +27,7 @@ from tests.interop import (
     client_guarded,
     client_scenarios,
     go_clients,
+    grpc_clients,
     mixed_groups,
     mqadmin,
     node_clients,
@@ -52,7 +53,12 @@ TARGETS = (
     *(f"apache-{version}-under-penstock" for version in VERSIONS),
 )
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-OTHER_ROWS = (*go_clients.SCENARIOS, *mixed_groups.GO_NAMES, *node_clients.SCENARIOS)
+OTHER_ROWS = (
+    *go_clients.SCENARIOS,
+    *mixed_groups.GO_NAMES,
+    *node_clients.SCENARIOS,
+    *grpc_clients.SCENARIOS,
+)
 # Rows in which a broker depends on its name server, run by default with servers of two kinds.
 MIXED = ("send_sync", "send_auto_create", "push_concurrent", "push_orderly", "topic_delete")
 
@@ -212,7 +218,8 @@ def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
     go = choice.of("go", go_clients.SCENARIOS)
     groups = choice.of("go", mixed_groups.GO_NAMES)
     node = choice.of("node", node_clients.SCENARIOS)
-    if not go and not groups and not node:
+    grpc = choice.of("grpc", grpc_clients.SCENARIOS)
+    if not (go or groups or node or grpc):
         return
     refuses = target.startswith("penstock")
     with started(target, directory) as cluster:
@@ -224,11 +231,13 @@ def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
         if node:
             limits = node_clients.PENSTOCK_LIMITS if refuses else None
             yield from node_clients.run_node(cluster, node, limits=limits)
+        if grpc:
+            yield from grpc_clients.run_grpc(cluster, grpc)
 
 
 def needs_java(target: str, only: Sequence[str]) -> bool:
     """Whether a selected row or the servers need Java."""
-    others = {"go", "node", *OTHER_ROWS}
+    others = {"go", "node", "grpc", *OTHER_ROWS}
     return target != "penstock" or not only or not set(only) <= others
 
 

@@ -47,6 +47,8 @@ class Cluster:
     cluster_name: str
     broker_name: str
     store: Path
+    grpc: str | None = None
+    """The endpoint of the 5.x clients."""
 
 
 def free_port() -> int:
@@ -288,10 +290,16 @@ def penstock_up(
         f"--broker-name={BROKER_NAME}",
         f"--cluster={CLUSTER_NAME}",
         *([f"--config={conf}"] if settings else []),
+        "--grpc-port=0",
         *arguments,
     ]
     with process(command, directory / "penstock.log", "ready namesrv=") as line:
         fields = _ready_fields(line)
         yield Cluster(
-            fields["namesrv"], fields["broker"], CLUSTER_NAME, BROKER_NAME, Path(fields["data"])
+            fields["namesrv"],
+            fields["broker"],
+            CLUSTER_NAME,
+            BROKER_NAME,
+            Path(fields["data"]),
+            fields.get("grpc"),
         )

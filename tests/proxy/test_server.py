@@ -23,7 +23,7 @@ from tests.proxy.lab import (
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import ListenFailed
 from penstock.proxy.endpoint import UNARY
-from penstock.proxy.local_server import local_server
+from penstock.proxy.grpc_servers import local_server
 from penstock.proxy.server import GrpcServer
 from penstock.proxy.times import duration
 from penstock.proxy.wire import messages as wire

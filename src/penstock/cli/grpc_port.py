@@ -8,25 +8,24 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from penstock.broker import Broker
 from penstock.cli.warnings import warn
 from penstock.errors import ConfigError, ListenFailed, MissingPackage
-from penstock.remoting.tls import ServerTls
-from penstock.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
+    from penstock.proxy.grpc_servers import ClusterServer
     from penstock.proxy.server import GrpcServer
 
 GRPC_PORT: Final = 8081
 OFF: Final = "off"
 _MAX_PORT: Final = 65_535
 _PACKAGES: Final = ("grpc", "google.protobuf")
-_MODULE: Final = "penstock.proxy.local_server"
+_MODULE: Final = "penstock.proxy.grpc_servers"
 
 
 class Port(NamedTuple):
@@ -45,7 +44,7 @@ def is_installed() -> bool:
         return False
 
 
-def chosen_port(given: str | None, *, brokers: int = 1, any_port: bool = False) -> Port | None:
+def chosen_port(given: str | None, *, any_port: bool = False) -> Port | None:
     """The port of ``--grpc-port``; None: gRPC is not served.
 
     ``any_port``: the broker has a free port, so the default is one, too.
@@ -53,7 +52,7 @@ def chosen_port(given: str | None, *, brokers: int = 1, any_port: bool = False) 
     if given == OFF:
         return None
     if given is None:
-        if brokers > 1 or not is_installed():
+        if not is_installed():
             return None
         return Port(0) if any_port else Port(GRPC_PORT, is_default=True)
     if not (given.isascii() and given.isdecimal() and int(given) <= _MAX_PORT):
@@ -63,11 +62,6 @@ def chosen_port(given: str | None, *, brokers: int = 1, any_port: bool = False) 
     if not is_installed():
         raise MissingPackage(
             "--grpc-port needs grpcio and protobuf", hint="pip install 'penstock[grpc]'"
-        )
-    if brokers > 1:
-        raise ConfigError(
-            f"--grpc-port {given} with --brokers {brokers}",
-            expected="one broker: the endpoint serves the broker of its own process",
         )
     return Port(int(given))
 
@@ -96,20 +90,15 @@ class Loading:
 
 async def serve_grpc(
     stack: AsyncExitStack,
-    broker: Broker,
     port: Port,
     loading: Loading,
-    *,
-    bind: str,
-    tls: ServerTls | None,
-) -> GrpcServer:
-    """Serve gRPC for a broker of this process until ``stack`` ends."""
+    make: Callable[[Any, int], GrpcServer | ClusterServer],
+) -> GrpcServer | ClusterServer:
+    """Serve gRPC until ``stack`` ends; ``make`` gets the loaded module and a port."""
     module = await loading.module()
     numbers = (port.number, 0) if port.is_default else (port.number,)
     for number in numbers:
-        server: GrpcServer = module.local_server(
-            broker, SystemClock(), host=bind, port=number, tls=tls
-        )
+        server = make(module, number)
         try:
             await stack.enter_async_context(server)
         except ListenFailed:

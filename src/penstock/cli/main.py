@@ -21,6 +21,7 @@ VERBS = {
         ("up", "serve:up", "Run a name server and a broker: all a client needs, in one command."),
         ("nameserver", "serve:nameserver", "Run a name server alone."),
         ("broker", "serve:broker", "Run one broker under a name server that runs elsewhere."),
+        ("proxy", "proxy:proxy", "Serve the official 5.x clients (gRPC) in front of any cluster."),
         (
             "console",
             "console:console",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ from contextlib import (
 )
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.auth.auth_config import AuthConfig
 from penstock.broker import Broker, BrokerConfig
@@ -45,12 +46,17 @@ from penstock.errors import ConfigError, ListenFailed, PenstockError
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.remoting.addresses import format_address
 from penstock.remoting.loop import run
+from penstock.runtime.clock import SystemClock
 from penstock.runtime.config import Loaded, from_mapping
 from penstock.runtime.logs import set_up_logging
 from penstock.runtime.open_files import raise_soft_limit
 from penstock.runtime.properties_format import parse_properties
 from penstock.runtime.service import Service, wait_any
 from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
+
+if TYPE_CHECKING:
+    from penstock.proxy.grpc_servers import ClusterServer
+    from penstock.proxy.server import GrpcServer
 
 PORTS_PER_BROKER = 10
 _READY_SECONDS = 60.0
@@ -107,7 +113,7 @@ class Running(NamedTuple):
     """The services that run, and their addresses."""
 
     services: Sequence[Service]
-    data: Path
+    data: Path | None
     namesrv: str | None = None
     brokers: Sequence[str] = ()
     metrics: Sequence[str] = ()
@@ -117,7 +123,9 @@ class Running(NamedTuple):
     def ready_line(self, *, as_json: bool) -> str:
         """The line printed when everything is ready."""
         if as_json:
-            where: dict[str, object] = {"data": str(self.data), "pid": os.getpid()}
+            where: dict[str, object] = {"pid": os.getpid()}
+            if self.data is not None:
+                where["data"] = str(self.data)
             if self.namesrv is not None:
                 where["namesrv"] = self.namesrv
             if self.brokers:
@@ -134,7 +142,8 @@ class Running(NamedTuple):
         metrics = "".join(f"metrics={address} " for address in self.metrics)
         grpc = "" if self.grpc is None else f"grpc={self.grpc} "
         console = "" if self.console is None else f"console={self.console} "
-        return f"ready {namesrv}{brokers}{metrics}{grpc}{console}data={self.data}"
+        data = "" if self.data is None else f"data={self.data}"
+        return f"ready {namesrv}{brokers}{metrics}{grpc}{console}{data}".rstrip()
 
 
 # Settings
@@ -203,9 +212,10 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     make_data_directory(plan.data)
     key = None if plan.other_brokers else secrets.token_hex(16)
     security = _security(plan, settings)
-    port = chosen_port(
-        plan.grpc_port, brokers=plan.brokers, any_port=settings.broker.listen_port == 0
-    )
+    port = chosen_port(plan.grpc_port, any_port=settings.broker.listen_port == 0)
+    if len(names) > 1 and security.auth is not None:
+        # The endpoint could not check signatures for brokers of other processes.
+        port = None
     async with AsyncExitStack() as stack:
         loading = stack.enter_context(Loading()) if port is not None else None
         name_server = NameServer(
@@ -237,11 +247,10 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         namesrv = format_address((host, name_server.port))
         remember_admin(security, namesrv)
         grpc = None
-        if loading is not None and port is not None and isinstance(broker, Broker):
+        if loading is not None and port is not None:
+            make = functools.partial(_grpc_server, settings, security, services, address)
             with _naming_flag("--grpc-port"):
-                served = await serve_grpc(
-                    stack, broker, port, loading, bind=settings.broker.bind_host, tls=security.tls
-                )
+                served = await serve_grpc(stack, port, loading, make)
             services.append(served)
             grpc = format_address((host, served.port))
         console = _console(plan, security, address)
@@ -257,6 +266,33 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
             grpc,
             None if console is None else console.address,
         )
+
+
+def _grpc_server(
+    settings: Settings,
+    security: Security,
+    services: Sequence[Service],
+    name_server: str,
+    module: Any,
+    port: int,
+) -> GrpcServer | ClusterServer:
+    """The gRPC endpoint: of the broker in this process, or of those in their own."""
+    clock, bind = SystemClock(), settings.broker.bind_host
+    server: GrpcServer | ClusterServer
+    for broker in services:
+        if isinstance(broker, Broker):
+            server = module.local_server(broker, clock, host=bind, port=port, tls=security.tls)
+            return server
+    server = module.ClusterServer(
+        [name_server],
+        clock,
+        host=bind,
+        port=port,
+        shown=settings.broker.broker_ip1,
+        tls=security.tls,
+        client_tls=security.client_tls,
+    )
+    return server
 
 
 def _console(plan: ServerPlan, security: Security, name_server: str) -> ConsoleProcess | None:
