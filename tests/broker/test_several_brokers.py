@@ -107,7 +107,8 @@ async def test_two_broker_processes_share_a_topic(tmp_path: Path) -> None:
     with ChildProcess(command) as up:
         line = await asyncio.to_thread(
             up.wait_for_line,
-            r"^ready namesrv=\S+:(\d+) broker=\S+:(\d+) broker=\S+:(\d+) grpc=\S+ console=\S+ data=(\S+)$",
+            r"^ready namesrv=\S+:(\d+) broker=\S+:(\d+) broker=\S+:(\d+) "
+            r"grpc=\S+ console=\S+ data=(\S+)$",
         )
         names_port, *broker_ports = (int(line[group]) for group in (1, 2, 3))
         async with await Wire.connect(names_port) as names:
