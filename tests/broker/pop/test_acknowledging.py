@@ -463,6 +463,29 @@ async def test_acknowledgements_that_are_refused_at_the_end_of_their_turn_are_no
         assert not storage.store.is_writable
 
 
+@pytest.mark.spec("P26", "P52")
+@pytest.mark.parametrize("request_", ["pop", "ack", "change"])
+@in_virtual_time
+async def test_with_synchronous_flush_no_answer_comes_before_its_record_is_on_the_disk(
+    tmp_path: Path, request_: str
+) -> None:
+    files = FaultyFiles(SimulatedDisk())
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(files=files, store={"flush_disk_type": "SYNC_FLUSH"})
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, b"one", b"two")
+        (one,) = await pop(wire, count=1)
+        files.failing_syncs = 1
+        if request_ == "pop":
+            answer = await start_pop(wire, count=1)
+        elif request_ == "ack":
+            answer = await ack(wire, one)
+        else:
+            answer = await change(wire, one, 30)
+        assert answer.code != 0
+
+
 def handle_times(one: Got) -> tuple[int, int, int]:
     handle = ReceiptHandle.parse(one.handle)
     return handle.pop_time, handle.invisible_time, handle.revive_queue_id
