@@ -164,6 +164,22 @@ def test_pop_after_pull_begins_where_the_group_stands(mq: Any) -> None:
     )
 
 
+def test_unwanted_messages_leave_the_limit_as_it_is(mq: Any) -> None:
+    got: list[bytes] = []
+    consumer = PushConsumer("workers", namesrv=mq.namesrv, **POP)
+    # Two tags with one hash: the broker brings both.
+    consumer.on("jobs", tags="Aa")(lambda message: got.append(message.body))
+    with consumer:
+        mq.clock.advance("3s")
+        with Producer("p", namesrv=mq.namesrv) as producer:
+            for tag in ("Aa", "BB", "Aa"):
+                producer.send(Message("jobs", tag.encode(), tag=tag))
+        mq.clock.advance("5s")
+        assert consumer._core.pop_runner.counts == {}
+    assert got == [b"Aa", b"Aa"]
+    assert sum(row.lag for row in mq.admin.group_lag("workers", topic="jobs")) == 0
+
+
 @pytest.mark.spec("P81")
 def test_unfinished_messages_above_the_limit_stop_popping() -> None:
     may_end = threading.Event()

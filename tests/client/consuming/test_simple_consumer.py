@@ -59,6 +59,21 @@ def test_an_empty_receive_takes_its_time_and_ends(mq: Any) -> None:
         assert mq.clock.monotonic() - begun == pytest.approx(3, abs=0.1)
 
 
+def test_receipts_whose_time_is_up_are_not_kept(mq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.consuming.simple_consumer.SWEEP_AT", 4)
+    with worker(mq, invisible="1s") as consumer:
+        send(mq, b"kept")
+        (kept,) = consumer.receive(wait="1s")
+        consumer.extend(kept, "1h")
+        send(mq, *(b"%d" % i for i in range(4)))
+        for _ in range(30):
+            consumer.receive(wait="1s")
+            mq.clock.advance("2s")
+        # What comes again and again is forgotten each time, behind one that is kept for long.
+        assert len(consumer._core._open) <= 16
+        consumer.ack(kept)
+
+
 def test_extend_keeps_a_message_and_reject_gives_it_back(mq: Any) -> None:
     send(mq, b"long")
     with worker(mq) as consumer:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.broker.pop.check_points import CheckPoints
-from penstock.broker.pop.held_pops import ANY_QUEUE, HeldPops
+from penstock.broker.pop.held_pops import ANY_QUEUE, HeldPops, PopKey
 from penstock.broker.pop.journal import Journal
 from penstock.broker.pop.orders import ORDERS_FILE, Orders
 from penstock.broker.pop.request_modes import REQUEST_MODES_FILE, RequestModeTable
@@ -38,6 +38,8 @@ class PopParts:
     routes: TopicRoutes
     wake_reviver: Callable[[int], None] = field(default=_no_reviver)
     """To be called with the time a new check-point is due."""
+    _freed_at: dict[PopKey, int] = field(default_factory=dict, init=False)
+    """When timers look at blocked queues of orderly groups, so that each queue has one."""
 
     def wake_orderly(self, topic: str, group: str, queue_id: int) -> None:
         """A queue of an orderly group is free: its next batch can be had."""
@@ -47,16 +49,23 @@ class PopParts:
 
     def wake_orderly_at(self, topic: str, group: str, queue_id: int) -> None:
         """Wake the pops of an orderly group when the queue is free."""
-        until = self.orders.blocked_until(topic, group, queue_id)
-        if until:
+        key = (topic, group, queue_id)
+        until = self.orders.blocked_until(*key)
+        if until and not 0 < self._freed_at.get(key, 0) <= until:
+            self._freed_at[key] = until
             wait = max(0.0, (until - self.clock.time_ms()) / 1000)
-            self.clock.call_later(wait, self._free, topic, group, queue_id)
+            self.clock.call_later(wait, self._free, key, until)
 
-    def _free(self, topic: str, group: str, queue_id: int) -> None:
+    def _free(self, key: PopKey, until: int) -> None:
+        if self._freed_at.get(key) == until:
+            del self._freed_at[key]
         if self.held.is_released:
             return
-        if self.orders.blocked_until(topic, group, queue_id) <= self.clock.time_ms():
-            self.wake_orderly(topic, group, queue_id)
+        if self.orders.blocked_until(*key) <= self.clock.time_ms():
+            self.wake_orderly(*key)
+        else:
+            # A member has asked for more time.
+            self.wake_orderly_at(*key)
 
     def release(self) -> None:
         """Answer what waits: the broker is about to stop."""

@@ -101,11 +101,7 @@ class PopRunner:
     ) -> None:
         """Have messages handled, as many in one call as the settings say."""
         state = self._state
-        deadline = arrived + state.settings.invisible
-        for message in messages:
-            topic = wrap(state.settings.namespace, message.topic)
-            self._unfinished[id(message)] = _Unfinished(message, topic, arrived, deadline)
-        self.counts[queue] = self.counts.get(queue, 0) + len(messages)
+        self._take(queue, messages, arrived)
         if state.is_stopping or queue.is_dropped:
             self._return(queue, messages)
             return
@@ -115,12 +111,16 @@ class PopRunner:
         self, queue: ProcessQueue, messages: Sequence[StoredMessage], arrived: float
     ) -> None:
         """End messages with another tag of the same hash: the group does not want them."""
-        for message in messages:
-            topic = wrap(self._state.settings.namespace, message.topic)
-            self._unfinished[id(message)] = _Unfinished(
-                message, topic, arrived, arrived + self._state.settings.invisible
-            )
+        self._take(queue, messages, arrived)
         self._settle(queue, messages, self._acknowledge(messages))
+
+    def _take(self, queue: ProcessQueue, messages: Sequence[StoredMessage], arrived: float) -> None:
+        settings = self._state.settings
+        deadline = arrived + settings.invisible
+        for message in messages:
+            topic = wrap(settings.namespace, message.topic)
+            self._unfinished[id(message)] = _Unfinished(message, topic, arrived, deadline)
+        self.counts[queue] = self.counts.get(queue, 0) + len(messages)
 
     def _submit(self, queue: ProcessQueue, batches: Sequence[MessageBatch]) -> None:
         state = self._state
@@ -192,7 +192,12 @@ class PopRunner:
     def _forget(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
         for message in messages:
             self._unfinished.pop(id(message), None)
-        self.counts[queue] = max(0, self.counts.get(queue, 0) - len(messages))
+        left = self.counts[queue] - len(messages)
+        if left:
+            self.counts[queue] = left
+        else:
+            # Sources come and go; only those with unfinished messages are kept.
+            del self.counts[queue]
 
     def _return(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
         """Let others have messages that no handler saw."""

@@ -8,6 +8,7 @@ comes again, to any member of the group.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,6 +56,8 @@ GIVE_BACK_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 5.0
 """Between two looks for messages that failed before the group popped."""
 MAX_RECEIVED: Final = 32
+SWEEP_AT: Final = 1024
+"""So many open receipts are kept before those whose time is up are dropped."""
 ACK_RETRY: Final = 0.2
 
 
@@ -82,6 +85,7 @@ class SimpleConsumerCore(ConsumerCore):
         self._invisible = invisible
         self._open: dict[str, _Open] = {}
         """By receipt handle."""
+        self._most_open = SWEEP_AT
         self._turn = 0
         self._next_look = -math.inf
         self._phase = "new"
@@ -245,7 +249,7 @@ class SimpleConsumerCore(ConsumerCore):
         try:
             popped = await asyncio.shield(popping)
         except asyncio.CancelledError:
-            popping.add_done_callback(self._return_late)
+            popping.add_done_callback(functools.partial(self._return_late, invisible))
             raise
         kept = passes(wanted, popped.messages)
         unwanted = [one for one in popped.messages if all(one is not other for other in kept)]
@@ -262,19 +266,17 @@ class SimpleConsumerCore(ConsumerCore):
             handle = handle_of(message)
             topic = topic_of(message, self.group, self.settings.namespace)
             self._open[str(handle)] = _Open(topic, handle, deadline)
-        now = self.session.clock.monotonic()
-        while self._open:
-            # The oldest ones first; a longer time behind them is looked at later.
-            key, first = next(iter(self._open.items()))
-            if first.deadline > now:
-                break
-            del self._open[key]
+        if len(self._open) > self._most_open:
+            # Those whose time is up without an acknowledgement.
+            now = self.session.clock.monotonic()
+            self._open = {key: one for key, one in self._open.items() if one.deadline > now}
+            self._most_open = max(SWEEP_AT, 2 * len(self._open))
 
-    def _return_late(self, popping: asyncio.Future[Popped]) -> None:
+    def _return_late(self, invisible: float, popping: asyncio.Future[Popped]) -> None:
         if popping.cancelled() or popping.exception() is not None:
             return
         popped = popping.result()
-        self._note(popped, self._invisible)
+        self._note(popped, invisible)
         late = [self._open[str(handle_of(message))] for message in popped.messages]
         self.state.tasks.spawn(self._give_back(late), "give back")
 
