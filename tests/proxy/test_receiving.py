@@ -7,8 +7,18 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tests.proxy.lab import GROUP, TOPIC, Lab, bodies, code_of, consumer_settings, handle_of
+from tests.proxy.lab import (
+    GROUP,
+    TOPIC,
+    Lab,
+    LabClient,
+    bodies,
+    code_of,
+    consumer_settings,
+    handle_of,
+)
 from tests.support.asking import all_records, properties
+from tests.support.faulty_files import FaultyFiles, SimulatedDisk
 from tests.support.stage import in_virtual_time
 
 from penstock.model.names import dead_letter_topic
@@ -17,6 +27,8 @@ from penstock.protocol.bodies.groups import (
     GroupRetryPolicy,
     RetryPolicyType,
 )
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.headers.clients import ResetOffset
 from penstock.proxy.facts import GroupFacts
 from penstock.proxy.renewals import LONGEST_SECONDS
 from penstock.proxy.wire.codes import ClientType, Code, DigestType
@@ -371,3 +383,111 @@ def test_delays_of_groups() -> None:
     policy = GroupRetryPolicy(RetryPolicyType.EXPONENTIAL, ExponentialRetryPolicy(1000, 9000, 2))
     growing = GroupFacts("g", policy=policy)
     assert [growing.delay_after(n) for n in (1, 2, 3, 4, 5, 10**9)] == [1, 2, 4, 8, 9, 9]
+
+
+@pytest.mark.spec("G56")
+@in_virtual_time
+async def test_deliveries_to_a_failing_push_consumer(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        _, command = await client.settle(consumer_settings())
+        assert command is not None
+        delays = command.settings.backoff_policy.customized_backoff.next
+        await client.sent(b"x")
+        begun = lab.clock.monotonic()
+        times: list[float] = []
+        for _ in range(4):
+            (got,) = await client.messages(renew=True, wait=20)
+            times.append(lab.clock.monotonic() - begun)
+            # As every client does after a failure.
+            attempt = got.system_properties.delivery_attempt
+            await client.change(handle_of(got), delays[attempt - 1].seconds)
+        assert times == pytest.approx([0, 1, 6, 16], abs=2)
+
+
+@pytest.mark.spec("G58")
+@in_virtual_time
+async def test_message_groups_keep_their_order_with_two_consumers(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=4, kind="FIFO")
+        lab.group(consume_message_orderly=True)
+        got: list[bytes] = []
+
+        async def consume(client: LabClient, number: int) -> None:
+            for attempt in range(200):
+                for one in await client.messages(
+                    renew=True, count=3, wait=0.2, attempt=f"{number}-{attempt}"
+                ):
+                    got.append(one.body)
+                    await lab.clock.sleep(0.05)
+                    await client.ack(handle_of(one))
+                if len(got) >= 80:
+                    return
+
+        for number in range(80):
+            await lab.client("p").sent(b"%d %02d" % (number % 4, number), group=f"g{number % 4}")
+        await asyncio.gather(*(consume(lab.client(f"c{i}"), i) for i in range(2)))
+        assert len(got) == len(set(got)) == 80
+        for group in b"0123":
+            of_group = [body for body in got if body[0] == group]
+            assert of_group == sorted(of_group)
+
+
+@pytest.mark.spec("G69")
+@in_virtual_time
+async def test_a_group_is_reset_by_remoting_tools(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.settle(consumer_settings())
+        for number in range(3):
+            await client.sent(b"%d" % number)
+        for one in await client.messages(wait=1):
+            await client.ack(handle_of(one))
+        assert await client.messages() == []
+        wire = await lab.remoting()
+        ask = ResetOffset(TOPIC, GROUP, 0, is_force=True, queue_id=0, offset=1)
+        assert (await wire.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ask)).code == 0
+        assert bodies(await client.messages(wait=1)) == [b"1", b"2"]
+
+
+@pytest.mark.spec("G70")
+@in_virtual_time
+async def test_after_a_crash_only_what_was_not_acknowledged_comes_again(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    files = FaultyFiles(disk)
+    async with Lab(tmp_path, files=files) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        for number in range(4):
+            await client.sent(b"%d" % number)
+        got = await client.messages(invisible=60)
+        for one in got[:2]:
+            assert code_of(await client.ack(handle_of(one))) == Code.OK
+        # What is stored now is all that the next broker finds.
+        disk = disk.after_process_crash()
+    async with Lab(tmp_path, files=FaultyFiles(disk)) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        assert await client.messages() == []
+        await lab.clock.sleep(61)
+        assert bodies(await client.messages(wait=5)) == [b"2", b"3"]
+        await lab.clock.sleep(100)
+        assert {*bodies(await client.messages())} <= {b"2", b"3"}
+
+
+@in_virtual_time
+async def test_a_client_is_served_after_a_restart_without_new_settings(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.settle(consumer_settings())
+        await client.sent(b"one")
+        assert len(await client.messages(renew=True)) == 1
+    async with Lab(tmp_path) as lab:
+        client = lab.client()
+        assert code_of(await client.heartbeat(ClientType.PUSH_CONSUMER, GROUP)) == Code.OK
+        await client.sent(b"two")
+        got = await client.messages(renew=True, wait=5) + await client.messages(renew=True, wait=5)
+        assert sorted(bodies(got)) == [b"one", b"two"]

@@ -294,3 +294,15 @@ def test_the_names_are_public_and_errors_are_ours() -> None:
     assert issubclass(InvalidArgument, PenstockError)
     with pytest.raises(AttributeError, match="Embedder"):
         _ = aio.Embedder
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_official_clients_are_served(brokers: int) -> None:
+    with embedded(grpc=True, brokers=brokers) as mq:
+        host, port = mq.grpc.split(":")
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+    with embedded() as mq, pytest.raises(LifecycleError, match="grpc=True"):
+        _ = mq.grpc
+    with pytest.raises(InvalidArgument, match="real time"):
+        embedded(grpc=True, clock="virtual")

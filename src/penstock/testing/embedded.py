@@ -126,6 +126,11 @@ class _Face:
         return self._embedding.namesrv
 
     @property
+    def grpc(self) -> str:
+        """The address to give to official 5.x clients, of a cluster made with ``grpc=True``."""
+        return self._embedding.grpc
+
+    @property
     def data(self) -> Path:
         """The directory with the stores, one a broker."""
         return self._embedding.data
@@ -228,15 +233,17 @@ def embedded(
     brokers: int = 1,
     clock: ClockChoice = None,
     console: bool = False,
+    grpc: bool = False,
 ) -> Embedded:
     """A name server and ``brokers`` brokers in this process, for the length of a ``with`` block.
 
     Without ``data`` what they store is gone afterwards. Without ``clock`` they have real sockets
     and real time; with ``"virtual"``, or the clock of a `VirtualLoop` of your own seed, time
     passes when ``clock.advance`` says so. ``console`` serves the web console, too, at the address
-    `Embedded.console`; it needs the extra ``[console]``.
+    `Embedded.console`; it needs the extra ``[console]``. ``grpc`` serves official 5.x clients, too,
+    at the address `Embedded.grpc`; it needs the extra ``[grpc]`` and real time.
     """
-    return Embedded(Embedding(data, brokers, clock), console=console)
+    return Embedded(Embedding(data, brokers, clock, grpc), console=console)
 
 
 def embedded_async(
@@ -245,17 +252,21 @@ def embedded_async(
     brokers: int = 1,
     clock: ClockChoice = None,
     console: bool = False,
+    grpc: bool = False,
 ) -> AsyncEmbedded:
     """`embedded` for asyncio: ``async with`` and ``await clock.advance(...)``.
 
     On a virtual loop (`run_virtual`) the cluster runs there, with the test itself.
     """
-    return AsyncEmbedded(Embedding(data, brokers, clock), console=console)
+    return AsyncEmbedded(Embedding(data, brokers, clock, grpc), console=console)
 
 
 @contextlib.contextmanager
 def running_async(
-    data: str | os.PathLike[str] | None = None, *, brokers: int = 1, clock: ClockChoice = None
+    data: str | os.PathLike[str] | None = None,
+    *,
+    brokers: int = 1,
+    clock: ClockChoice = None,
 ) -> Iterator[AsyncEmbedded]:
     """An `AsyncEmbedded` that is started and stopped where no loop runs: around a test."""
     embedding = Embedding(data, brokers, clock)

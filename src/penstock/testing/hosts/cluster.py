@@ -29,6 +29,7 @@ SMALL_STORE = StoreConfig(
 )
 """For stores that are thrown away; those that are kept have RocketMQ's sizes."""
 
+_LOCAL = "127.0.0.1"
 _VIRTUAL_NAMESERVER = ("10.0.0.1", 9876)
 _VIRTUAL_BROKER_PORT = 10911
 
@@ -36,12 +37,16 @@ _VIRTUAL_BROKER_PORT = 10911
 class EmbeddedCluster(Service):
     """Starts the name server, then the brokers; stops them in reverse."""
 
-    def __init__(self, data: Path, *, brokers: int, clock: Clock, is_temporary: bool) -> None:
+    def __init__(
+        self, data: Path, *, brokers: int, clock: Clock, is_temporary: bool, grpc: bool = False
+    ) -> None:
         self._data = data
         self._names = broker_names(FIRST_BROKER, brokers)
         self._clock = clock
         self._store_config = SMALL_STORE if is_temporary else StoreConfig()
+        self._has_grpc = grpc
         self.nameserver_address = ""
+        self.grpc_address = ""
         self.brokers: dict[str, Broker] = {}
 
     async def _run(self, ready: Callable[[], None]) -> None:
@@ -58,8 +63,25 @@ class EmbeddedCluster(Service):
             self.nameserver_address = name_server.address
             for index, name in enumerate(self._names):
                 await self._add_broker(stack, name, index)
+            services: list[Service] = [name_server, *self.brokers.values()]
+            if self._has_grpc:
+                services.append(await self._serve_grpc(stack))
             ready()
-            await wait_any(name_server, *self.brokers.values())
+            await wait_any(*services)
+
+    async def _serve_grpc(self, stack: AsyncExitStack) -> Service:
+        # Loading grpc takes long, and few tests need it.
+        from penstock.proxy.grpc_servers import ClusterServer, local_server
+
+        brokers = list(self.brokers.values())
+        server = (
+            local_server(brokers[0], self._clock, host=_LOCAL, port=0)
+            if len(brokers) == 1
+            else ClusterServer([self.nameserver_address], self._clock, host=_LOCAL, port=0)
+        )
+        await stack.enter_async_context(server)
+        self.grpc_address = f"{_LOCAL}:{server.port}"
+        return server
 
     async def _add_broker(self, stack: AsyncExitStack, name: str, index: int) -> None:
         config = self._broker_config(name, index)

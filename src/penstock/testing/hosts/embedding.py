@@ -8,13 +8,14 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from penstock.client.session import session_registry
 from penstock.client.session.host import Host
 from penstock.client.session.loop_thread import LoopThread
-from penstock.errors import InvalidArgument, LifecycleError
+from penstock.errors import InvalidArgument, LifecycleError, MissingPackage
 from penstock.testing.clock import VirtualClock
 from penstock.testing.hosts.cluster import EmbeddedCluster, check_brokers
 from penstock.testing.hosts.local_host import LocalHost
@@ -32,8 +33,19 @@ class Embedding:
     """One embedded cluster: its host, its servers and what has to be cleaned up after them."""
 
     def __init__(
-        self, data: str | os.PathLike[str] | None, brokers: int, clock: ClockChoice
+        self,
+        data: str | os.PathLike[str] | None,
+        brokers: int,
+        clock: ClockChoice,
+        grpc: bool = False,
     ) -> None:
+        if grpc and clock is not None:
+            raise InvalidArgument(
+                f"grpc=True with clock={clock!r}", expected="real time: gRPC needs real sockets"
+            )
+        if grpc and find_spec("grpc") is None:
+            raise MissingPackage("grpc=True needs grpcio", hint="pip install 'penstock[grpc]'")
+        self._has_grpc = grpc
         if clock is not None and clock != "virtual" and not isinstance(clock, VirtualClock):
             raise InvalidArgument(
                 f"clock={clock!r}", expected="None for real time, 'virtual', or a VirtualClock"
@@ -58,6 +70,15 @@ class Embedding:
         """What clients are given to find this cluster."""
         self._check_running()
         return self._namesrv
+
+    @property
+    def grpc(self) -> str:
+        """What official 5.x clients are given."""
+        self._check_running()
+        if not self._has_grpc:
+            raise LifecycleError(f"{self.name} serves no gRPC", hint="embedded(grpc=True)")
+        assert self._cluster is not None, "it runs"
+        return self._cluster.grpc_address
 
     @property
     def data(self) -> Path:
@@ -142,6 +163,7 @@ class Embedding:
             brokers=self._brokers,
             clock=host.clock,
             is_temporary=self._temporary is not None,
+            grpc=self._has_grpc,
         )
         return host
 
