@@ -16,10 +16,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.interop.results import FAIL, NOT_APPLICABLE, PASS, Cell
 from tests.interop.servers import Cluster, apache_home
-from tests.interop.toolchain import BUILD, Toolchain
+from tests.interop.toolchain import BUILD, QUICK, Toolchain
 
 SECTION = "mqadmin"
 COMMAND_SECONDS = 30
@@ -283,13 +284,19 @@ COMMANDS: tuple[Row, ...] = (
 class Mqadmin:
     """The JVM that runs the commands."""
 
-    def __init__(self, toolchain: Toolchain) -> None:
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        home: Path | None = None,
+        options: tuple[str, ...] = QUICK,
+    ) -> None:
+        """``home`` is a directory whose ``home/conf/tools.yml`` has the account of the tool."""
         log = BUILD / "logs" / f"mqadmin-{toolchain.version}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as errors:
             self._jvm = subprocess.Popen(
-                toolchain.command("Mqadmin", heap="256m"),
-                env={**os.environ, **apache_home(BUILD / toolchain.version)},
+                toolchain.command("Mqadmin", heap="256m", options=options),
+                env={**os.environ, **apache_home(home or BUILD / toolchain.version)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -352,10 +359,10 @@ def run_commands(
                     yield Cell(SECTION, row.row, column, FAIL, fields)
                 elif row.fresh:
                     other = Mqadmin(toolchain)
-                    yield _cell(other, toolchain, row, fields, column)
+                    yield cell_of(other, toolchain, row, fields, column)
                     other.close()
                 else:
-                    yield _cell(tool, toolchain, row, fields, column)
+                    yield cell_of(tool, toolchain, row, fields, column)
     finally:
         tool.close()
 
@@ -407,7 +414,7 @@ def _files(export: str, suffix: str) -> dict[str, str]:
     return {"topics_file": topics, "groups_file": groups}
 
 
-def _cell(
+def cell_of(
     tool: Mqadmin, toolchain: Toolchain, row: Row, fields: Mapping[str, str], column: str
 ) -> Cell:
     if row.only and toolchain.version not in row.only:

@@ -2,7 +2,8 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
-``--only`` takes rows or parts (java, mqadmin, client, cli, groups, mixed, swap, go, node, grpc).
+``--only`` takes rows or parts (java, mqadmin, signed, client, cli, groups, mixed, swap, go, node,
+grpc).
 
 The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
 harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows
@@ -32,6 +33,7 @@ from tests.interop import (
     mqadmin,
     node_clients,
     scenarios,
+    signed_clients,
     store_swap,
 )
 from tests.interop.results import FAIL, NOT_APPLICABLE, Cell, matrix, save, summary
@@ -163,6 +165,8 @@ def cells_of(target: str, toolchain: Toolchain, choice: Choice, directory: Path)
     yield from client_cells(target, toolchain, choice, directory)
     if target != "penstock":
         return
+    signed = choice.of("signed", signed_clients.NAMES)
+    yield from signed_clients.run_signed(toolchain, directory / "signed", signed, f"java {version}")
     if choice.of("mixed", [scenarios.SEVERAL_BROKERS]):
         with penstock_up(directory / "several", None, "--brokers=2") as cluster:
             yield from scenarios.run_scenarios(

@@ -277,7 +277,10 @@ def penstock_broker(directory: Path, namesrv: str) -> Iterator[Cluster]:
 
 @contextmanager
 def penstock_up(
-    directory: Path, settings: Mapping[str, str] | None = None, *arguments: str
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """``penstock up``: our name server and broker in one process."""
     conf = write_properties(directory / "broker.conf", settings or {})
@@ -293,7 +296,7 @@ def penstock_up(
         "--grpc-port=0",
         *arguments,
     ]
-    with process(command, directory / "penstock.log", "ready namesrv=") as line:
+    with process(command, directory / "penstock.log", "ready namesrv=", env) as line:
         fields = _ready_fields(line)
         yield Cluster(
             fields["namesrv"],

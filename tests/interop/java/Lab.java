@@ -6,12 +6,15 @@ import java.util.Deque;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.impl.MQClientManager;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
@@ -19,6 +22,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** The environment of a scenario: unique names, clients that are shut down after it, and helpers to inspect and wait. */
@@ -42,11 +46,18 @@ final class Lab implements AutoCloseable {
     }
 
     static DefaultMQAdminExt startAdmin(String namesrv) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(signature(), 10_000);
         admin.setNamesrvAddr(namesrv);
         admin.setInstanceName("admin-" + CLIENTS.incrementAndGet());
         admin.start();
         return admin;
+    }
+
+    /** Signs the requests of a client, where the run has an account; else null. */
+    static RPCHook signature() {
+        String accessKey = System.getProperty("interop.accessKey");
+        return accessKey == null ? null
+            : new AclClientRPCHook(new SessionCredentials(accessKey, System.getProperty("interop.secretKey")));
     }
 
     static void check(boolean holds, String otherwise, Object... values) {
@@ -103,7 +114,7 @@ final class Lab implements AutoCloseable {
     }
 
     DefaultMQProducer producer() throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(name("producer" + CLIENTS.incrementAndGet()));
+        DefaultMQProducer producer = new DefaultMQProducer(name("producer" + CLIENTS.incrementAndGet()), signature());
         configure(producer);
         producer.setSendMsgTimeout(10_000);
         producer.setRetryTimesWhenSendFailed(0);
@@ -115,7 +126,8 @@ final class Lab implements AutoCloseable {
 
     /** A push consumer that begins at the first message; the scenario subscribes and starts it. */
     DefaultMQPushConsumer pushConsumer(String group) {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(group, signature(), new AllocateMessageQueueAveragely());
         configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(4);
@@ -125,7 +137,7 @@ final class Lab implements AutoCloseable {
     }
 
     DefaultMQPullConsumer pullConsumer(String group) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, signature());
         configure(consumer);
         consumer.start();
         onClose(consumer::shutdown);
@@ -133,7 +145,7 @@ final class Lab implements AutoCloseable {
     }
 
     DefaultLitePullConsumer litePullConsumer(String group) {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group, signature());
         configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPollTimeoutMillis(1_000);

@@ -20,7 +20,7 @@ final class Transactions {
     private static String transaction(Lab lab) throws Exception {
         String topic = lab.topic("transaction", 1);
         Set<String> asked = ConcurrentHashMap.newKeySet();
-        TransactionMQProducer producer = new TransactionMQProducer(lab.name("producer"));
+        TransactionMQProducer producer = new TransactionMQProducer(lab.name("producer"), Lab.signature());
         lab.configure(producer);
         producer.setTransactionListener(new TransactionListener() {
             @Override
