@@ -94,6 +94,13 @@ CASES = (
     Case(Code.SEND_BATCH_MESSAGE, ((T, "Pub"),), "A23", {**_SEND_V2, "m": "true"}, b"x"),
     Case(Code.SEND_MESSAGE_V2, ((G, "Sub"),), "A24", {**_SEND_V2, "b": "%RETRY%billing"}, b"x"),
     Case(Code.PULL_MESSAGE, _BOTH_SUB, "A27", _PULL),
+    Case(Code.PULL_MESSAGE, ((T, "Sub"),), "A27", {**_PULL, "consumerGroup": "TOOLS_CONSUMER"}),
+    Case(
+        Code.PULL_MESSAGE,
+        ((T, "Sub"), ("Group:TOOLS_CONSUMER", "Sub")),
+        "A27",
+        {**_PULL, "consumerGroup": "TOOLS_CONSUMER", "sysFlag": "1"},
+    ),
     Case(Code.LITE_PULL_MESSAGE, _BOTH_SUB, "A28", _PULL),
     Case(
         Code.PULL_MESSAGE,

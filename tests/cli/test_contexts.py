@@ -95,7 +95,9 @@ def test_a_context_is_used_when_asked_and_not_before(home: Path) -> None:
 
 
 def test_secrets_are_kept_for_their_owner_and_never_shown(home: Path) -> None:
-    keys = ["--access-key", "me", "--secret-key", "proof", "--security-token", "pass"]
+    (home.parent / "me.secret").write_text("proof\n")
+    keys = ["--access-key", "me", "--secret-key-file", str(home.parent / "me.secret")]
+    keys += ["--security-token", "pass"]
     added = succeed("context", "add", "guarded", "--namesrv", "one:9876", *keys)
     listed = succeed("context", "list", "--json")
     for done in (added, listed, succeed("context", "list")):
@@ -106,6 +108,20 @@ def test_secrets_are_kept_for_their_owner_and_never_shown(home: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     saved = Target.from_options(context="guarded").access.credentials
     assert saved == Credentials(access_key="me", secret_key="proof", security_token="pass")
+
+
+def test_the_user_of_the_environment_wins_over_the_current_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = Context(namesrv="one:1", access_key="admin", secret_key="a", tls=True)
+    keep("local", local=admin)
+    monkeypatch.setenv("PENSTOCK_ACCESS_KEY", "app")
+    monkeypatch.setenv("PENSTOCK_SECRET_KEY", "b")
+    used = Target.from_options().access
+    assert (used.addresses, used.tls) == ("one:1", Tls())
+    assert used.credentials == Credentials(access_key="app", secret_key="b")
+    asked_for = Target.from_options(context="local").access.credentials
+    assert asked_for == Credentials(access_key="admin", secret_key="a")
 
 
 def test_a_removed_context_is_gone_and_no_longer_in_use() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.docs.pages import ROOT, commands, comparable, files, name_of, pages
 from tools.translations import TRANSLATIONS
 
+from penstock.cli.target import DEFAULT_NAMESRV
 from penstock.runtime.child_process import ChildProcess
 
 # The commands of a translation are those of the English page, as test_translations shows.
@@ -31,11 +32,12 @@ class Terminal:
     def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
         self._directory = directory
         self._stack = stack
+        self._namesrv = DEFAULT_NAMESRV
         self._environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "XDG_CONFIG_HOME": str(directory / "config"),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         }
         self._environment.pop("NAMESRV_ADDR", None)
 
@@ -43,6 +45,7 @@ class Terminal:
         """Run one command line and return its output."""
         if re.match(r"penstock up\b", line):
             return self._serve(line)
+        line = line.replace(DEFAULT_NAMESRV, self._namesrv)
         done = subprocess.run(
             ["bash", "-c", line],
             capture_output=True,
@@ -65,6 +68,7 @@ class Terminal:
             )
         )
         ready = child.wait_for_line(r"^ready namesrv=(\S+).*$")
+        self._namesrv = ready[1]
         if "--auth" not in arguments:
             # With users, the server has saved a context with its address and the keys.
             self._environment["NAMESRV_ADDR"] = ready[1]

@@ -26,7 +26,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from penstock.admin.cluster_requests import on_host
-from penstock.admin.messages import MAX_QUERY, TOOLS_GROUP, TOPICS_AT_ONCE, MessageActions
+from penstock.admin.messages import MAX_QUERY, TOPICS_AT_ONCE, MessageActions
 from penstock.admin.reports import DeadLetterQueue, DeadLetterRow, LetterEdit
 from penstock.client import requests
 from penstock.client.producing.receipts import Receipt
@@ -36,6 +36,7 @@ from penstock.errors import InvalidArgument, PenstockError, ServiceNotAvailable
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.names import (
     DLQ_PREFIX,
+    TOOLS_GROUP,
     Failure,
     Property,
     Redrive,

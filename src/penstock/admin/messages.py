@@ -19,7 +19,7 @@ from penstock.errors import (
 )
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.hosts import unpack_host
-from penstock.model.names import HALF_TOPIC, Property
+from penstock.model.names import HALF_TOPIC, TOOLS_GROUP, Property
 from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.extensions import PULL_BYTES, PULL_COUNT
@@ -27,7 +27,6 @@ from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.records.message_ids import parse_offset_message_id
 from penstock.protocol.records.pulled import messages_from_pull
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group RocketMQ's own tools read with; every broker has it."""
 
 MAX_PULL = 32

@@ -27,11 +27,18 @@ from penstock.auth.needs import (
     topic_need,
 )
 from penstock.errors import HeaderFieldError, NoPermission, PenstockError
-from penstock.model.names import DEFAULT_TOPIC, RETRY_PREFIX, TRACE_TOPIC, reply_topic
+from penstock.model.names import (
+    DEFAULT_TOPIC,
+    RETRY_PREFIX,
+    TOOLS_GROUP,
+    TRACE_TOPIC,
+    reply_topic,
+)
 from penstock.protocol.bodies.clients import CheckClientConfig, HeartbeatData, LockBatch
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from penstock.protocol.bodies.pop import BatchAck, QueryAssignment, SetRequestMode
 from penstock.protocol.bodies.topics import TopicConfigList
+from penstock.protocol.headers.pull import PullFlag
 from penstock.protocol.records.message_ids import parse_offset_message_id
 
 # Rules for a kind of resource
@@ -67,6 +74,21 @@ def on_both(actions: frozenset[Action], group: str = "consumerGroup", topic: str
             yield group_need(retry_group(name), actions)
 
     return needs
+
+
+def pull(ask: Ask) -> Iterator[Need]:
+    """SUB on topic and group. Tools read a topic with RocketMQ's group for tools, and without
+    committing: there the right on the topic is enough.
+    """
+    topic = ask.field("topic")
+    if (
+        ask.field("consumerGroup") == TOOLS_GROUP
+        and not _number(ask, "sysFlag") & PullFlag.COMMIT_OFFSET
+        and not topic.startswith(RETRY_PREFIX)
+    ):
+        yield topic_need(topic, SUB)
+    else:
+        yield from on_both(SUB)(ask)
 
 
 def on_sent(

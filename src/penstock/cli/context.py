@@ -11,6 +11,7 @@ from penstock.cli import context_file, output
 from penstock.cli.commands import Group, argument, option
 from penstock.cli.context_file import Context, Contexts
 from penstock.cli.output import Column, Table, json_flag, yes_flag
+from penstock.cli.secret_files import read_secret
 from penstock.cli.target import (
     DEFAULT_NAMESRV,
     access_key_option,
@@ -104,7 +105,7 @@ def add_context(
     name: str,
     namesrv: str,
     access_key: str | None,
-    secret_key: str | None,
+    secret_key_file: Path | None,
     security_token: str | None,
     tls: bool | None,
     tls_ca: Path | None,
@@ -128,7 +129,9 @@ def add_context(
     context = Context(
         namesrv=";".join(addresses),
         access_key=access_key,
-        secret_key=secret_key,
+        secret_key=None
+        if secret_key_file is None
+        else read_secret(secret_key_file, "--secret-key-file"),
         security_token=security_token,
         tls=tls,
         # It is used from other directories, too.

@@ -20,6 +20,7 @@ from penstock.auth.user_file import FILE_NAME, UserFile, resolve_secret
 from penstock.auth.users import Users, new_user
 from penstock.cli import context_file
 from penstock.cli.context_file import Context, Contexts
+from penstock.cli.secret_files import read_secret
 from penstock.errors import ConfigError
 from penstock.remoting.tls import ServerTls, Tls, TlsMode
 
@@ -29,7 +30,6 @@ SERVERS: Final = "penstock-servers"
 LOCAL_CONTEXT: Final = "local"
 AUDIT_NAME: Final = "audit.jsonl"
 AUTOMATIC: Final = "auto"
-_MAX_SECRET_BYTES: Final = 4096
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -186,7 +186,11 @@ def _make_users(file: UserFile, plan: SecurityPlan, config: AuthConfig) -> NewAd
     now = round(time.time() * 1000)
     first = config.first_user
     if first is None or plan.admin_secret_file is not None:
-        given = None if plan.admin_secret_file is None else _read_secret(plan.admin_secret_file)
+        given = (
+            None
+            if plan.admin_secret_file is None
+            else read_secret(plan.admin_secret_file, "--admin-secret-file")
+        )
         admin = new_user(ADMIN, now, value=given, type_=UserType.SUPER)
         is_generated = given is None
     else:
@@ -223,26 +227,13 @@ def _secret_of(user: User) -> str | None:
     )
 
 
-def _read_secret(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8") as file:
-            secret = file.read(_MAX_SECRET_BYTES + 1).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--admin-secret-file {path} cannot be read: {error}", expected="a file with the secret"
-        ) from error
-    if not secret or len(secret) > _MAX_SECRET_BYTES:
-        raise ConfigError(
-            f"--admin-secret-file {path} has {len(secret)} characters", expected="a secret"
-        )
-    return secret
-
-
 def _warn_of_ignored_secret(plan: SecurityPlan, users: Users, admin: NewAdmin | None) -> None:
     if plan.admin_secret_file is None or admin is not None:
         return
     known = users.get(ADMIN)
-    if known is None or _secret_of(known) != _read_secret(plan.admin_secret_file):
+    if known is None or _secret_of(known) != read_secret(
+        plan.admin_secret_file, "--admin-secret-file"
+    ):
         _warn(
             f"{plan.admin_secret_file} is not used, the users exist already; "
             "change the secret with penstock user rotate admin"

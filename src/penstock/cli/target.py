@@ -15,7 +15,8 @@ choose the cluster are the same for all commands and are declared here:
 The first of these wins: ``--namesrv``, ``--context``, ``NAMESRV_ADDR``, the context in use,
 ``127.0.0.1:9876``. A context supplies its address together with its keys. An address from
 ``--namesrv`` or ``NAMESRV_ADDR`` disables the context in use completely, so that the keys of one
-cluster are never sent to another.
+cluster are never sent to another. ``PENSTOCK_ACCESS_KEY`` names another user for the context in
+use, but not for one that ``--context`` asks for.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from penstock.cli import context_file
 from penstock.cli.commands import PATH, F, option
 from penstock.cli.context_file import Context
+from penstock.cli.secret_files import read_secret
 from penstock.errors import InvalidArgument, PenstockError, RemotingError
 
 if TYPE_CHECKING:
@@ -52,9 +54,10 @@ access_key_option = option(
     section=WHICH_CLUSTER,
 )
 secret_key_option = option(
-    "--secret-key",
-    metavar="KEY",
-    help="Its secret; safer in PENSTOCK_SECRET_KEY or in a context.",
+    "--secret-key-file",
+    type=PATH,
+    metavar="FILE",
+    help="File with its secret, - for stdin; also PENSTOCK_SECRET_KEY, which is the secret.",
     section=WHICH_CLUSTER,
 )
 security_token_option = option(
@@ -91,7 +94,7 @@ _NAMES = (
     "namesrv",
     "context",
     "access_key",
-    "secret_key",
+    "secret_key_file",
     "security_token",
     "tls",
     "tls_ca",
@@ -121,6 +124,7 @@ class Target:
         namesrv: str | None = None,
         context: str | None = None,
         tls_ca: Path | None = None,
+        secret_key_file: Path | None = None,
         **access: Any,
     ) -> Target:
         """Choose the cluster; an option that is None was not given."""
@@ -142,11 +146,18 @@ class Target:
             if name is not None:
                 base = known.get(name)
                 origin = f"context {name}"
+            if context is None and os.environ.get("PENSTOCK_ACCESS_KEY"):
+                # The user that the environment names; only a context that is asked for wins.
+                base = dataclasses.replace(
+                    base, access_key=None, secret_key=None, security_token=None
+                )
         given: dict[str, Any] = {
             **access,
             "namesrv": address or None,
             "tls_ca": None if tls_ca is None else str(tls_ca),
         }
+        if secret_key_file is not None:
+            given["secret_key"] = read_secret(secret_key_file, "--secret-key-file")
         changed = {field: value for field, value in given.items() if value is not None}
         return cls(context=dataclasses.replace(base, **changed), origin=origin)
 

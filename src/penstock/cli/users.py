@@ -7,7 +7,6 @@ they are stopped, too, and can give a user a second secret for a while.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.cli import output
 from penstock.cli.commands import PATH, Group, argument, option
 from penstock.cli.output import Column, Table, json_flag, yes_flag
+from penstock.cli.secret_files import read_secret
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import ConfigError, InvalidArgument
 from penstock.runtime.durations import seconds
@@ -31,7 +31,6 @@ app = Group(
 )
 
 SECRET_VARIABLE = "PENSTOCK_NEW_SECRET"
-_MAX_SECRET_BYTES = 4096
 
 name_argument = argument("name", help="Name of the user: its access key.")
 data_option = option(
@@ -296,17 +295,7 @@ def _given_secret(file: Path | None) -> str | None:
     """The secret of a file, of stdin or of the environment; never of the command line."""
     if file is None:
         return os.environ.get(SECRET_VARIABLE) or None
-    if str(file) == "-":
-        text = sys.stdin.read(_MAX_SECRET_BYTES + 1)
-    else:
-        try:
-            with file.open(encoding="utf-8") as opened:
-                text = opened.read(_MAX_SECRET_BYTES + 1)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--secret-file {file} cannot be read: {error}") from error
-    if not text.strip():
-        raise ConfigError(f"--secret-file {file} is empty", expected="a secret")
-    return text.strip()
+    return read_secret(file, "--secret-file")
 
 
 def _show_secret(name: str, secret: str | None, done: str, *, as_json: bool) -> None:
@@ -318,7 +307,8 @@ def _show_secret(name: str, secret: str | None, done: str, *, as_json: bool) -> 
     if secret is not None:
         output.say(f"Its secret is shown only now: {secret}")
         output.note(
-            f"Use it: PENSTOCK_ACCESS_KEY={name} PENSTOCK_SECRET_KEY=..., or penstock context add"
+            f"Use it: PENSTOCK_ACCESS_KEY={name} PENSTOCK_SECRET_KEY=..., or penstock context add "
+            f"NAME --access-key {name} --secret-key-file FILE"
         )
 
 

@@ -22,6 +22,8 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""RocketMQ's group for tools: they read with it, and it has no members."""
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 
 READ: Final = 4

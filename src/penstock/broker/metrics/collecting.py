@@ -20,12 +20,11 @@ from penstock.broker.metrics.exposition import Family, Labels, Number
 from penstock.broker.metrics.lag import GroupLag, consumed_topics, group_lag, is_system
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.clients import ClientChannel
-from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC, TOOLS_GROUP
 from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.versions import version_text
 from penstock.store.files import DiskSpace
 
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _STORAGE: Final = ("storage_type", "storage_medium")
 _LOCAL_DISK: Final = ("local", "disk")
 _CLIENT: Final = ("language", "version")
