@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.interop.client_lab import check, same, wait_for
-from tests.interop.results import PASS
+from tests.interop.results import NOT_APPLICABLE, PASS
 from tests.interop.servers import (
     BROKER_NAME,
     Cluster,
@@ -30,6 +30,8 @@ SETTINGS = {"recallMessageEnable": "true", "mappedFileSizeTimerLog": str(1 << 20
 DELAYS = (2, 3, 80, 81, 85, 90)
 """Seconds; the first two are over before the store changes hands."""
 RECALLED, DONE = 81, (2, 3)
+WITHOUT_TIMERS = "4."
+NO_TIMERS = (NOT_APPLICABLE, "no timer messages before 5.0")
 SAVED_SECONDS = 3.0
 """Both brokers save every second where they stand."""
 
@@ -82,6 +84,8 @@ def _visible(cluster: Cluster) -> list[StoredMessage]:
 
 def to_apache(toolchain: Toolchain, directory: Path, *, killed: bool) -> tuple[str, str]:
     """Apache's broker continues with the timers of ours."""
+    if toolchain.version.startswith(WITHOUT_TIMERS):
+        return NO_TIMERS
     store = directory / "store"
     with penstock_up(directory, SETTINGS) as cluster:
         begun = _begin(cluster)
@@ -99,6 +103,8 @@ def to_apache(toolchain: Toolchain, directory: Path, *, killed: bool) -> tuple[s
 
 def from_apache(toolchain: Toolchain, directory: Path, *, killed: bool) -> tuple[str, str]:
     """Our broker continues with the timers of Apache's."""
+    if toolchain.version.startswith(WITHOUT_TIMERS):
+        return NO_TIMERS
     with ExitStack() as running:
         namesrv = running.enter_context(apache_namesrv(toolchain, directory))
         cluster = running.enter_context(
