@@ -73,6 +73,10 @@ def some_batch(chance: random.Random) -> list[BatchItem]:
             start = chance.randrange(len(properties) - len(hidden))
             properties[start : start + len(hidden)] = hidden
         items[at] = items[at]._replace(properties=bytes(properties))
+    if not chance.randrange(3):
+        # As Spark's sink names a batch: by an id at the end of the first message's properties.
+        pair = b"UNIQ_KEY\x01%b\x02" % fill(b"#" * chance.randrange(1, 33), chance)
+        items[0] = items[0]._replace(properties=items[0].properties + pair)
     return items
 
 
@@ -107,6 +111,8 @@ def check_keys(batch: EncodedBatch, items: list[BatchItem]) -> None:
         return
     for number, item in enumerate(items):
         keys = message_keys(item.properties)
+        if batch.first_id and not number:
+            assert keys.pop(0) == batch.first_id
         assert found.keys_each == len(keys), (item.properties, keys)
         start = number * found.keys_each
         hashes = list(found.hashes[start : start + found.keys_each])
@@ -137,6 +143,20 @@ def test_blanks_instead_of_keys_do_not_hide_the_keys_of_the_next_batch() -> None
         found = read_batch_keys(made[1], TOPIC)
         assert found is not None
         assert found.keys_each == len(value.split())
+
+
+@pytest.mark.parametrize("common", [b"", b"K\x01v\x02", b"TAGS\x01t\x02KEYS\x01a b\x02"])
+@pytest.mark.parametrize("lengths", [(4, 4), (4, 9)])
+def test_an_id_of_the_first_message_alone_keeps_a_batch_on_the_fast_path(
+    common: bytes, lengths: tuple[int, int]
+) -> None:
+    items = [BatchItem(b"x" * lengths[n % 2], common) for n in range(20)]
+    items[0] = items[0]._replace(properties=common + b"UNIQ_KEY\x01" + b"A" * 32 + b"\x02")
+    made = encode_batch_records(encode_batch(items), HEADER, 5, 1000, NOW)
+    assert made is not None
+    assert made[1].first_id == b"A" * 32
+    assert read_batch_keys(made[1], TOPIC) is not None
+    check(encode_batch(items))
 
 
 @pytest.mark.parametrize("wrong", [b"\0\x0a", b"\0\x0c", b"\1\x0b", b"\xff\xff"])

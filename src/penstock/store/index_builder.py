@@ -152,8 +152,8 @@ class IndexBuilder:
         if len(tail) >= TAIL_BYTES:
             queues.flush_tail(queue)
         queues.bound_tails(count)
-        if keys.hashes:
-            self._add_batch_keys(batch, keys, timestamp)
+        if keys.hashes or batch.first_id:
+            self._add_batch_keys(queue, batch, keys, timestamp)
         key = queue.key
         for listener, waiting in self.listeners:
             for next_offset, properties in enumerate(batch.properties, queue_offset + 1):
@@ -162,13 +162,20 @@ class IndexBuilder:
                     break
                 listener(*key, next_offset, code, timestamp, properties)
 
-    def _add_batch_keys(self, batch: EncodedBatch, keys: BatchKeys, timestamp: int) -> None:
-        assert self._index is not None, "keys were read for it"
+    def _add_batch_keys(
+        self, queue: ConsumeQueue, batch: EncodedBatch, keys: BatchKeys, timestamp: int
+    ) -> None:
+        if self._index is None or self.index_error is not None:
+            return
         positions = batch.positions
         if keys.keys_each > 1:
             positions = [one for one in positions for _ in range(keys.keys_each)]
         try:
-            self._index.add_columns(keys.hashes, positions, timestamp)
+            if batch.first_id:
+                hashed = self._topic_hash_of(queue).hash(batch.first_id)
+                self._index.add((hashed,), positions[0], timestamp)
+            if keys.hashes:
+                self._index.add_columns(keys.hashes, positions, timestamp)
         except OSError as error:
             self._stop_index(positions[0], error)
 

@@ -6,6 +6,9 @@ alike: they go to one queue, side by side, and most have neither key nor tag. So
 cut and every record put together in one loop, or without any where all are of one size, and the
 whole batch is staged as one entry.
 
+A batch of which only the first message has a unique id, at the end of its properties, is encoded as
+if it had none, and the id added: Spark's sink sends such batches, to find each again by its first.
+
 What is unusual (hosts of IPv6, a long topic, properties of more than 32,767 bytes, a body that does
 not add up) is left to the plain path, `Appender.append_batch`, which also raises the errors.
 """
@@ -50,6 +53,9 @@ _MAX_SHAPES: Final = 64
 _USUAL_BYTES: Final = frozenset(b"UNIQ_KEY\x01WAIT\x01true\x02TAGS\x01KEYS\x010123456789ABCDEF")
 """What can be expected among properties of any message."""
 _PARTS_OF_ITEM: Final = 4
+_END: Final = 2
+_MAX_ID_PAIR: Final = 300
+"""Bytes at the end of properties in which a unique id of a first message is looked for."""
 FEW: Final = 8
 """Fewer messages are done sooner one by one: work by columns has its price, too."""
 
@@ -66,6 +72,8 @@ class EncodedBatch(NamedTuple):
     """How long the properties of each are, if all are of one length, and 0 if not."""
     is_plain: bool
     """Whether none of them has a key or a tag."""
+    first_id: bytes = b""
+    """A unique id that only the first has; it is not in ``properties_blob``."""
 
 
 class BatchHeader(NamedTuple):
@@ -104,12 +112,66 @@ def encode_batch_records(
     """
     if not header.is_usual or len(body) < MIN_ITEM_BYTES:
         return None
-    made = _encode_uniform(body, header, queue_offset, position, now)
+    made = _encode_with_first_id(body, header, queue_offset, position, now)
     if made is None:
-        made = _encode_mixed(body, header, queue_offset, position, now)
+        made = _encode_alike(body, header, queue_offset, position, now)
     if made is None or (unless and _has_one(made[1].properties_blob, tuple(unless))):
         return None
     return made
+
+
+def _encode_alike(
+    body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
+) -> tuple[bytes, EncodedBatch] | None:
+    made = _encode_uniform(body, header, queue_offset, position, now)
+    if made is None:
+        made = _encode_mixed(body, header, queue_offset, position, now)
+    return made
+
+
+def _encode_with_first_id(
+    body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
+) -> tuple[bytes, EncodedBatch] | None:
+    """Messages of which only the first ends with a unique id; None for others."""
+    size, _, _, flag, length = _unpack_item(body, 0)
+    if not MIN_ITEM_BYTES <= size < len(body) - FEW * MIN_ITEM_BYTES or body[size - 1] != _END:
+        return None
+    pair_at = body.rfind(UNIQUE_KEY, max(0, size - _MAX_ID_PAIR), size)
+    properties_at = _ITEM_HEAD_BYTES + length + PROPERTIES_LENGTH.size
+    if pair_at < properties_at or (pair_at > properties_at and body[pair_at - 1] != _END):
+        return None
+    first_id = body[pair_at + len(UNIQUE_KEY) : size - 1]
+    if not first_id or _END in first_id or 1 in first_id:
+        return None
+    second_size, *_, second_length = _unpack_item(body, size)
+    second_end = size + second_size
+    if UNIQUE_KEY in body[size + _ITEM_HEAD_BYTES + max(0, second_length) : second_end]:
+        return None  # all of them have one
+    extra = size - pair_at
+    width = pair_at - properties_at
+    plain = b"".join(
+        (
+            ITEM_HEAD.pack(size - extra, 0, 0, flag, length),
+            body[_ITEM_HEAD_BYTES : properties_at - PROPERTIES_LENGTH.size],
+            _pack_short(width),
+            body[properties_at:pair_at],
+            body[size:],
+        )
+    )
+    first = _encode_mixed(body[:size], header, queue_offset, position, now)
+    # The first record of these is replaced by a longer one, so the others are moved by that.
+    made = _encode_alike(plain, header, queue_offset, position + extra, now)
+    if first is None or made is None:
+        return None
+    records, batch = made
+    if UNIQUE_KEY in batch.properties_blob:
+        return None
+    return first[0] + records[batch.sizes[0] :], batch._replace(
+        positions=[position, *batch.positions[1:]],
+        sizes=[len(first[0]), *batch.sizes[1:]],
+        properties=[*first[1].properties, *batch.properties[1:]],
+        first_id=first_id,
+    )
 
 
 def _has_one(properties_blob: bytes, marks: tuple[bytes, ...]) -> bool:

@@ -80,7 +80,7 @@ def read_batch_keys(batch: EncodedBatch, topic: TopicHash | None) -> BatchKeys |
     found = None if known is None else _read(known, batch, topic)
     if found is not None:
         return found
-    layout = _layout(batch.properties[0])
+    layout = _layout(batch.properties_blob[: batch.width])
     found = None if layout is None else _read(layout, batch, topic)
     if found is not None and layout is not None:
         if len(_layouts) >= _MAX_LAYOUTS:
