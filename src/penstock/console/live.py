@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from penstock.console.charts import Series, chart
 from penstock.console.templating import number, rate
+from penstock.console.view import page_deadline
 from penstock.console.visit import Visit, page
 from penstock.errors import PenstockError
 
@@ -68,6 +69,7 @@ async def live(visit: Visit) -> Response:
 
     async def events() -> AsyncIterator[str]:
         console.streams += 1
+        page_deadline.set(None)
         shown: dict[str, str] = {}
         try:
             yield "retry: 5000\n\n"

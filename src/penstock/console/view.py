@@ -12,7 +12,9 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -34,9 +36,14 @@ from penstock.errors import PenstockError
 
 _T = TypeVar("_T")
 
+Key = tuple[str, ...]
+"""A question: its kind, then the names it is about."""
+
 REQUEST_SECONDS = 2.5
 PAGE_SECONDS = 3.0
 """What a page has not got by then is shown as unknown."""
+page_deadline: ContextVar[float | None] = ContextVar("page_deadline", default=None)
+"""When the page that is being made must be there, on the monotonic clock."""
 AT_ONCE = 8
 """Questions about single rows under way at a time."""
 MAX_ANSWERS = 4096
@@ -84,8 +91,10 @@ class View:
     access: ClusterAccess
     admin: Admin = field(init=False)
     history: History = field(default_factory=History)
+    asked: Counter[Key] = field(default_factory=Counter)
+    """How often each question was put to the cluster."""
     _blocking: BlockingAdmin | None = None
-    _kept: dict[Hashable, _Kept] = field(default_factory=dict)
+    _kept: dict[Key, _Kept] = field(default_factory=dict)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def __post_init__(self) -> None:
@@ -108,12 +117,13 @@ class View:
 
     # ------------------------------------------------------------------------------- asking
 
-    async def get(self, key: Hashable, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
+    async def get(self, key: Key, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
         """The kept answer, if it is younger than ``seconds``; else ask, once for all callers."""
         now = time.monotonic()
         kept = self._kept.get(key)
         if kept is None or not kept.is_fresh(now, seconds):
             kept = _Kept(asyncio.ensure_future(ask()), now)
+            self.asked[key] += 1
             kept.task.add_done_callback(functools.partial(_end, kept))
             self._kept.pop(key, None)
             self._kept[key] = kept
@@ -126,23 +136,27 @@ class View:
         while len(self._kept) > MAX_ANSWERS:
             oldest = next(iter(self._kept))
             self._kept.pop(oldest)
+            self.asked.pop(oldest, None)
 
     def forget(self, *words: str) -> None:
         """Ask anew for what begins with these words: it was changed by this console."""
-        for key in [key for key in self._kept if isinstance(key, tuple) and key[0] in words]:
+        for key in [key for key in self._kept if key[0] in words]:
             kept = self._kept[key]
             if kept.ended is not None:
                 del self._kept[key]
 
     async def attempt(self, asked: Awaitable[_T], seconds: float = PAGE_SECONDS) -> Answer[_T]:
-        """An answer, or why there is none in time."""
+        """An answer, or why there is none in time: in ``seconds``, and in the time of the page."""
+        ends = page_deadline.get()
+        if ends is not None:
+            seconds = max(0.0, min(seconds, ends - time.monotonic()))
         try:
             async with asyncio.timeout(seconds):
                 return Answer(await asked)
         except PenstockError as error:
             return Answer(error=str(error))
         except TimeoutError:
-            return Answer(error=f"no answer within {seconds:g} s")
+            return Answer(error="no answer in time")
 
     async def attempt_all(
         self, names: Iterable[str], ask: Callable[[str], Awaitable[_T]]
@@ -150,6 +164,8 @@ class View:
         """Ask about several rows, a few at a time, all within the time of a page."""
         wanted = list(names)
         deadline = time.monotonic() + PAGE_SECONDS
+        ends = page_deadline.get()
+        deadline = deadline if ends is None else min(deadline, ends)
 
         async def one(name: str) -> Answer[_T]:
             async with self._places:
@@ -189,6 +205,23 @@ class View:
 
     async def groups(self) -> list[str]:
         return await self.get(("groups",), TABLE_SECONDS, self.admin.groups)
+
+    async def has_group(self, name: str) -> bool:
+        """Whether there is a group; a name that is not in the kept list is asked for anew."""
+        if name in await self.groups():
+            return True
+        self.forget("groups")
+        return name in await self.groups()
+
+    async def find_topic(self, name: str) -> TopicRow | None:
+        """The row of a topic; a name that is not in the kept table is asked for anew."""
+        for is_last in (False, True):
+            for row in (await self.topics()).rows:
+                if row.name == name:
+                    return row
+            if not is_last:
+                self.forget("topics")
+        return None
 
     async def lags(self) -> Partial[GroupLag]:
         """The lag of all groups; the history of what is watched grows with each answer."""

@@ -22,7 +22,7 @@ from penstock.console.jobs import Jobs
 from penstock.console.options import ConsoleOptions
 from penstock.console.security import Session, Sessions
 from penstock.console.templating import Times
-from penstock.console.view import View
+from penstock.console.view import PAGE_SECONDS, View, page_deadline
 from penstock.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -271,6 +271,7 @@ def page(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         session = console.sessions.find(request.cookies)
         visit = Visit(request, console, session or console.sessions.start())
         visit.is_new = session is None
+        page_deadline.set(time.monotonic() + PAGE_SECONDS)
         response = await _answer(endpoint, visit)
         if visit.is_new:
             security.set_cookie(

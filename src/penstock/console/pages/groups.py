@@ -66,9 +66,9 @@ class QueueRow:
 async def group(visit: Visit) -> Response:
     """One group: why it receives nothing, how far it is behind, who its members are."""
     name, view = visit.name("group"), visit.view
-    known = await view.attempt(view.groups())
-    if known.value is not None and name not in known.value:
-        near = difflib.get_close_matches(name, known.value, n=1)
+    known = await view.attempt(view.has_group(name))
+    if known.value is False:
+        near = difflib.get_close_matches(name, await view.groups(), n=1)
         raise GroupNotFound(
             f"there is no consumer group {name!r}",
             hint=f"did you mean {near[0]}?" if near else None,

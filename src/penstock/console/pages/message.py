@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -9,9 +11,13 @@ from penstock.admin.message_life import LifeEvent, MessageLife
 from penstock.console import bodies
 from penstock.console.life_drawing import draw_life
 from penstock.console.message_as_test import as_test
+from penstock.console.view import page_deadline
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, NotFound
 from penstock.model import StoredMessage
+
+LIFE_SECONDS = 10.0
+"""It asks for each group of the topic, so it takes longer than other pages."""
 
 
 async def _message(visit: Visit) -> StoredMessage:
@@ -22,6 +28,7 @@ async def _message(visit: Visit) -> StoredMessage:
 async def message(visit: Visit) -> Response:
     """A message and what happened to it."""
     view, msg_id = visit.view, visit.name("id")
+    page_deadline.set(time.monotonic() + LIFE_SECONDS)
     record = await _message(visit)
     life = await view.attempt(
         view.get(
@@ -29,7 +36,7 @@ async def message(visit: Visit) -> Response:
             2.0,
             lambda: view.admin.message_life(record.offset_msg_id, topic=record.topic),
         ),
-        10.0,
+        LIFE_SECONDS,
     )
     clients = []
     if life.value is not None and visit.may_change:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.console.view import page_deadline
 from penstock.console.visit import Visit, page
 from penstock.errors import NotFound, PenstockError
 from penstock.model import StoredMessage
@@ -20,16 +22,18 @@ async def search(visit: Visit) -> Response:
     """What a text may mean; one certain hit is opened at once."""
     text = visit.query("q")
     view = visit.view
+    page_deadline.set(time.monotonic() + SEARCH_SECONDS)
     if not text:
         return visit.render("search.html", search_shown=True, text="", found=None)
-    topics, groups, by_id = await asyncio.gather(
-        view.attempt(view.topics()), view.attempt(view.groups()), _by_id(visit, text)
+    topic, group, by_id = await asyncio.gather(
+        view.attempt(view.find_topic(text)), view.attempt(view.has_group(text)), _by_id(visit, text)
     )
-    names = [row.name for row in topics.value.rows] if topics.value else []
-    if text in names:
+    if topic.value is not None:
         return visit.go("topics", text)
-    if text in (groups.value or ()):
+    if group.value:
         return visit.go("groups", text)
+    topics, groups = await asyncio.gather(view.attempt(view.topics()), view.attempt(view.groups()))
+    names = [row.name for row in topics.value.rows] if topics.value else []
     message, id_error = by_id
     if message is not None:
         return visit.go("messages", text, topic=message.topic)

@@ -66,11 +66,11 @@ async def topic(visit: Visit) -> Response:
 
 
 async def _row(visit: Visit, name: str) -> TopicRow:
-    table = await visit.view.topics()
-    for row in table.rows:
-        if row.name == name:
-            return row
-    near = difflib.get_close_matches(name, [row.name for row in table.rows], n=1)
+    found = await visit.view.find_topic(name)
+    if found is not None:
+        return found
+    known = [row.name for row in (await visit.view.topics()).rows]
+    near = difflib.get_close_matches(name, known, n=1)
     raise TopicNotFound(
         f"there is no topic {name!r}",
         hint=f"did you mean {near[0]}?"
