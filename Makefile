@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint types layers pytest demo docs bench interop lock clean spec soak
+.PHONY: help screenshots install test lint types layers pytest demo docs bench interop lock clean spec soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ spec: install  ## run the tests of the behaviour checklist and print the table
 MINUTES ?= 10
 soak: install  ## long checks: simulated faults, kills, fuzzers, memory: make soak MINUTES=60
 	$(BIN)/python -m tools.soak --minutes $(MINUTES)
+
+screenshots: install  ## write the pictures of the console into docs (needs Chromium)
+	$(BIN)/python -m tools.console_screenshots
 
 demo: install  ## run the demonstration end to end
 	$(BIN)/penstock demo

@@ -84,6 +84,7 @@ def test_the_parent_of_the_console_loads_nothing_of_it() -> None:
     assert done.stdout == "[]\n", done
 
 
+@pytest.mark.spec("C31")
 def test_console_serves_any_cluster(cluster: Embedded, tmp_path: Path) -> None:
     cluster.admin.create_topic("shown", queues=1)
     command = [*PENSTOCK, "console", "--namesrv", cluster.namesrv, "--port", "0", "--read-only"]

@@ -18,6 +18,7 @@ def send(mq: Embedded, topic: str, count: int = 1) -> None:
             producer.send(Message(topic, b"%d" % number))
 
 
+@pytest.mark.spec("C2")
 async def test_an_empty_cluster_shows_the_command_that_fills_it() -> None:
     with embedded() as mq:
         async with browsing(mq.namesrv) as browser:
@@ -68,6 +69,7 @@ async def test_a_name_that_does_not_exist_suggests_the_nearest(
     assert f"did you mean {near}?" in await browser.read(*path, status=404)
 
 
+@pytest.mark.spec("C31")
 async def test_names_with_percent_signs_are_decoded_once(mq: Embedded, browser: Browser) -> None:
     mq.admin.create_topic("%RETRY%orders_of", queues=1)
     page = await browser.open("topics", "%RETRY%orders_of")

@@ -126,6 +126,7 @@ async def test_bodies_are_shown_as_what_they_are(
     assert saved.headers["content-disposition"].startswith("attachment")
 
 
+@pytest.mark.spec("C22")
 async def test_hidden_bodies_are_in_no_page_and_no_file(mq: Embedded) -> None:
     [receipt] = send(mq, Message("secret", b"the-secret-body", keys=["k"]))
     async with browsing(mq.namesrv, hide_bodies=True) as browser:
@@ -190,6 +191,9 @@ async def test_an_export_has_the_rows_and_quotes_formulas(mq: Embedded, browser:
     table = await browser.open("topics", "exported", "messages", "export", format="csv")
     bodies = {row["body"] for row in csv.DictReader(io.StringIO(table))}
     assert bodies == {"'=1+1", "plain"}
+    async with browsing(mq.namesrv, no_export=True) as other:
+        assert "Export" not in await other.open("topics", "exported", "messages")
+        await other.open("topics", "exported", "messages", "export", status=404)
 
 
 async def test_a_message_as_a_test_runs(mq: Embedded, browser: Browser, tmp_path: Path) -> None:

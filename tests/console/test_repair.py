@@ -51,10 +51,10 @@ def die(mq: Embedded, group: str, topic: str, *bodies: bytes) -> list[Receipt]:
     return receipts
 
 
-def consume(mq: Embedded, group: str, topic: str) -> list[bytes]:
+def consume(mq: Embedded, group: str, topic: str, *, trace: bool = False) -> list[bytes]:
     """What a working consumer of the group gets."""
     got: list[bytes] = []
-    consumer = penstock.PushConsumer(group, namesrv=mq.namesrv, start_from="first")
+    consumer = penstock.PushConsumer(group, namesrv=mq.namesrv, start_from="first", trace=trace)
 
     @consumer.on(topic)
     def take(message: penstock.StoredMessage) -> None:
@@ -79,7 +79,7 @@ async def finished(browser: Browser, response_text: str) -> str:
     return shown
 
 
-@pytest.mark.spec("C16")
+@pytest.mark.spec("C16", "C29")
 async def test_letters_are_grouped_by_reason_edited_tried_and_redriven(
     mq: Embedded, browser: Browser
 ) -> None:
@@ -192,7 +192,7 @@ async def test_the_life_of_a_message_has_its_steps_in_order_with_reasons(
         rate="100",
     )
     await eventually(lambda: mq.admin.dead_letter_queues("lively")[0].pending == 0)
-    assert consume(mq, "lively", "lives") == [b"fine"]
+    assert consume(mq, "lively", "lives", trace=True) == [b"fine"]
     life = mq.admin.message_life(receipt.msg_id, topic="lives")
     assert [one.kind for one in life.events] == [
         "sent",
@@ -200,6 +200,7 @@ async def test_the_life_of_a_message_has_its_steps_in_order_with_reasons(
         "failed",
         "dead",
         "redriven",
+        "handled",
         "passed",
     ]
     queries: list[dict[str, Any]] = [{"topic": "lives"}, {}]
@@ -207,7 +208,13 @@ async def test_the_life_of_a_message_has_its_steps_in_order_with_reasons(
         page = await browser.open("messages", receipt.msg_id, **query)
         shown = text_of(page)
         assert "ValueError: amount cannot be read: ?" in shown
-        steps = ("attempt 1 failed", "died after 2 attempts", "redriven, edited", "passed: ")
+        steps = (
+            "attempt 1 failed",
+            "died after 2 attempts",
+            "redriven, edited",
+            "handled at 127.0.0.1 in ",
+            "passed: ",
+        )
         places = [shown.index(step) for step in steps]
         assert places == sorted(places)
         assert '<svg class="life"' in page
@@ -263,7 +270,6 @@ async def test_delays_and_retries_are_shown_until_they_are_delivered(
     assert "delivered" in shown
 
 
-@pytest.mark.spec("C14")
 async def test_the_doctors_findings_are_on_the_page_with_their_commands(
     mq: Embedded, browser: Browser
 ) -> None:
@@ -299,3 +305,26 @@ async def test_a_cancelled_redrive_leaves_the_rest_pending(mq: Embedded, browser
     assert "cancelled 1 of 3 sent" in job
     assert job.count("not sent, stays pending") == 2
     assert mq.admin.dead_letter_queues("halted")[0].pending == 2
+
+
+@pytest.mark.spec("C17")
+async def test_letters_of_an_orderly_group_are_refused_with_the_way_out(
+    mq: Embedded, browser: Browser
+) -> None:
+    die(mq, "ordered", "in-order", b"a")
+    consumer = penstock.PushConsumer("ordered", namesrv=mq.namesrv, orderly=True)
+
+    @consumer.on("in-order")
+    def take(message: penstock.StoredMessage) -> None:
+        pass
+
+    with consumer:
+        mq.clock.advance("2s")
+        started = await browser.send(
+            "groups", "ordered", "dead-letters", "redrive", follow=False, all="1", rate="100"
+        )
+        job = await finished(browser, started.headers["location"])
+    assert "failed 0 of 1" in job
+    assert "consumes in order" in job
+    assert "redrive to the topic they came from" in job
+    assert mq.admin.dead_letter_queues("ordered")[0].pending == 1

@@ -57,6 +57,7 @@ _REACH = "Reach and rules"
 )
 @option("--read-only", is_flag=True, help="Leave out everything that changes.", section=_REACH)
 @option("--hide-bodies", is_flag=True, help="Show no message bodies.", section=_REACH)
+@option("--no-export", is_flag=True, help="Give out no files of messages.", section=_REACH)
 @option(
     "--login",
     is_flag=True,
@@ -82,6 +83,7 @@ def console(
     base_path: str,
     read_only: bool,
     hide_bodies: bool,
+    no_export: bool,
     login: bool,
     insecure: bool,
     audit_file: Path | None,
@@ -111,6 +113,7 @@ def console(
         base_path=base_path,
         read_only=read_only,
         hide_bodies=hide_bodies,
+        no_export=no_export,
         login=login,
         audit_file=audit_file,
     )

@@ -32,6 +32,8 @@ def make_app(options: ConsoleOptions) -> Starlette:
     pages: list[BaseRoute] = []
     for family in PAGES:
         pages += family.ROUTES
+        if not options.no_export:
+            pages += getattr(family, "EXPORTS", [])
         if not options.read_only:
             pages += getattr(family, "CHANGES", [])
     routes: list[BaseRoute] = [

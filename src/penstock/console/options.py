@@ -25,6 +25,8 @@ class ConsoleOptions:
     """Leave out everything that changes the cluster."""
     hide_bodies: bool = False
     """Never show or send out the body of a message."""
+    no_export: bool = False
+    """Give out no files of messages."""
     login: bool = False
     """Ask for an access key, with which the user's requests are signed."""
     audit_file: Path | None = None

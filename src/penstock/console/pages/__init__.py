@@ -1,4 +1,6 @@
-"""The pages, one module for each family: ``ROUTES`` show, ``CHANGES`` change the cluster."""
+"""The pages, one module for each family: ``ROUTES`` show, ``EXPORTS`` give out files,
+``CHANGES`` change the cluster.
+"""
 
 from penstock.console import live
 from penstock.console.pages import (

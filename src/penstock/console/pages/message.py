@@ -101,6 +101,8 @@ async def handle_again(visit: Visit) -> Response:
 
 ROUTES = [
     Route("/messages/{id}", page(message)),
+]
+EXPORTS = [
     Route("/messages/{id}/body", page(body)),
     Route("/messages/{id}/test", page(test_file)),
 ]

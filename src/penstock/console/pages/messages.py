@@ -263,6 +263,6 @@ def _tail_rows(
 
 ROUTES = [
     Route("/topics/{topic}/messages", page(messages)),
-    Route("/topics/{topic}/messages/export", page(export)),
     Route("/topics/{topic}/messages/tail", page(tail)),
 ]
+EXPORTS = [Route("/topics/{topic}/messages/export", page(export))]
