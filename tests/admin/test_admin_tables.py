@@ -7,7 +7,13 @@ import pytest
 import penstock
 from penstock import Message, MessageQueue
 from penstock.errors import InvalidArgument
-from penstock.protocol.traces import ConsumeBegun, ConsumeEnded, decode_traces, encode_trace
+from penstock.protocol.traces import (
+    ConsumeBegun,
+    ConsumeEnded,
+    Trace,
+    decode_traces,
+    encode_trace,
+)
 from penstock.testing.embedded import Embedded
 
 
@@ -83,7 +89,7 @@ def test_a_message_that_waits_says_where_the_group_is(mq: Embedded) -> None:
 
 
 def test_traces_are_read_as_they_are_written_and_damage_is_left_out() -> None:
-    entries = [
+    entries: list[Trace] = [
         ConsumeBegun(1, "DefaultRegion", "billing", "r1", "ID", 2, "k"),
         ConsumeEnded("r1", "ID", 7, True, "k", 0, 8, "billing"),
     ]

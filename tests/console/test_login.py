@@ -25,8 +25,8 @@ def namesrv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
     ports = ["--nameserver-port", "0", "--broker-port", "0", "--console", "off"]
-    command = [sys.executable, "-m", "penstock", "up", "--data", tmp_path / "data", *ports]
-    with ChildProcess([*command, "--auth", "--admin-secret-file", secret]) as process:
+    command = [sys.executable, "-m", "penstock", "up", "--data", str(tmp_path / "data"), *ports]
+    with ChildProcess([*command, "--auth", "--admin-secret-file", str(secret)]) as process:
         yield process.wait_for_line(r"^ready namesrv=(\S+) ", 60)[1]
 
 
@@ -48,6 +48,7 @@ async def test_only_a_user_of_the_cluster_gets_in_and_guessing_is_slow(namesrv: 
         assert token is not None
 
         async def enter(secret: str) -> httpx.Response:
+            assert token is not None
             return await client.post(
                 "/login?next=/c/local/topics",
                 data={"token": token[1], "user": "admin", "secret": secret},
