@@ -14,7 +14,7 @@ PAGE = ROOT / "docs/weaknesses.md"
 SECTION = re.compile(r"^## (W\d+)\. .+?\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"^- `(tests/[\w/]+\.py)::(test_\w+)`$", re.MULTILINE)
 SECTIONS: dict[str, str] = dict(SECTION.findall(PAGE.read_text(encoding="utf-8")))
-DECISION = re.compile(r"^\*\*Here: (avoided|reduced|kept|absent)\.?\*\*", re.MULTILINE)
+DECISION = re.compile(r"^\*\*Here: (avoided|reduced|kept)\.?\*\*", re.MULTILINE)
 
 
 @functools.cache
