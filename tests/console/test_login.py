@@ -65,6 +65,13 @@ async def test_only_a_user_of_the_cluster_gets_in_and_guessing_is_slow(namesrv: 
         shown = await client.get("/c/local/topics")
         assert shown.status_code == 200
         assert SECRET not in shown.text
+        out = await client.post(
+            "/logout",
+            data={"token": re.findall(r'name="token" value="(\w+)"', shown.text)[0]},
+            headers={"origin": HOME},
+        )
+        assert out.headers["location"] == "/login"
+        assert (await client.get("/c/local/topics")).status_code == 303
         client.cookies.clear()
         page = await client.get("/login")
         token = re.search(r'name="token" value="(\w+)"', page.text)

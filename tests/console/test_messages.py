@@ -191,6 +191,10 @@ async def test_an_export_has_the_rows_and_quotes_formulas(mq: Embedded, browser:
     table = await browser.open("topics", "exported", "messages", "export", format="csv")
     bodies = {row["body"] for row in csv.DictReader(io.StringIO(table))}
     assert bodies == {"'=1+1", "plain"}
+    # Parameters of any name lead on.
+    address = browser.path("topics", "exported", "messages") + "?tag=x&self=1&format=csv"
+    odd = await browser.client.get(address)
+    assert "messages/export?tag=x&amp;self=1&amp;format=csv" in odd.text
     async with browsing(mq.namesrv, no_export=True) as other:
         assert "Export" not in await other.open("topics", "exported", "messages")
         await other.open("topics", "exported", "messages", "export", status=404)

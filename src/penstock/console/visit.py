@@ -173,6 +173,10 @@ class Visit:
         query: dict[str, object] = {**dict(self.request.query_params), **changed}
         return self._with_query(self.options.base_path + self._raw_path, query)
 
+    def with_same_query(self, *parts: object, **changed: object) -> str:
+        """Another page with the parameters of this one."""
+        return self._with_query(self.at(*parts), {**dict(self.request.query_params), **changed})
+
     @property
     def _raw_path(self) -> str:
         raw = self.request.scope.get("raw_path") or quote(self.request.url.path).encode()
