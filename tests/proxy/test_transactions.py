@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 from tests.proxy.lab import TOPIC, Lab, bodies, code_of, producer_settings
+from tests.support.paths import VECTORS
 from tests.support.stage import in_virtual_time
 
+from penstock.protocol.commands import decode_command
+from penstock.protocol.frames import FrameDecoder
 from penstock.proxy.halves import Halves
+from penstock.proxy.handlers.transactions import recover_orphan
 from penstock.proxy.wire.codes import ClientType, Code, MessageType, Resolution, Source
 
 TRANSACTION = MessageType.TRANSACTION
@@ -85,3 +91,31 @@ async def test_an_open_half_is_found_at_the_broker(tmp_path: Path) -> None:
         assert place is not None
         assert place == await lab.endpoint.parts.halves.find(TOPIC, sent.transaction_id)
         assert await fresh.find(TOPIC, "unknown") is None
+
+
+@pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
+@in_virtual_time
+async def test_a_question_of_an_apache_broker(tmp_path: Path, release: str) -> None:
+    with gzip.open(VECTORS / f"frames-{release}.jsonl.gz", "rt", encoding="utf-8") as text:
+        recorded = [json.loads(line) for line in text]
+    frame = next(
+        bytes.fromhex(line["frame_hex"])
+        for line in recorded
+        if line["request_code_name"] == "CHECK_TRANSACTION_STATE"
+    )
+    (bare,) = FrameDecoder().cut(frame)
+    async with Lab(tmp_path) as lab:
+        client = lab.client()
+        stream, _ = await client.settle(producer_settings(TOPIC))
+        parts = lab.endpoint.parts
+        (known,) = parts.clients.all()
+        recover_orphan(parts.halves, known, "broker-x", decode_command(bare))
+        asked = await stream.next()
+        assert asked is not None
+        recover = asked.recover_orphaned_transaction_command
+        topic = recover.message.topic.name
+        assert not topic.startswith("RMQ_SYS")
+        assert recover.transaction_id == recover.message.system_properties.message_id
+        place = await parts.halves.find(topic, recover.transaction_id)
+        assert place is not None
+        assert place.broker_name == "broker-x"

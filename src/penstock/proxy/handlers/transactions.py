@@ -14,7 +14,8 @@ from penstock.protocol.headers.transactions import (
     EndTransaction,
     TransactionDecision,
 )
-from penstock.protocol.records.pulled import messages_from_pull
+from penstock.protocol.records.codec import decode_record
+from penstock.protocol.records.pulled import message_from_record
 from penstock.proxy.backend import HalfPlace
 from penstock.proxy.clients import Client
 from penstock.proxy.delivered import make_message
@@ -75,11 +76,9 @@ def recover_orphan(halves: Halves, client: Client, broker_name: str, command: Co
     ask = decode_header(CheckTransactionState, command.ext)
     body = command.body
     assert isinstance(body, bytes), "a received body is bytes"
-    messages = messages_from_pull(body, broker_name, keep_unreadable=True)
-    if not messages:
-        return
-    message = messages[0]
-    topic, transaction_id = ask.topic or message.topic, ask.transaction_id or message.msg_id
+    message = message_from_record(decode_record(body), broker_name)
+    # The topic of Apache's request is that of all half messages.
+    topic, transaction_id = message.topic, ask.transaction_id or message.msg_id
     place = HalfPlace(broker_name, ask.commit_log_offset, ask.tran_state_table_offset)
     halves.remember(topic, transaction_id, place)
     if client.stream is None:
