@@ -174,7 +174,7 @@ def signed_only(toolchain: Toolchain, directory: Path) -> Iterator[Cluster]:
     (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     settings = {"aclEnable": "true"}
     if not toolchain.version.startswith("4."):
-        settings = _accounts_of_5(directory)
+        settings = accounts_of_5(directory)
     access = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
     with (
         apache_namesrv(toolchain, directory) as namesrv,
@@ -183,10 +183,12 @@ def signed_only(toolchain: Toolchain, directory: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def _accounts_of_5(directory: Path) -> dict[str, str]:
+def accounts_of_5(
+    directory: Path, name: str = ACCESS_KEY, secret: str = SECRET_KEY
+) -> dict[str, str]:
     """The settings of 5.x, which creates its first user at the first start."""
-    user = {"username": ACCESS_KEY, "password": SECRET_KEY}
-    inner = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+    user = {"username": name, "password": secret}
+    inner = {"accessKey": name, "secretKey": secret}
     authentication = "org.apache.rocketmq.auth.authentication.provider"
     authorization = "org.apache.rocketmq.auth.authorization.provider"
     return {

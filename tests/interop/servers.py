@@ -169,6 +169,7 @@ def apache_broker(
     options: tuple[str, ...] = QUICK,
     kill: bool = False,
     access: Mapping[str, Any] | None = None,
+    wait: float = READY_SECONDS,
 ) -> Iterator[Cluster]:
     """Apache's broker on ``directory/store``, registered with ``namesrv``.
 
@@ -195,7 +196,7 @@ def apache_broker(
     env = apache_home(directory)
     address, name = f"127.0.0.1:{settings['listenPort']}", settings["brokerName"]
     with process(command, directory / "broker.log", "boot success", env, kill=kill):
-        wait_until_registered(namesrv, address, **(access or {}))
+        wait_until_registered(namesrv, address, wait, **(access or {}))
         yield Cluster(namesrv, address, CLUSTER_NAME, name, store)
 
 
@@ -245,15 +246,18 @@ def _ready_fields(line: str) -> dict[str, str]:
 
 
 @contextmanager
-def penstock_nameserver(directory: Path) -> Iterator[str]:
+def penstock_nameserver(
+    directory: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """``penstock nameserver``; yields its address."""
     command = [
         penstock_command(),
         "nameserver",
         f"--data={directory / 'data'}",
         f"--nameserver-port={free_port()}",
+        *arguments,
     ]
-    with process(command, directory / "penstock-nameserver.log", "ready namesrv=") as line:
+    with process(command, directory / "penstock-nameserver.log", "ready namesrv=", env) as line:
         yield _ready_fields(line)["namesrv"]
 
 

@@ -6,15 +6,17 @@ the administrator.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from tests.interop import mqadmin, scenarios
+from tests.interop.client_guarded import accounts_of_5
 from tests.interop.mqadmin import NEWER, Row
-from tests.interop.results import Cell
-from tests.interop.servers import Cluster, penstock_up
+from tests.interop.results import FAIL, PASS, Cell
+from tests.interop.servers import Cluster, apache_broker, penstock_nameserver, penstock_up
 from tests.interop.toolchain import QUICK, Toolchain
 
 from penstock import Admin, Tls
@@ -60,8 +62,11 @@ COMMANDS: tuple[Row, ...] = (
     Row("deleteUser", f"deleteUser {_ALICE}", r"success", only=NEWER),
     Row("clusterList", "clusterList -n {ns}", r"{cluster}\s+{broker_name}\s+0\s+{broker}\s+V"),
 )
-NAMES: tuple[str, ...] = tuple(f"signed: {name}" for name in SCENARIOS) + tuple(
-    f"signed mqadmin: {row.row}" for row in COMMANDS
+REGISTRATION = "signed: apache_broker_registers"
+NAMES: tuple[str, ...] = (
+    *(f"signed: {name}" for name in SCENARIOS),
+    *(f"signed mqadmin: {row.row}" for row in COMMANDS),
+    REGISTRATION,
 )
 
 
@@ -89,6 +94,8 @@ def run_signed(
     toolchain: Toolchain, directory: Path, names: Sequence[str], column: str
 ) -> Iterator[Cell]:
     """Run ``names``; yield a cell as each ends."""
+    if REGISTRATION in names:
+        yield _registration(toolchain, directory / "registration", column)
     chosen = [name for name in SCENARIOS if f"signed: {name}" in names]
     rows = [row for row in COMMANDS if f"signed mqadmin: {row.row}" in names]
     if not chosen and not rows:
@@ -106,6 +113,46 @@ def run_signed(
             yield replace(cell, section=SECTION, row=f"signed: {cell.row}", column=column)
         if rows:
             yield from _run_commands(toolchain, cluster, directory, rows, column, tls)
+
+
+def _registration(toolchain: Toolchain, directory: Path, column: str) -> Cell:
+    """Apache's broker under our name server with users: 5.x signs, 4.9 is refused with a hint."""
+    directory.mkdir(parents=True, exist_ok=True)
+    secret = directory / "admin.secret"
+    secret.write_text(ADMIN_SECRET)
+    began = time.monotonic()
+    env = {"XDG_CONFIG_HOME": str(directory)}
+    signs = not toolchain.version.startswith("4.")
+    settings = accounts_of_5(directory, "admin", ADMIN_SECRET) if signs else {}
+    access = {"access_key": "admin", "secret_key": ADMIN_SECRET}
+    status, evidence = PASS, "registered"
+    try:
+        with penstock_nameserver(
+            directory, "--auth", f"--admin-secret-file={secret}", env=env
+        ) as namesrv:
+            log = directory / "penstock-nameserver.log"
+            if signs:
+                with apache_broker(toolchain, directory, namesrv, settings, access=access):
+                    pass
+            else:
+                evidence = _refused_registration(toolchain, directory, namesrv, log)
+    except (RuntimeError, AssertionError) as error:
+        status, evidence = FAIL, str(error)
+    spent = int((time.monotonic() - began) * 1000)
+    return Cell(SECTION, REGISTRATION, column, status, evidence, spent)
+
+
+def _refused_registration(toolchain: Toolchain, directory: Path, namesrv: str, log: Path) -> str:
+    """Start a broker that cannot sign; return the line of our name server's log about it."""
+    access = {"access_key": "admin", "secret_key": ADMIN_SECRET}
+    try:
+        with apache_broker(toolchain, directory, namesrv, access=access, wait=15):
+            pass
+    except RuntimeError:
+        for line in log.read_text().splitlines():
+            if "innerClientAuthenticationCredentials" in line:
+                return line
+    raise AssertionError("the broker was registered, or the log has no hint")
 
 
 def _run_commands(
