@@ -19,7 +19,10 @@ from tests.packaging.environments import Environment, closure
 ROOT = Path(__file__).parents[2]
 # Python before 3.11.4 has no filters; later versions warn when none is given.
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-EXTRAS = {"lz4", "zstd", "spark", "java", "report", "security", "otel", "arrow", "all"}
+EXTRAS = {
+    *("lz4", "zstd", "spark", "java", "report", "security", "otel", "arrow", "grpc", "console"),
+    "all",
+}
 
 HELLO = """
 import sys
@@ -105,6 +108,17 @@ def test_a_wheel_has_the_packages_their_types_and_the_licence_and_no_more(wheel:
 def test_a_wheel_has_every_module_of_the_source(wheel: Path) -> None:
     modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert modules - set(names(wheel)) == set()
+
+
+def test_a_wheel_has_the_pages_of_the_console(wheel: Path) -> None:
+    console = ROOT / "src/penstock/console"
+    files = {
+        str(path.relative_to(ROOT / "src"))
+        for part in ("templates", "static")
+        for path in (console / part).iterdir()
+    }
+    assert len(files) > 20
+    assert files - set(names(wheel)) == set()
 
 
 def test_the_extras_are_declared_and_all_is_all_of_them(described: Message) -> None:
