@@ -26,6 +26,7 @@ from penstock import Admin, Producer, PushConsumer, embedded
 from penstock.cli import output
 from penstock.cli.demo_shop import TOPIC, Shop, check_for_fraud, order_message, renew_card
 from penstock.cli.output import Column, Table
+from penstock.console.listening import is_installed
 from penstock.errors import MissingPackage, PenstockError
 from penstock.runtime.logs import set_up_logging
 
@@ -137,10 +138,12 @@ def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) ->
     day = Day(shop)
     tell("starting a broker")
     with (
-        embedded() as mq,
+        embedded(console=is_installed()) as mq,
         GroupWatch(namesrv=mq.namesrv, interval=_WATCH_SECONDS) as watch,
         ThreadPoolExecutor(1) as pool,
     ):
+        if is_installed():
+            console.print(f"console={mq.console} while the demo runs", highlight=False)
         # Spark takes as long to start as the shop to open: both at once.
         starting = pool.submit(session, "penstock-demo", config={"spark.log.level": "ERROR"})
         try:
