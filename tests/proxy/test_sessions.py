@@ -28,7 +28,7 @@ from penstock.protocol.bodies.groups import (
     RetryPolicyType,
 )
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.headers.clients import GetConsumerList
+from penstock.protocol.headers.clients import GetConsumerList, GetConsumerRunningInfo
 from penstock.proxy.endpoint import failure_text
 from penstock.proxy.streams import MAX_WAITING, Stream
 from penstock.proxy.times import to_ms
@@ -268,3 +268,15 @@ async def test_calls_that_are_not_supported(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
         answer = await lab.client().call("SyncLiteSubscription", wire.SyncLiteSubscriptionRequest())
         assert code_of(answer) == Code.NOT_IMPLEMENTED
+
+
+@in_virtual_time
+async def test_requests_of_tools_to_a_client_are_refused_at_once(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        await lab.client().settle(consumer_settings())
+        wire_ = await lab.remoting()
+        begun = lab.clock.monotonic()
+        ask = GetConsumerRunningInfo(GROUP, "c1")
+        answer = await wire_.request(RequestCode.GET_CONSUMER_RUNNING_INFO, ask)
+        assert answer.code != 0
+        assert lab.clock.monotonic() - begun < 1

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ConnectionLost, PenstockError
+from penstock.errors import ConnectionLost, PenstockError, RequestCodeNotSupported
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import ConsumeType, SubscriptionData
@@ -125,7 +125,11 @@ class Client:
 
                 def serve(peer: Peer, command: Command) -> Command | Promise | bytes | None:
                     self._asked(self, broker_name, command)
-                    return None
+                    if command.is_oneway:
+                        return None
+                    raise RequestCodeNotSupported(
+                        f"request {command.code} to a client that speaks gRPC"
+                    )
 
                 found = await self._backend.connect(broker_name, serve, self.address)
                 self._peers[broker_name] = found
