@@ -27,7 +27,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * answered by one JSON line with "answer"; messages that consumers receive are JSON lines with "member".
  *
  * <pre>
- *   consume ID KIND GROUP TOPIC PAUSE_MS      KIND: concurrent, orderly, failing (the first attempt fails), replying
+ *   consume ID KIND GROUP TOPIC PAUSE_MS      KIND: concurrent, orderly, popping (as the broker says), failing (the first attempt fails), replying
  *   assigned ID                               the queue ids assigned to a consumer
  *   stop ID
  *   send TOPIC COUNT PREFIX                   body PREFIX-i with key k(i mod 8), in the queue given by Java's hash
@@ -103,6 +103,10 @@ public final class Member {
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
         consumer.subscribe(topic, "*");
+        if (kind.equals("popping")) {
+            // By name: releases before 5.0 do not have it.
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         if (kind.equals("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 handle(id, messages, pause);
