@@ -65,24 +65,23 @@ def undo_last_commit(checkpoint: Path) -> None:
             file.unlink()
 
 
-@pytest.mark.parametrize("once", ["true", "false"])
 def test_a_micro_batch_that_runs_again_is_stored_once_or_recognised(
-    spark: SparkSession, mq: Embedded, tmp_path: Path, once: str
+    spark: SparkSession, mq: Embedded, tmp_path: Path
 ) -> None:
     for topic in ("in", "out"):
         mq.admin.create_topic(topic, queues=3)
     checkpoint = tmp_path / "cp"
     produce(mq, range(50))
-    copy(spark, mq, checkpoint, exactlyOnce=once)
+    copy(spark, mq, checkpoint)
     produce(mq, range(50, 90))
-    copy(spark, mq, checkpoint, exactlyOnce=once)
-    assert Counter(int(row.body) for row in read(spark, mq).collect()) == Counter(range(90))
+    copy(spark, mq, checkpoint)
     undo_last_commit(checkpoint)
-    copy(spark, mq, checkpoint, exactlyOnce=once)
+    copy(spark, mq, checkpoint)
+    assert Counter(int(row.body) for row in read(spark, mq).collect()) == Counter(range(90))
+    # As on a broker that looks for nothing.
+    undo_last_commit(checkpoint)
+    copy(spark, mq, checkpoint, exactlyOnce="false")
     rows = read(spark, mq).collect()
-    if once == "true":
-        assert Counter(int(row.body) for row in rows) == Counter(range(90))
-        return
     assert Counter(int(row.body) for row in rows) == Counter([*range(90), *range(50, 90)])
     names = [row.properties["PENSTOCK_ROW"].split("/") for row in rows]
     assert len({query for query, _, _, _ in names}) == 1, "the query kept its name"
