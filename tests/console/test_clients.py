@@ -1,0 +1,46 @@
+"""Clients: who is connected, what a consumer does now, and a message handled once more."""
+
+from __future__ import annotations
+
+import re
+
+from tests.console.browsing import Browser, text_of
+
+import penstock
+from penstock import Message
+from penstock.testing.embedded import Embedded
+from penstock.testing.eventually import eventually
+
+
+async def test_a_consumer_is_listed_shows_its_stacks_and_handles_a_message_again(
+    mq: Embedded, browser: Browser
+) -> None:
+    got: list[bytes] = []
+    mq.admin.create_topic("calls", queues=1)
+    consumer = penstock.PushConsumer("callers", namesrv=mq.namesrv, start_from="first")
+
+    @consumer.on("calls")
+    def take(message: penstock.StoredMessage) -> None:
+        got.append(message.body)
+
+    with consumer, penstock.Producer("ringers", namesrv=mq.namesrv) as producer:
+        receipt = producer.send(Message("calls", b"once"))
+        await eventually(lambda: got, 60)
+        await eventually(lambda: mq.admin.clients("callers"), 60)
+        [client] = mq.admin.clients("callers")
+        shown = await browser.read("clients")
+        assert f"callers {client.client_id} {client.address} python" in shown
+        assert "ringers" in shown
+        member = await browser.read("groups", "callers", "members", client.client_id)
+        assert "calls broker-a:0" in member
+        assert "Stacks" in member
+        assert 'File "' in member
+        page = await browser.open("messages", receipt.msg_id, topic="calls")
+        assert re.search(rf'<option value="callers {re.escape(client.client_id)}"', page)
+        done = await browser.send(
+            "messages", receipt.offset_msg_id, "handle", client=f"callers {client.client_id}"
+        )
+        assert done.status_code == 200, text_of(done.text)
+        assert "CR_SUCCESS" in text_of(done.text)
+        assert 'class="notice good"' in done.text
+    assert got == [b"once", b"once"]
