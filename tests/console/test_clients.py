@@ -44,3 +44,15 @@ async def test_a_consumer_is_listed_shows_its_stacks_and_handles_a_message_again
         assert "CR_SUCCESS" in text_of(done.text)
         assert 'class="notice good"' in done.text
     assert got == [b"once", b"once"]
+
+
+async def test_timer_messages_are_listed_with_their_time(mq: Embedded, browser: Browser) -> None:
+    mq.admin.create_topic("alarms", queues=1)
+    with penstock.Producer("ringers", namesrv=mq.namesrv) as producer:
+        producer.send(Message("alarms", b"wake up", delay="7m30s", keys=["bed-1"]))
+
+    async def listed() -> bool:
+        shown = await browser.read("delays")
+        return re.search(r"in 7 min alarms bed-1 [0-9A-F]{32}", shown) is not None
+
+    await eventually(listed, 60)
