@@ -24,7 +24,7 @@ from tools.soak.outcome import Outcome, say
 ROOT: Final = Path(__file__).parents[2]
 CRASHES: Final = ("tests/crash", "tests/simulation/test_pop_members.py")
 LONG_SECONDS: Final = 600.0
-"""A round of the long forms of these tests (`PENSTOCK_LONG`) takes about half of this."""
+"""With so much time, these tests run in their long forms (`PENSTOCK_LONG`), which take minutes."""
 EXAMPLES: Final = 1_000
 """Examples for each property test that sets no number of its own."""
 _PASSED: Final = re.compile(r"(\d+) passed")
