@@ -11,7 +11,7 @@ from penstock.admin import GroupLag
 from penstock.console.charts import Series, chart
 from penstock.console.view import Answer
 from penstock.console.visit import Visit, page
-from penstock.doctor import Finding, GroupReport
+from penstock.doctor import Finding, GroupReport, Severity
 
 WORST = 5
 MAX_DEAD = 50
@@ -74,8 +74,8 @@ def _findings(
         for row in behind
         if (report := reports[row.group].value) is not None
         for finding in report.findings
-        # They have a line of their own, with their number of now.
-        if finding.cause != "dead-letters"
+        # Notes need nothing; dead letters have a line of their own, with their number of now.
+        if finding.severity is not Severity.NOTE and finding.cause != "dead-letters"
     ]
     return sorted(found, key=lambda pair: pair[1].severity.value != "critical")[:10]
 
