@@ -262,15 +262,15 @@ def running_info(ask: Ask) -> Iterator[Need]:
 def consume_directly(ask: Ask) -> Iterator[Need]:
     group = ask.field("consumerGroup")
     topics = [ask.ext.get("topic")]
-    # The record is sent to a member of the group, whatever topic the request names. Where there is
-    # none, the handler says so.
+    # The topic of the record counts, too: the request may name another. Without a record the
+    # handler says so.
     with contextlib.suppress(PenstockError):
         topics.append(ask.facts.topic_at(parse_offset_message_id(ask.field("msgId")).log_position))
     yield from _member_needs(ask, group, filter(None, topics))
 
 
 def end_transaction(ask: Ask) -> Iterable[Need]:
-    # The half message decides, whatever topic the request names; older clients name none.
+    # The half message decides, not the topic that the request names; older clients name none.
     topics = (ask.ext.get("topic"), ask.facts.topic_at(_number(ask, "commitLogOffset")))
     return [topic_need(topic, PUB) for topic in dict.fromkeys(filter(None, topics))]
 

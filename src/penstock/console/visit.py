@@ -107,7 +107,7 @@ class Visit:
         return self.request.query_params.get(parameter, default).strip()
 
     def count(self, parameter: str, default: int, *, most: int) -> int:
-        """A number in the address; whatever it is, it ends within its bounds."""
+        """A number in the address, brought into its bounds."""
         text = self.query(parameter)
         is_number = text.isascii() and text.isdigit() and len(text) < 12
         return min(max(int(text), 1), most) if is_number else default

@@ -79,7 +79,7 @@ class WriteOptions:
     id_column: str | None = option(
         "idColumn",
         meaning="a column of type string that names each row: it becomes the unique id, and rows "
-        "are recognised by it, in whatever order and partition they come",
+        "are recognised by it in any order and partition",
         default_text="rows are named by their position in their partition",
     )
     write_name: str | None = option(
