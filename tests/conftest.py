@@ -43,6 +43,7 @@ TOGETHER = (
     "tests/doctor/test_command.py",
     "tests/packaging/test_wheel.py",
     "tests/arrow/test_reading.py",
+    "tests/console/test_browser.py",
 )
 """Files whose fixture takes long and serves all their tests."""
 

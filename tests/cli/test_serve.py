@@ -97,7 +97,9 @@ def test_an_empty_store_takes_kilobytes(tmp_path: Path) -> None:
 
 def test_several_brokers_share_one_name_server(tmp_path: Path) -> None:
     with up(tmp_path, "--brokers", "2") as process:
-        ready = process.wait_for_line(r"^ready namesrv=\S+ broker=\S+ broker=\S+ console=\S+ data=")
+        ready = process.wait_for_line(
+            r"^ready namesrv=\S+ broker=\S+ broker=\S+ grpc=\S+ console=\S+ data="
+        )
         assert ready is not None
         assert process.terminate() == 0
     assert (tmp_path / "broker-a/lock").exists()

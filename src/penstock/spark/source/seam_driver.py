@@ -161,10 +161,10 @@ class SeamTopicDriver(_SeamDriver, TopicDriver):
         return self._cluster
 
     def _live_plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
-        return TopicDriver._plan(self, ranges)
+        return super(_SeamDriver, self)._plan(ranges)
 
     def _live_ends(self) -> Offsets:
-        return TopicDriver._known_ends(self)
+        return super(_SeamDriver, self)._known_ends()
 
 
 class SeamPathDriver(_SeamDriver, PathDriver):
@@ -181,7 +181,7 @@ class SeamPathDriver(_SeamDriver, PathDriver):
         return self.catalog
 
     def _live_plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
-        return PathDriver._plan(self, ranges)
+        return super(_SeamDriver, self)._plan(ranges)
 
     def _live_ends(self) -> Offsets:
-        return PathDriver._known_ends(self)
+        return super(_SeamDriver, self)._known_ends()
