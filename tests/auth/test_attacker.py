@@ -112,7 +112,7 @@ class Attacker:
 
 
 async def _try_metrics(address: str, topic: str) -> None:
-    """Whatever is asked of the metrics port, it answers or closes; nothing is taken."""
+    """The metrics port answers any request or closes the connection; nothing changes."""
     host, port = address.rsplit(":", 1)
     for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
         for path in ("/metrics", "/healthz", f"/{topic}", "/../auth.json", "//etc/passwd"):

@@ -67,7 +67,7 @@ async def running_app(options: ConsoleOptions) -> AsyncIterator[Starlette]:
 
 
 class _Static(StaticFiles):
-    """Files that come with a release: a browser asks again, and is told that nothing changed."""
+    """Files that come with a release: a browser asks again and gets 304 while they are the same."""
 
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]

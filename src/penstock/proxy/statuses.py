@@ -1,4 +1,4 @@
-"""Statuses: what a client is told about its request.
+"""Statuses: the result of a request, with a text that says what to do.
 
 Application errors travel in the ``status`` of a response while the call itself succeeds. Handlers
 raise `Refused`, or an error of the rest of Penstock, which `status_of` translates.

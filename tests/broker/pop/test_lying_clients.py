@@ -101,7 +101,7 @@ def state_of(broker: Broker) -> tuple[object, ...]:
     )
 
 
-async def listen(root: Path, told: list[Lie]) -> None:
+async def check_lies(root: Path, sent: list[Lie]) -> None:
     async with Stage(root) as stage:
         broker = await stage.broker()
         wire = await stage.connect(broker)
@@ -111,7 +111,7 @@ async def listen(root: Path, told: list[Lie]) -> None:
         got = await pop(wire, count=HANDED_OUT, queue_id=0, invisible=30)
         assert len(got) == HANDED_OUT
         before = state_of(broker)
-        for lie in told:
+        for lie in sent:
             code = await tell(wire, lie, got[abs(lie.number) % HANDED_OUT])
             assert code in ANSWERS, (lie, code)
             assert state_of(broker) == before, lie
@@ -123,6 +123,6 @@ async def listen(root: Path, told: list[Lie]) -> None:
 @pytest.mark.spec("P21", "P24", "P29")
 @settings(max_examples=max(8, int(os.environ.get("PENSTOCK_EXAMPLES", "0")) // 16))
 @given(st.lists(lies, min_size=1, max_size=24))
-def test_invented_handles_move_nothing(told: list[Lie]) -> None:
+def test_invented_handles_move_nothing(sent: list[Lie]) -> None:
     with tempfile.TemporaryDirectory() as root:
-        run_virtual(lambda _: listen(Path(root), told))
+        run_virtual(lambda _: check_lies(Path(root), sent))

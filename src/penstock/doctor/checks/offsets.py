@@ -200,7 +200,7 @@ def open_transactions(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding
 
 
 def timers_not_due(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
-    """Told only where the group has consumed all there is: then its next message is one of them."""
+    """Reported only if the group has consumed everything else: its next message is one of them."""
     for topic in facts.topics:
         waiting = facts.timers.get(topic.name, 0)
         if waiting and not any(q.lag for q in topic.queues):
