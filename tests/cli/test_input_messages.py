@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli.input_messages import Defaults, from_json, from_json_lines, from_lines, pairs
-from penstock.cli.messages import as_json
 from penstock.errors import InvalidArgument
 from penstock.model import Message, MessageQueue, StoredMessage
+from penstock.model.message_json import message_json
 
 PLAIN = Defaults("orders")
 
@@ -123,9 +123,9 @@ def test_what_was_stored_can_be_sent_again_as_it_was_printed() -> None:
         properties={"mine": "1"},
         sharding_key="c",
     )
-    assert parse(json.dumps(as_json(stored)).encode()) == expected
+    assert parse(json.dumps(message_json(stored)).encode()) == expected
     exported = {
-        **as_json(stored),
+        **message_json(stored),
         "log_position": 0,
         "size": 100,
         "flag": 0,

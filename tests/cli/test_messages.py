@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.messages import Expression, Filter, as_json, as_line, body_text
+from penstock.cli.messages import Expression, Filter, as_line, body_text
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.message_json import message_json
 
 
 def message(body: bytes = b'{"total": 120}', **properties: str) -> StoredMessage:
@@ -106,6 +107,6 @@ def test_a_long_body_is_cut_and_its_size_shown() -> None:
 
 
 def test_json_has_the_body_as_text_or_as_base64() -> None:
-    assert as_json(message("größer".encode()))["body"] == "größer"
-    other = as_json(message(b"\xff\x00"))
+    assert message_json(message("größer".encode()))["body"] == "größer"
+    other = message_json(message(b"\xff\x00"))
     assert (other["body"], other["body_base64"]) == (None, "/wA=")

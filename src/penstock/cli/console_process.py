@@ -8,7 +8,6 @@ the socket and answers from its backlog; a child that died starts again with the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.cli.parent_watch import child_environment
 from penstock.console.listening import address_of, listen
+from penstock.runtime.async_process import end_process
 from penstock.runtime.service import Service
 
 log = logging.getLogger(__name__)
@@ -62,18 +62,7 @@ class ConsoleProcess(Service):
             return await process.wait()
         finally:
             if process.returncode is None:
-                await asyncio.shield(_end(process))
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+                await asyncio.shield(end_process(process, _STOP_SECONDS))
 
 
 async def _readable(bound: socket.socket) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli import messages, output
 from penstock.cli.output import Column
+from penstock.model.message_json import message_json
 
 if TYPE_CHECKING:
     from penstock.admin import DeadLetterRow
@@ -58,7 +59,7 @@ def row(
     elif message.queue_offset < settled.get(message.queue, 0):
         state = "settled"
     return {
-        **messages.as_json(message),
+        **message_json(message),
         "origin_topic": letter.origin_topic,
         "origin_msg_id": letter.origin_msg_id,
         "attempts": letter.attempts,

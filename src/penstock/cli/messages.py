@@ -1,4 +1,4 @@
-"""Messages on the command line: as text, as JSON, and filtered."""
+"""Messages on the command line: as text, and filtered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import builtins
 import difflib
 import re
-from base64 import b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,34 +37,6 @@ where_option = option(
 
 
 # As text
-
-
-def as_json(message: StoredMessage) -> dict[str, object]:
-    """A message as an object; a body that is not UTF-8 is in ``body_base64`` instead."""
-    text = _text(message.body)
-    body: dict[str, object] = (
-        {"body": text}
-        if text is not None
-        else {"body": None, "body_base64": b64encode(message.body).decode()}
-    )
-    return {
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue_id": message.queue.queue_id,
-        "queue_offset": message.queue_offset,
-        "msg_id": message.msg_id,
-        "offset_msg_id": message.offset_msg_id,
-        "tags": message.tag,
-        "keys": list(message.keys),
-        **body,
-        "properties": message.properties,
-        "born_timestamp": message.born_timestamp,
-        "store_timestamp": message.store_timestamp,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "sys_flag": message.sys_flag,
-    }
 
 
 def body_text(body: bytes, limit: int | None = None) -> str:

@@ -14,6 +14,7 @@ from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.cli.times import end_ms, end_option, start_ms
 from penstock.errors import InvalidArgument
+from penstock.model.message_json import message_json
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -104,7 +105,7 @@ def query(
     rows = [row(message) for message in found]
     more = f"There may be more: --limit {limit}." if len(rows) == limit else wanted.complaint()
     if as_json:
-        output.print_json([messages.as_json(message) for message in found])
+        output.print_json([message_json(message) for message in found])
         return
     if written is not None:
         for message in found:
@@ -128,7 +129,7 @@ def row(message: StoredMessage) -> dict[str, object]:
     """A message as a row of a table."""
     queue = message.queue
     return {
-        **messages.as_json(message),
+        **message_json(message),
         "place": f"{queue.broker_name}:{queue.queue_id}@{message.queue_offset}",
         "text": messages.body_text(message.body, messages.BODY_SHOWN),
     }
@@ -144,7 +145,7 @@ def _one(admin: Admin, msg_id: str, topic: str | None) -> StoredMessage:
 def show_message(message: StoredMessage, *, as_json: bool) -> None:
     """Print everything known about a message."""
     if as_json:
-        output.print_json(messages.as_json(message))
+        output.print_json(message_json(message))
         return
     output.show_one(ONE_COLUMNS, row(message), as_json=False)
     output.say("properties")

@@ -46,6 +46,7 @@ from penstock.errors import ConfigError, ListenFailed, PenstockError
 from penstock.nameserver import NameServer, NameServerConfig
 from penstock.remoting.addresses import format_address
 from penstock.remoting.loop import run
+from penstock.runtime.async_process import end_process
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.config import Loaded, from_mapping
 from penstock.runtime.logs import set_up_logging
@@ -524,7 +525,7 @@ class BrokerProcess(Service):
             status = await process.wait()
             raise PenstockError(f"broker {self._broker_name} died with status {status}")
         finally:
-            await asyncio.shield(_end(process))
+            await asyncio.shield(end_process(process, _STOP_SECONDS))
 
     def _arguments(self) -> list[str]:
         plan = self._plan
@@ -548,17 +549,6 @@ class BrokerProcess(Service):
         arguments += plan.security.arguments(plan.data)
         arguments += ["--verbose"] if plan.verbose else []
         return arguments
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 AsyncBrokers = Sequence[tuple[str, Broker | BrokerProcess]]

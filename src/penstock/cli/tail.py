@@ -14,6 +14,7 @@ from penstock.cli.name_completion import complete_groups, guessing_topic, topic_
 from penstock.cli.output import json_flag
 from penstock.cli.target import Target, on_cluster
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.model.message_json import message_json
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -174,4 +175,4 @@ def _tell(trouble: PenstockError | None) -> None:
 
 
 def _print_json(message: StoredMessage) -> None:
-    output.print_json_line(messages.as_json(message))
+    output.print_json_line(message_json(message))

@@ -14,7 +14,7 @@ from penstock.client.consuming.subscriptions import restored_topic
 from penstock.client.requests import Request, body_bytes, refusal
 from penstock.client.session.client_session import ClientSession
 from penstock.client.session.namespaces import unwrap, wrap
-from penstock.errors import InvalidArgument, ProtocolError, RequestCodeNotSupported
+from penstock.errors import InvalidArgument, RequestCodeNotSupported
 from penstock.model import MessageQueue, StoredMessage, Subscription
 from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2, retry_topic
 from penstock.protocol.bodies.codec import encode_body
@@ -29,16 +29,12 @@ from penstock.protocol.headers.pop import (
     PopMessageResult,
 )
 from penstock.protocol.headers.receipts import (
-    NORMAL_TOPIC,
     ORDERLY_REVIVE_QUEUE,
     RETRY_TOPIC_V1,
     RETRY_TOPIC_V2,
-    FlaggedQueue,
     ReceiptHandle,
-    parse_message_offsets,
-    parse_order_counts,
-    parse_start_offsets,
 )
+from penstock.protocol.records.popped import with_handles
 from penstock.protocol.records.pulled import messages_from_pull
 
 if TYPE_CHECKING:
@@ -235,36 +231,9 @@ def popped_messages(
 ) -> list[StoredMessage]:
     """The messages of a pop answer, each with its receipt handle, under the subscribed topic."""
     header = decode_header(PopMessageResult, answer.ext)
-    starts = parse_start_offsets(header.start_offset_info)
-    offsets = parse_message_offsets(header.msg_offset_info)
-    counts = parse_order_counts(header.order_count_info)
-    flags = {
-        pop_retry_topic(group, topic): RETRY_TOPIC_V1,
-        pop_retry_topic_v2(group, topic): RETRY_TOPIC_V2,
-    }
     messages = messages_from_pull(body_bytes(answer), broker_name, keep_unreadable=True)
-    for message in messages:
-        if message.peek(Property.POP_RECEIPT) is None:
-            queue = FlaggedQueue(flags.get(message.topic, NORMAL_TOPIC), message.queue.queue_id)
-            offset = message.queue_offset
-            if queue not in starts or offset not in offsets.get(queue, ()):
-                raise ProtocolError(
-                    f"a popped message of {message.queue} at offset {offset} without a receipt",
-                    expected=f"its offset in {header.msg_offset_info!r}",
-                )
-            handle = ReceiptHandle(
-                starts[queue],
-                header.pop_time,
-                header.invisible_time,
-                header.revive_qid,
-                queue.flag,
-                broker_name,
-                queue.queue_id,
-                offset,
-            )
-            if header.revive_qid == ORDERLY_REVIVE_QUEUE:
-                times = counts.get((queue, offset), counts.get((queue, None), 0))
-                message.reconsume_times = max(message.reconsume_times, times)
+    for message, handle in with_handles(messages, header, group, topic):
+        if handle is not None:
             set_handle(message, handle)
         if message.peek(Property.FIRST_POP_TIME) is None:
             message.append_properties(

@@ -6,7 +6,6 @@ import asyncio
 import csv
 import io
 import json
-from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from penstock.console.message_filter import MessageFilter
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue, StoredMessage
+from penstock.model.message_json import message_json
 
 ROWS = 50
 MAX_ROWS = 500
@@ -135,7 +135,7 @@ async def export(visit: Visit) -> Response:
     """The rows of the page as a file."""
     asked = _question(visit)
     found = await _find(visit, asked, visit.count("n", MAX_EXPORT, most=MAX_EXPORT))
-    rows = [as_json(one, hide_body=visit.options.hide_bodies) for one in found.messages]
+    rows = [message_json(one, hide_body=visit.options.hide_bodies) for one in found.messages]
     if visit.query("format") == "csv":
         text, kind = _csv(rows), "csv"
     else:
@@ -147,34 +147,6 @@ async def export(visit: Visit) -> Response:
         media_type="text/csv" if kind == "csv" else "application/x-ndjson",
         headers={"content-disposition": f'attachment; filename="{name}.{kind}"'},
     )
-
-
-def as_json(message: StoredMessage, *, hide_body: bool) -> dict[str, object]:
-    """A message as the command line gives it with ``--json``."""
-    body: dict[str, object] = {"body": None}
-    if not hide_body:
-        try:
-            body = {"body": message.body.decode()}
-        except UnicodeDecodeError:
-            body["body_base64"] = b64encode(message.body).decode()
-    return {
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue_id": message.queue.queue_id,
-        "queue_offset": message.queue_offset,
-        "msg_id": message.msg_id,
-        "offset_msg_id": message.offset_msg_id,
-        "tags": message.tag,
-        "keys": list(message.keys),
-        **body,
-        "properties": message.properties,
-        "born_timestamp": message.born_timestamp,
-        "store_timestamp": message.store_timestamp,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "sys_flag": message.sys_flag,
-    }
 
 
 def _csv(rows: Iterable[dict[str, object]]) -> str:
