@@ -183,7 +183,7 @@ class LifecycleError(PenstockError):
 
 
 class ReceiptExpired(PenstockError):
-    """The invisible time of a popped message is up: it comes again, to any member of its group."""
+    """The invisible time of a popped message is up: any member of its group may get it again."""
 
 
 class MissingPackage(PenstockError, ImportError):

@@ -18,7 +18,7 @@ async def test_every_code_of_a_broker_has_a_row(tmp_path: Path) -> None:
     async with Broker(BrokerConfig(listen_port=0), tmp_path) as broker:
         codes = broker.codes
     missing = [request_name(code) for code in sorted(codes - BROKER.keys())]
-    assert not missing, "add rows to penstock.auth.needs.BROKER"
+    assert not missing, "add rows to penstock.auth.need_tables.BROKER"
 
 
 @pytest.mark.spec("A49")
@@ -26,4 +26,4 @@ def test_every_code_of_a_name_server_has_a_row() -> None:
     dispatcher = Dispatcher()
     dispatcher.add_module(handlers, None)
     missing = [request_name(code) for code in sorted(dispatcher.codes - NAME_SERVER.keys())]
-    assert not missing, "add rows to penstock.auth.needs.NAME_SERVER"
+    assert not missing, "add rows to penstock.auth.need_tables.NAME_SERVER"

@@ -32,7 +32,7 @@ def decode(
     parts: Sequence[bytes], *, positions: bool = False, columns: tuple[str, ...] = COLUMNS
 ) -> tuple[dict[int, object], list[BadRecord]]:
     """Bodies by offset, and what was reported; from a pull answer, or from positions in a log."""
-    told: list[BadRecord] = []
+    reported: list[BadRecord] = []
     starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
     batches = to_batches(
         b"".join(parts),
@@ -40,9 +40,9 @@ def decode(
         wanted=Wanted(columns=columns),
         positions=starts if positions else None,
         offsets=np.arange(len(parts)) if positions else None,
-        on_bad=told.append,
+        on_bad=reported.append,
     )
-    return {row["offset"]: row["body"] for row in rows(list(batches))}, told  # type: ignore[misc]
+    return {row["offset"]: row["body"] for row in rows(list(batches))}, reported  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("count", [5, MIN_ROWS * 2], ids=["few", "many"])
@@ -52,10 +52,10 @@ def test_a_flipped_bit_of_a_body_is_reported_and_the_body_is_null(
 ) -> None:
     parts = [record(offset, b"%06d" % offset) for offset in range(count)]
     parts[3] = damaged(parts[3], BODY_POSITION + 2)
-    found, told = decode(parts, positions=positions)
+    found, reported = decode(parts, positions=positions)
     assert found == {n: None if n == 3 else b"%06d" % n for n in range(count)}
-    assert [(bad.queue_offset, bad.is_damaged) for bad in told] == [(3, True)]
-    assert "checksum" in told[0].why
+    assert [(bad.queue_offset, bad.is_damaged) for bad in reported] == [(3, True)]
+    assert "checksum" in reported[0].why
 
 
 def test_a_damaged_body_is_an_error_by_default_and_names_the_message() -> None:
@@ -67,9 +67,11 @@ def test_a_damaged_body_is_an_error_by_default_and_names_the_message() -> None:
 def test_a_compressed_body_is_checked_as_it_is_stored() -> None:
     flag = Compression.ZLIB.sys_flag
     whole = record(0, compress(b"a" * 500), sys_flag=flag)
-    found, told = decode([whole, damaged(record(1, compress(b"b"), sys_flag=flag), BODY_POSITION)])
+    found, reported = decode(
+        [whole, damaged(record(1, compress(b"b"), sys_flag=flag), BODY_POSITION)]
+    )
     assert found == {0: b"a" * 500, 1: None}
-    assert [(bad.queue_offset, bad.is_damaged) for bad in told] == [(1, True)]
+    assert [(bad.queue_offset, bad.is_damaged) for bad in reported] == [(1, True)]
 
 
 def test_bodies_that_are_not_read_are_not_checked() -> None:
@@ -106,25 +108,25 @@ def test_a_damaged_head_costs_one_message(
         broken = list(parts)
         # A size that stays below the end of the answer, and others that do not.
         broken[2] = damaged(parts[2], head_offset(field) + byte, 0x40)
-        found, told = decode(broken, positions=positions, columns=columns)
+        found, reported = decode(broken, positions=positions, columns=columns)
         missing = {2} - found.keys()
         assert found == {n: b"body %d" % n for n in range(8) if n not in missing}
-        assert [bad.queue_offset for bad in told] == sorted(missing)
+        assert [bad.queue_offset for bad in reported] == sorted(missing)
         assert missing or (field == "size" and columns == FEW), "the size is not needed there"
 
 
 def test_the_end_of_an_answer_that_is_no_record_is_reported() -> None:
-    found, told = decode([record(0), record(1), b"\x00" * 200])
+    found, reported = decode([record(0), record(1), b"\x00" * 200])
     assert found == {0: b"body", 1: b"body"}
-    assert [(bad.queue_offset, bad.is_damaged) for bad in told] == [(2, True)]
+    assert [(bad.queue_offset, bad.is_damaged) for bad in reported] == [(2, True)]
 
 
 def test_a_record_within_a_damaged_body_is_no_message() -> None:
     inner = record(0, b"from inside")
     broken = damaged(record(1, inner + inner), head_offset("size") + 1, 0x40)
-    found, told = decode([record(0), broken, record(2)])
+    found, reported = decode([record(0), broken, record(2)])
     assert found == {0: b"body", 2: b"body"}
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @given(st.data())
@@ -133,18 +135,18 @@ def test_whatever_is_damaged_the_other_messages_are_given(data: st.DataObject) -
     victim = data.draw(st.integers(0, 5))
     place = data.draw(st.integers(0, len(parts[victim]) - 1))
     parts[victim] = damaged(parts[victim], place, data.draw(st.integers(1, 255)))
-    found, told = decode(parts, positions=True)
+    found, reported = decode(parts, positions=True)
     for number in set(range(6)) - {victim}:
         assert found[number] == b"body %d" % number * 3
     # A damaged property or timestamp has no checksum; all else is right or reported.
-    assert found.get(victim) == b"body %d" % victim * 3 or [b.queue_offset for b in told]
+    assert found.get(victim) == b"body %d" % victim * 3 or [b.queue_offset for b in reported]
 
 
 def test_a_poison_message_is_one_row_without_a_body() -> None:
     parts = [record(0), record(1, b"no batch at all", sys_flag=POISON), record(2)]
-    found, told = decode(parts)
+    found, reported = decode(parts)
     assert found == {0: b"body", 1: None, 2: b"body"}
-    assert [(bad.queue_offset, bad.is_damaged) for bad in told] == [(1, False)]
+    assert [(bad.queue_offset, bad.is_damaged) for bad in reported] == [(1, False)]
     # By default, too: one sender's mistake must not keep a topic from being read.
     batches = to_batches(b"".join(parts), broker="b", wanted=Wanted())
     assert [(row["offset"], row["body"], row["tags"]) for row in rows(list(batches))] == [
@@ -156,12 +158,14 @@ def test_a_poison_message_is_one_row_without_a_body() -> None:
 
 def test_a_poison_message_with_a_compressed_body_is_one_row_too() -> None:
     flag = int(POISON) | Compression.ZLIB.sys_flag
-    found, told = decode([record(0, b"neither", sys_flag=flag), record(1)])
+    found, reported = decode([record(0, b"neither", sys_flag=flag), record(1)])
     assert found == {0: None, 1: b"body"}
-    assert [bad.is_damaged for bad in told] == [False]
+    assert [bad.is_damaged for bad in reported] == [False]
 
 
 def test_a_damaged_inner_batch_is_damage() -> None:
-    found, told = decode([damaged(record(0, b"x" * 40, sys_flag=POISON), BODY_POSITION), record(1)])
+    found, reported = decode(
+        [damaged(record(0, b"x" * 40, sys_flag=POISON), BODY_POSITION), record(1)]
+    )
     assert found == {0: None, 1: b"body"}
-    assert [bad.is_damaged for bad in told] == [True]
+    assert [bad.is_damaged for bad in reported] == [True]

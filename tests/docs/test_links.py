@@ -69,9 +69,7 @@ def test_the_map_of_the_code_has_every_package_and_names_files_that_exist() -> N
 
 
 def test_each_typical_change_names_a_place_that_exists() -> None:
-    rows = re.findall(
-        r"^\| (an? .+?) \| (.+?) \| (.+?) \|$", section("Thirteen typical changes"), re.M
-    )
+    rows = re.findall(r"^\| (an? .+?) \| (.+?) \| (.+?) \|$", section("Typical changes"), re.M)
     assert len(rows) == 13
     for change, place, also in rows:
         named = re.findall(r"`([\w./-]+(?:/|\.py|\.md|\.yml))`", f"{place} {also}")

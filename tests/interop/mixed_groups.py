@@ -328,7 +328,7 @@ def requests(others: Members, lab: Lab) -> str:
 
 
 def popping(others: Members, lab: Lab) -> str:
-    """Members of both clients take messages of one queue, pull when told so, and pop again."""
+    """Members of both clients pop one queue, pull it when the mode is set so, and pop again."""
     topic, group, member = lab.topic(queues=1), lab.name("group"), lab.name("other")
     ours = OurMember(lab, "penstock", group, topic, mode="auto", pop_batch_size=8)
     lab.admin.create_group(group)

@@ -27,7 +27,7 @@ PRIVATE = re.compile(r"(?<![\w.])(?!self|cls)\w+\._[a-z]\w*|[\"']_(?:j\w+|sc)[\"
 def test_private_names_of_pyspark_are_in_one_module() -> None:
     found = {
         path.name
-        for package in ("spark", "columnar")
+        for package in ("spark", "columnar", "cli")
         for path in (PACKAGE / package).rglob("*.py")
         for name in PRIVATE.findall(path.read_text(encoding="utf-8"))
         if not name.endswith(("._replace", "._asdict"))

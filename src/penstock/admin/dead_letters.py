@@ -272,7 +272,7 @@ class DeadLetterActions(MessageActions):
         stored = await self._at_offset_id(receipt.offset_msg_id)
         if stored is not None and stored.topic.startswith(DLQ_PREFIX):
             raise ServiceNotAvailable(
-                f"the broker put the copy of {receipt.msg_id} to the dead letters of {group!r} at "
+                f"the broker stored the copy of {receipt.msg_id} as a dead letter of {group!r} at "
                 f"once: the group holds locks of an orderly consumer",
                 hint="wait a minute until they expire, or give the topic it came from: --to-topic",
             )

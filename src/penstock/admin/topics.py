@@ -32,8 +32,8 @@ from penstock.protocol.permissions import check_permission
 from penstock.protocol.validation import UNSENDABLE_TOPICS, check_topic
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-# Brokers tell a change at once and everything they have every 30 s: should the first telling get
-# lost on its way, the second is worth waiting for.
+# Brokers announce a change at once, and all their topics every 30 s: if the first announcement is
+# lost, it is worth waiting for the second.
 ROUTE_SECONDS = 45.0
 ROUTE_STEP = 0.02
 ROUTE_MAX_STEP = 0.5

@@ -107,7 +107,7 @@ class AuthConfig:
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
                 "authorizationEnabled without authenticationEnabled",
-                expected="both: rights are those of a user who has proved to be that user",
+                expected="both: only an authenticated user has rights",
             )
         for key, name, known in self._classes():
             if name and name.rpartition(".")[2] not in known:

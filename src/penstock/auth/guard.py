@@ -236,7 +236,7 @@ class Guard:
             return
         body = command.body
         if self._facts is None:
-            raise NoPermission("the server is starting", hint="again in a second")
+            raise NoPermission("the server is starting", hint="try again in a second")
         raw = body if isinstance(body, bytes) else b"".join(body)  # type: ignore[arg-type]  # received
         for need in rule(Ask(command.ext or {}, raw, self._facts)):
             needs.append(need)

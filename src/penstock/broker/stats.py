@@ -3,11 +3,15 @@
 Counting is on the hot paths, so it is done only per queue: two look-ups and three additions.
 Sums of topics and totals are computed on request, rates and averages from the samples of
 `rate_sampler`.
+
+Other counters are declared in `BrokerStats.__init__`, each in one line: its keys and the name that
+RocketMQ has for it. The answers to admin tools, rates and removal follow from that line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 
 class Counter:
@@ -64,34 +68,62 @@ class _Flow:
         return self.total.become_sum_of(self.queues.values())
 
 
+class _GroupCounters(NamedTuple):
+    """The counters of one kind, by group."""
+
+    name: str
+    counters: dict[str, Counter]
+
+
+class _PairCounters(NamedTuple):
+    """The counters of one kind, by topic and group."""
+
+    name: str | None
+    """None: for metrics only."""
+    total_name: str | None
+    counters: dict[tuple[str, str], Counter]
+    total: Counter
+
+
 class BrokerStats:
     """All counters of one broker."""
 
     def __init__(self) -> None:
+        self._of_groups: list[_GroupCounters] = []
+        self._of_pairs: list[_PairCounters] = []
         self._puts: dict[str, _Flow] = {}
         """By topic: stored messages."""
         self._gets: dict[tuple[str, str], _Flow] = {}
         """By topic and group: messages delivered to consumers."""
-        self.sent_backs: dict[tuple[str, str], Counter] = {}
-        """By topic and group: messages that consumers sent back."""
-        self.dead_letters: dict[str, Counter] = {}
-        """By group: dead letters."""
-        self.pops: dict[tuple[str, str], Counter] = {}
-        """By topic and group: check-points of pop consumption."""
-        self.acks: dict[tuple[str, str], Counter] = {}
-        """By topic and group: messages that were popped and acknowledged."""
-        self.expired_receipts: dict[str, Counter] = {}
-        """By group: popped messages that were not acknowledged in time."""
-        self.late_acks: dict[str, Counter] = {}
-        """By group: acknowledgements that came after the invisible time."""
-        self._pop_total = Counter()
-        self._ack_total = Counter()
-        self.dead_letter_origins: dict[tuple[str, str], int] = {}
-        """By topic and group: dead letters; for metrics only."""
+        self.sent_backs = self._by_topic_and_group("SNDBCK_PUT")
+        """Messages that consumers sent back."""
+        self.dead_letters = self._by_group("DLQ_PUT")
+        self.dead_letter_origins = self._by_topic_and_group(None)
+        """Dead letters by the topic that they came from."""
+        self.expired_receipts = self._by_group("PENSTOCK_EXPIRED")
+        """Popped messages that were not acknowledged in time."""
+        self.late_acks = self._by_group("PENSTOCK_LATE_ACK")
+        """Acknowledgements that came after the invisible time."""
+        self.pops = self._by_topic_and_group("GROUP_CK", total="BROKER_CK")
+        """Check-points of pop consumption."""
+        self.acks = self._by_topic_and_group("GROUP_ACK", total="BROKER_ACK")
+        """Messages that were popped and acknowledged."""
         self._put_total = Counter()
         self._get_total = Counter()
         self._gone_puts = Counter()
         self._gone_gets = Counter()
+
+    def _by_group(self, name: str) -> dict[str, Counter]:
+        counters: dict[str, Counter] = {}
+        self._of_groups.append(_GroupCounters(name, counters))
+        return counters
+
+    def _by_topic_and_group(
+        self, name: str | None, total: str | None = None
+    ) -> dict[tuple[str, str], Counter]:
+        counters: dict[tuple[str, str], Counter] = {}
+        self._of_pairs.append(_PairCounters(name, total, counters, Counter()))
+        return counters
 
     # Counting
 
@@ -145,8 +177,7 @@ class BrokerStats:
     def dead_letter(self, group: str, topic: str) -> None:
         """Count a dead letter of a group, which came from ``topic``."""
         _count(self.dead_letters.setdefault(group, Counter()))
-        origin = (topic, group)
-        self.dead_letter_origins[origin] = self.dead_letter_origins.get(origin, 0) + 1
+        _count(self.dead_letter_origins.setdefault((topic, group), Counter()))
 
     def check_points(self, group: str, topic: str, count: int) -> None:
         """Count the check-points of a pop."""
@@ -206,22 +237,16 @@ class BrokerStats:
             yield "TOPIC_PUT", topic, flow.summed()
         for (topic, group), flow in self._gets.items():
             yield "GROUP_GET", f"{topic}@{group}", flow.summed()
-        for (topic, group), counter in self.sent_backs.items():
-            yield "SNDBCK_PUT", f"{topic}@{group}", counter
-        for group, counter in self.dead_letters.items():
-            yield "DLQ_PUT", group, counter
-        for group, counter in self.expired_receipts.items():
-            yield "PENSTOCK_EXPIRED", group, counter
-        for group, counter in self.late_acks.items():
-            yield "PENSTOCK_LATE_ACK", group, counter
-        for name, counters, total in (
-            ("CK", self.pops, self._pop_total),
-            ("ACK", self.acks, self._ack_total),
-        ):
-            for (topic, group), counter in counters.items():
-                yield f"GROUP_{name}", f"{topic}@{group}", counter
-            if counters:
-                yield f"BROKER_{name}", cluster, total.become_sum_of(counters.values())
+        for name, of_group in self._of_groups:
+            for group, counter in of_group.items():
+                yield name, group, counter
+        for pair in self._of_pairs:
+            if pair.name is not None:
+                for (topic, group), counter in pair.counters.items():
+                    yield pair.name, f"{topic}@{group}", counter
+            if pair.total_name is not None and pair.counters:
+                total = pair.total.become_sum_of(pair.counters.values())
+                yield pair.total_name, cluster, total
         yield "BROKER_PUT", cluster, self.put_total
         yield "BROKER_GET", cluster, self.get_total
 
@@ -242,23 +267,18 @@ class BrokerStats:
         if flow is not None:
             self._gone_puts.add(flow.summed())
         self._forget_gets([key for key in self._gets if key[0] == topic])
-        for key in [key for key in self.dead_letter_origins if key[0] == topic]:
-            del self.dead_letter_origins[key]
-        for counters in (self.sent_backs, self.pops, self.acks):
-            for key in [key for key in counters if key[0] == topic]:
-                del counters[key]
+        for pair in self._of_pairs:
+            for key in [key for key in pair.counters if key[0] == topic]:
+                del pair.counters[key]
 
     def forget_group(self, group: str) -> None:
         """Remove the counters of a deleted group; the totals keep its numbers."""
-        self.dead_letters.pop(group, None)
         self._forget_gets([key for key in self._gets if key[1] == group])
-        self.expired_receipts.pop(group, None)
-        self.late_acks.pop(group, None)
-        for counters in (self.sent_backs, self.pops, self.acks):
-            for key in [key for key in counters if key[1] == group]:
-                del counters[key]
-        for key in [key for key in self.dead_letter_origins if key[1] == group]:
-            del self.dead_letter_origins[key]
+        for _, of_group in self._of_groups:
+            of_group.pop(group, None)
+        for pair in self._of_pairs:
+            for key in [key for key in pair.counters if key[1] == group]:
+                del pair.counters[key]
 
     def _forget_gets(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

@@ -55,9 +55,9 @@ _REACH = "Reach and rules"
     help="The path below which a proxy serves it, such as /mq.",
     section=_REACH,
 )
-@option("--read-only", is_flag=True, help="Leave out everything that changes.", section=_REACH)
+@option("--read-only", is_flag=True, help="Offer nothing that changes the cluster.", section=_REACH)
 @option("--hide-bodies", is_flag=True, help="Show no message bodies.", section=_REACH)
-@option("--no-export", is_flag=True, help="Give out no files of messages.", section=_REACH)
+@option("--no-export", is_flag=True, help="Do not offer messages as files.", section=_REACH)
 @option(
     "--login",
     is_flag=True,

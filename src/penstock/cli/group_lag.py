@@ -88,11 +88,11 @@ class Standing:
 @on_cluster
 @group_argument
 @option("--topic", help="Only this topic.", shell_complete=complete_topics)
-@option("--watch", "-w", is_flag=True, help="Show it again and again, with rates, until Ctrl-C.")
+@option("--watch", "-w", is_flag=True, help="Update it, with rates, until Ctrl-C.")
 @option(
     "--every",
     metavar="DURATION",
-    help="Time between two looks; implies --watch.",
+    help="Time between two updates; implies --watch.",
     show_default=EVERY,
 )
 @json_flag

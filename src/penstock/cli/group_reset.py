@@ -64,7 +64,7 @@ def _row(move: Move) -> dict[str, object]:
 @option(
     "--queue",
     metavar="BROKER:ID",
-    help="In this queue alone, such as broker-a:3; an offset needs one.",
+    help="Only this queue, such as broker-a:3; required for an offset.",
     show_default="all",
 )
 @option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
@@ -82,8 +82,8 @@ def reset_group(
 ) -> None:
     """Move a group to other offsets; connected consumers follow.
 
-    Shows what changes and asks before it does. Moving back delivers messages once more, moving
-    ahead leaves messages out.
+    Shows what will change and asks first. Moving back delivers messages again, moving ahead skips
+    messages.
 
     Example: penstock group reset billing --topic orders --to 2026-11-16T01:40
     """

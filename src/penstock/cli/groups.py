@@ -47,7 +47,7 @@ def list_groups(
     names_only: bool,
     as_json: bool,
 ) -> None:
-    """All consumer groups: who is connected, and how far they are behind.
+    """All consumer groups, with their connected members and lag.
 
     Example: penstock group list --namesrv 127.0.0.1:9876
     """
@@ -163,7 +163,7 @@ def describe_group(
     group: str,
     as_json: bool,
 ) -> None:
-    """One group: settings, connected members, what they want, and how far they are.
+    """One group: settings, connected members, subscriptions and progress.
 
     Example: penstock group describe billing
     """

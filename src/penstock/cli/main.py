@@ -82,7 +82,7 @@ app = LazyGroup(
     verbs=VERBS,
     other_names=OTHER_NAMES,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="RocketMQ for Python and Spark people: a broker that starts in a blink.\n\n"
+    help="RocketMQ for Python and Spark: brokers, messages, groups, Spark jobs.\n\n"
     "Example: penstock up  # then, in another terminal: penstock topic create orders",
 )
 click.version_option(__version__, message="penstock %(version)s", help="Print the version.")(app)

@@ -44,7 +44,7 @@ def _right_options(function: F) -> F:
             "sources",
             multiple=True,
             metavar="ADDRESS",
-            help="Only from there.",
+            help="Only from this address or network.",
         ),
         option(
             "--action",

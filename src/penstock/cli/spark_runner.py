@@ -40,15 +40,15 @@ def running_spark(
             "this needs Spark, which is not installed",
             hint="pip install 'penstock[spark,java,report]'",
         )
-    from pyspark import SparkContext
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
     from penstock.spark import session
+    from penstock.spark.jvm import running_context
 
     # py4j logs a traceback for a call that Ctrl-C interrupts; drop it.
     logging.getLogger("py4j").addHandler(logging.NullHandler())
-    is_ours = SparkContext._active_spark_context is None
+    is_ours = running_context() is None
     log = Path(tempfile.mkdtemp(prefix="penstock-spark-")) / "spark.log"
     if is_ours:
         output.note("Starting Spark ...")

@@ -31,10 +31,10 @@ _COLUMNS = (
 @app.command("list")
 @on_cluster
 @option("--topic", metavar="TOPIC", help="Only those for this topic.")
-@option("--limit", type=Number(at_least=1), default=100, help="At most so many.")
+@option("--limit", type=Number(at_least=1), default=100, help="Maximum number.")
 @json_flag
 def list_timers(target: Target, topic: str | None, limit: int, as_json: bool) -> None:
-    """Messages that brokers keep back until their time, the first to be due first.
+    """Messages that brokers keep until their delivery time, the earliest first.
 
     Messages with one of the 18 delay levels are not among them.
 

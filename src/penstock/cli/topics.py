@@ -60,7 +60,7 @@ def list_topics(
     names_only: bool,
     as_json: bool,
 ) -> None:
-    """All topics, with what they hold.
+    """All topics, with their queues and messages.
 
     Example: penstock topic list --namesrv 127.0.0.1:9876
     """
@@ -129,7 +129,7 @@ def _summary(admin: Admin, topic: str) -> dict[str, object]:
     "--type",
     "message_type",
     type=click.Choice(_TYPES, case_sensitive=False),
-    help="Which messages it is for, as proxies and people read it.",
+    help="Type of its messages, which gRPC clients check.",
     show_default="NORMAL if it is new",
 )
 @option("--order", is_flag=True, help="Keep each key in its queue even while the broker is down.")
@@ -162,10 +162,10 @@ def create_topic(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Make topics, or change them; done when the name servers show them.
+    """Create or change topics; returns when the name servers list them.
 
-    A topic that exists keeps what no option names. Messages in queues that would no longer be
-    read are counted, and you are asked first.
+    An existing topic keeps the settings that no option names. If queues with messages would no
+    longer be read, the command counts those messages and asks first.
 
     Example: penstock topic create orders payments --queues 16 --type FIFO
     """

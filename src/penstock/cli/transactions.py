@@ -75,7 +75,7 @@ def _row(one: UndecidedTransaction) -> dict[str, object]:
 @argument("offset_id", help="The offset id of a transaction that was given up, as listed.")
 @json_flag
 def resume_transaction(target: Target, offset_id: str, as_json: bool) -> None:
-    """Have the broker ask about a transaction again that it has given up.
+    """Make the broker ask again about a transaction that it has given up.
 
     Example: penstock transaction resume 7F00000100002A9F0000000000000000
     """

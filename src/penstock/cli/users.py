@@ -174,7 +174,7 @@ def rotate_secret(
     """Give a user a new secret.
 
     With --data the old one stays valid for the time of --grace, so that programs can change over.
-    Over the network it ends at once, which is all that RocketMQ's requests can say.
+    Over the network the old one is invalid at once: RocketMQ's request has no such time.
 
     Example: penstock user rotate app --grace 24h --data penstock-data
     """

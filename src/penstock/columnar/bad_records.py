@@ -46,20 +46,20 @@ def refuse_damage(bad: BadRecord) -> None:
 def whole_among(
     buffer: memoryview,
     starts: npt.NDArray[np.int64],
-    told: npt.NDArray[np.int64] | None,
+    listed: npt.NDArray[np.int64] | None,
     on_bad: OnBad,
 ) -> npt.NDArray[np.bool_]:
     """A mask of the whole records among those at ``starts``; ``on_bad`` gets the others.
 
-    ``told`` are the queue offsets that the consume queue has for them.
+    ``listed`` are the queue offsets that the consume queue has for them.
     """
     is_whole = np.ones(len(starts), np.bool_)
     following = 0
     for index, position in enumerate(starts.tolist()):
-        expected = following if told is None else int(told[index])
+        expected = following if listed is None else int(listed[index])
         try:
             record = decode_record(buffer, position)
-            if told is not None and record.queue_offset != expected:
+            if listed is not None and record.queue_offset != expected:
                 raise ProtocolError(
                     f"a message with queue offset {record.queue_offset}",
                     expected=f"the one with {expected}",

@@ -88,26 +88,26 @@ def to_batches(
     maker = _BatchMaker(broker, topic, wanted, lo, _ENDLESS if hi is None else hi, on_bad)
     is_salvaged = False
     if positions is None:
-        starts, told = _walked(buffer, on_bad), None
+        starts, listed = _walked(buffer, on_bad), None
     else:
-        starts, told = np.asarray(positions, np.int64), offsets
+        starts, listed = np.asarray(positions, np.int64), offsets
     while len(starts):
         try:
-            part, fields = maker.portion(buffer, starts, told)
+            part, fields = maker.portion(buffer, starts, listed)
         except ProtocolError as error:
             # Rare, so the damaged ones are found one by one; all others stay.
             if positions is None and not is_salvaged:
                 starts, is_salvaged = salvaged(buffer, int(starts[0]), on_bad), True
                 continue
             is_kept = np.ones(len(starts), np.bool_)
-            is_kept[:BATCH_ROWS] = whole_among(buffer, starts[:BATCH_ROWS], told, on_bad)
+            is_kept[:BATCH_ROWS] = whole_among(buffer, starts[:BATCH_ROWS], listed, on_bad)
             if is_kept.all():
                 raise AssertionError("a record was refused, yet all are whole") from error
-            starts, told = starts[is_kept], None if told is None else told[is_kept]
+            starts, listed = starts[is_kept], None if listed is None else listed[is_kept]
             continue
         yield from maker.batches(part, fields)
         starts = starts[len(fields) :]
-        told = None if told is None else told[len(fields) :]
+        listed = None if listed is None else listed[len(fields) :]
 
 
 def _walked(buffer: memoryview, on_bad: OnBad) -> Numbers:
@@ -150,7 +150,7 @@ class _BatchMaker:
         self._needs_tail = bool(needed) or wanted.tags is not None or wanted.keys is not None
 
     def portion(
-        self, buffer: memoryview, starts: Numbers, told: Numbers | None
+        self, buffer: memoryview, starts: Numbers, listed: Numbers | None
     ) -> tuple[memoryview, RecordFields]:
         """The fields of the first records, as many as fit, and the part of the buffer they are in.
 
@@ -167,8 +167,8 @@ class _BatchMaker:
             fields = RecordFields(part, head[: max(1, count)])
         if self._needs_tail:
             fields.find_tail(part)
-        if told is not None:
-            fields.check_offsets(told[: len(fields)])
+        if listed is not None:
+            fields.check_offsets(listed[: len(fields)])
         return part, fields
 
     def batches(self, buffer: memoryview, fields: RecordFields) -> Iterator[pa.RecordBatch]:

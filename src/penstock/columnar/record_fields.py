@@ -133,14 +133,14 @@ class RecordFields:
         self._tail = Tail(topic_start, topic_end, properties_start)
         return self._tail
 
-    def check_offsets(self, told: Numbers) -> None:
+    def check_offsets(self, listed: Numbers) -> None:
         """Refuse records with other queue offsets than these."""
-        is_wrong = self.queue_offset != told
+        is_wrong = self.queue_offset != listed
         if is_wrong.any():
             index = int(np.argmax(is_wrong))
             raise ProtocolError(
                 f"a message with queue offset {self.queue_offset[index]}",
-                expected=f"the one with {told[index]}",
+                expected=f"the one with {listed[index]}",
             )
 
     def _accept(self, buffer: memoryview, is_good: Mask) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 SHOWN_BYTES = 64 << 10
 LINE_CHARACTERS = 160
 MAX_INFLATED = 1 << 20
-VIEWS = ("text", "json", "hex")
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )

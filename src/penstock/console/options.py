@@ -26,7 +26,7 @@ class ConsoleOptions:
     hide_bodies: bool = False
     """Never show or send out the body of a message."""
     no_export: bool = False
-    """Give out no files of messages."""
+    """Do not offer messages as files."""
     login: bool = False
     """Ask for an access key, with which the user's requests are signed."""
     audit_file: Path | None = None

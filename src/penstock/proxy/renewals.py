@@ -189,7 +189,7 @@ class Renewals:
                 del self._renewed[one.key]
                 group = await self._backend.group(one.delivery.group)
                 await change_receipt(one.delivery, one.receipt, group.delay_after(one.retries + 3))
-                log.info("renewal ended, the message comes again receipt=%s", one.receipt)
+                log.info("renewal ended, the message is redelivered receipt=%s", one.receipt)
                 return
             seconds = _STEPS[min(one.times, len(_STEPS) - 1)]
             one.receipt = await change_receipt(one.delivery, one.receipt, seconds)

@@ -170,7 +170,7 @@ class Dispatcher:
     def _refuse(self, peer: Peer, command: Command) -> Command:
         code = command.code
         if not self._handlers:
-            raise ServiceNotAvailable("the server is starting", hint="again in a second")
+            raise ServiceNotAvailable("the server is starting", hint="try again in a second")
         # A peer may send any 32-bit number as a code: bound the number of remembered codes.
         if code not in self._unknown and len(self._unknown) < 1000:
             self._unknown.add(code)

@@ -231,7 +231,7 @@ def _keep_stray(context: StoreContext, path: str) -> str | None:
 
 
 def _complete(context: StoreContext, recovery: Recovery, scan: LogScan) -> Recovery:
-    """Cut off what is behind the end and let everybody know where it is."""
+    """Cut off what is behind the end, and set the end in all parts of the store."""
     commit_log, index = context.commit_log, context.index
     end, last, timestamp = scan.end, scan.last_record, scan.last_timestamp
     recovery.end, recovery.damage = end, scan.damage

@@ -18,6 +18,7 @@ from penstock.broker import Broker
 from tools import grafana_board
 
 ALERTS = grafana_board.FILE.with_name("alerts.yml")
+PAGE = Path(grafana_board.FILE).parents[1] / "docs/howto/monitor.md"
 METRIC = re.compile(r"\b((?:rocketmq|penstock)_[a-z_]+)\b(?:\{([^}]*)\})?")
 LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 BY = re.compile(r"\b(?:by|on) \(([^)]*)\)")
@@ -62,6 +63,16 @@ async def exposed(
         return await scrape(broker)
 
 
+async def test_the_documentation_names_every_metric(exposed: Metrics) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    ends = tuple(re.findall(r"`\.\.\.(_\w+)`", page))
+    starts = tuple(re.findall(r"`(\w+_)\*`", page))
+    for family in exposed.families:
+        names = {family.name, f"{family.name}_total"}
+        is_named = any(f"`{name}`" in page for name in names)
+        assert is_named or family.name.endswith(ends) or family.name.startswith(starts), family
+
+
 async def test_every_metric_and_label_is_exposed(exposed: Metrics) -> None:
     names = {name for name, _ in exposed.samples}
     labels = {key for _, pairs in exposed.samples for key, _ in pairs} | OF_PROMETHEUS
@@ -90,6 +101,6 @@ def test_every_alert_says_what_is_wrong() -> None:
 
 
 def test_the_files_are_part_of_the_documentation() -> None:
-    page = (Path(grafana_board.FILE).parents[1] / "docs/howto/monitor.md").read_text()
+    page = PAGE.read_text(encoding="utf-8")
     assert "grafana/penstock.json" in page
     assert "grafana/alerts.yml" in page

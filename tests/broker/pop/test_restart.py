@@ -98,7 +98,7 @@ async def test_open_receipts_survive_a_restart(tmp_path: Path) -> None:
 @pytest.mark.spec("P51", "P52")
 @in_virtual_time
 async def test_a_power_failure_loses_no_message(tmp_path: Path) -> None:
-    """Whatever was not flushed is gone; what the offsets file says relies on nothing of it."""
+    """What was not flushed is gone; what the offsets file says relies on nothing of it."""
     disk = SimulatedDisk()
     for is_acked in (False, True):
         files = FaultyFiles(disk)

@@ -401,14 +401,14 @@ async def test_the_counters_are_those_of_the_open_transactions(tmp_path: Path) -
         first = await prepared(wire)
         await prepared(wire)
         second = await prepared(wire, unique_id="ID-2")
-        assert counters.open_of(TOPIC) == 2
+        assert counters.open_by_topic()[TOPIC] == 2
         for _ in range(2):
             await end(wire, first)
-        assert counters.open_of(TOPIC) == 1
+        assert counters.open_by_topic()[TOPIC] == 1
         await stage.clock.sleep(11)
         text = (tmp_path / "broker-a/config/transactionMetrics").read_bytes()
         assert text.startswith(b'{"dataVersion":{"counter":')
         assert b'"transactionCount":{"orders":{"count":1,"timeStamp":' in text
         await end(wire, second, ROLLBACK)
-        assert counters.open_of(TOPIC) == 0
+        assert counters.open_by_topic()[TOPIC] == 0
         await wire.request(RequestCode.GET_BROKER_RUNTIME_INFO)

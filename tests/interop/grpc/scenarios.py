@@ -61,7 +61,7 @@ def wait_for(condition: Callable[[], object], what: Callable[[], object]) -> Non
 
 
 class Listener(MessageListener):  # type: ignore[misc]
-    """Notes what it is given; fails as often as it is told."""
+    """Notes what it is given; fails a given number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.got: list[Any] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from tests.support.request_types import (
     RequestType,
 )
 
+from penstock.broker import handlers
 from penstock.errors import HeaderFieldError
+from penstock.nameserver import handlers as nameserver_handlers
 from penstock.protocol.codes import REQUEST_NAMES, RequestCode, ResponseCode
 from penstock.protocol.commands import Command, decode_command, encode_command
 from penstock.protocol.frames import BINARY, JSON, FrameDecoder
@@ -129,13 +133,26 @@ def test_required_fields_come_first_and_are_refused_when_missing(cls: type[Heade
 # ------------------------------------------------------------------------------------- requests
 
 
-def test_every_header_class_belongs_to_a_request() -> None:
+def headers_of_handlers() -> set[type[Header]]:
+    modules = [nameserver_handlers] + [
+        importlib.import_module(f"{handlers.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(handlers.__path__)
+    ]
+    return {
+        cls
+        for module in modules
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, Header)
+    }
+
+
+def test_every_header_class_has_a_handler_or_a_row_in_the_table_of_requests() -> None:
     used = {
         cls
         for request in REQUESTS.values()
         for cls in (request.header, request.response_header, request.refusal_header)
     }
-    assert set(CLASSES.values()) <= used
+    assert set(CLASSES.values()) <= used | headers_of_handlers()
 
 
 def test_every_structured_body_belongs_to_a_request() -> None:

@@ -1,1 +1,1 @@
-"""When and to whom a stored message is delivered: held pulls, filters, delays, retries."""
+"""When and to which consumers messages are delivered: held pulls, filters, delays, retries."""

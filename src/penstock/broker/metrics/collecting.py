@@ -209,8 +209,8 @@ async def topic_families(broker: BrokerState) -> list[Family]:
             delivered.append((labels, counter.count))
             delivered_bytes.append((labels, counter.size))
     dead: Rows = [
-        ((group, topic, _flag(is_system(broker, topic, group))), count)
-        async for (topic, group), count in paced(stats.dead_letter_origins.items())
+        ((group, topic, _flag(is_system(broker, topic, group))), counter.count)
+        async for (topic, group), counter in paced(stats.dead_letter_origins.items())
     ]
     back: Rows = [
         ((group, topic), counter.count)

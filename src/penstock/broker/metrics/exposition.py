@@ -1,9 +1,9 @@
 """Prometheus' text format: families of series, bounded and written in slices.
 
-A name of a topic or a group becomes a label, and anybody who may send can invent names. So a family
-has a largest number of series; the rest is one series whose names are ``(other)``. Of a gauge the
-largest values stay, of a counter the first ones: a counter that came and went would look like a
-reset.
+Names of topics and groups become labels, and every client that may send can invent names. So a
+family has a largest number of series; the rest is one series whose names are ``(other)``. Of a
+gauge the largest values stay, of a counter the first ones: a counter that came and went would look
+like a reset.
 """
 
 from __future__ import annotations

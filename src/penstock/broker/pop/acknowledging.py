@@ -227,8 +227,8 @@ def _without_receipt(broker: BrokerState, receipt: Receipt, offsets: Sequence[in
         return end
     if not broker.stats.late_ack(receipt.group):
         log.warning(
-            "acknowledged after the invisible time, the message comes again (logged once a group) "
-            "group=%s topic=%s queue=%d offset=%d",
+            "acknowledged after the invisible time, the message is delivered again "
+            "(logged once per group) group=%s topic=%s queue=%d offset=%d",
             receipt.group,
             receipt.topic,
             receipt.queue_id,

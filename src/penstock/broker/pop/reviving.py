@@ -259,7 +259,7 @@ class Reviver(Service):
     def _log_failure(self, error: StoreError) -> None:
         if not self._is_failing:
             self._is_failing = True
-            log.error("unfinished messages do not come back yet error=%s", error)
+            log.error("unfinished messages are not redelivered yet error=%s", error)
 
     def _revive(self, point: CheckPoint) -> None:
         """Store the unfinished messages of a check-point for their next delivery."""

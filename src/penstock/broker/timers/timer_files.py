@@ -176,7 +176,7 @@ class TimerFiles:
         shape, precision = self.shape, 0 if found is None else found.precision_ms
         if found is None or precision not in (0, shape.precision_ms):
             # Either what was delivered is not known, or the slots mean other times.
-            log.warning("timers are enqueued anew timerPrecisionMs=%d", shape.precision_ms)
+            log.warning("timer messages are enqueued again timerPrecisionMs=%d", shape.precision_ms)
             timer_log.cut(timer_log.start)
         if found is None or wheel.was_missing or is_wheel_old:
             wheel.clear_all()

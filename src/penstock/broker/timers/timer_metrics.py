@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.common import DataVersion
@@ -14,8 +14,9 @@ METRICS_FILE = "timermetrics"
 class TimerMetrics:
     """Counts by topic; a crash may leave them some seconds old."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], topics: Container[str]) -> None:
         self._now_ms = now_ms
+        self._topics = topics
         self._counts: dict[str, TopicTimers] = {}
         self._version = DataVersion(0, now_ms(), 0)
 
@@ -27,10 +28,6 @@ class TimerMetrics:
             count = max(0, (0 if before is None else before.count) + change)
             self._counts[topic] = TopicTimers(count, now)
         self._version = self._version.following(now)
-
-    def forget_unknown(self, topics: Callable[[str], bool]) -> None:
-        """Drop topics that are not in the table of topics any more."""
-        self._counts = {name: count for name, count in self._counts.items() if topics(name)}
 
     def clear(self) -> None:
         """Count from zero: all messages are enqueued anew."""
@@ -50,5 +47,10 @@ class TimerMetrics:
         self._version = table.data_version or self._version
 
     def dump(self) -> bytes:
-        """The content of the file."""
+        """The content of the file; deleted topics for which nothing waits are dropped."""
+        self._counts = {
+            topic: count
+            for topic, count in self._counts.items()
+            if count.count or topic in self._topics
+        }
         return encode_state(self.table())

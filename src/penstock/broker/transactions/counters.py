@@ -31,10 +31,6 @@ class TransactionCounters:
         self._changed_ms[topic] = self._now_ms()
         self._changed()
 
-    def open_of(self, topic: str) -> int:
-        """The number of open transactions of a topic."""
-        return self._open[topic]
-
     def open_by_topic(self) -> dict[str, int]:
         """The number of open transactions of each topic that had any."""
         return dict(self._open)

@@ -19,7 +19,7 @@ class SimpleConsumer(Member, SimpleConsumerFacade):
 
     ``group`` (consumerGroup); ``namesrv`` (namesrvAddr); a received message is invisible to the
     other members of the group for the time ``invisible`` (invisibleDuration); acknowledged in that
-    time it never comes again, else it comes again. More consumers than queues share the work.
+    time it is finished, else it is delivered again. More consumers than queues share the work.
     ``start_from`` is where a group without an offset begins: last (with the newest message) or
     first. ``instance`` (instanceName) as in `PushConsumer`. Needs a broker with pop consumption:
     Penstock, or RocketMQ from 5.0.

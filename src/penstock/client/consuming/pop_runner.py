@@ -179,7 +179,7 @@ class PopRunner:
                 await work
             except PenstockError as error:
                 log.warning(
-                    "popped messages not finished, they come again group=%s messages=%d error=%s",
+                    "popped messages not finished, redelivered later group=%s messages=%d error=%s",
                     self._state.group,
                     len(messages),
                     error,

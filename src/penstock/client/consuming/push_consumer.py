@@ -243,7 +243,7 @@ class PushConsumerCore(ConsumerCore):
         unfinished = await self._drain(seconds)
         for job in unfinished:
             log.warning(
-                "handler still runs, its messages will come again group=%s queue=%s offsets=%s",
+                "handler still runs, its messages are redelivered group=%s queue=%s offsets=%s",
                 self.group,
                 job.process_queue.queue,
                 ",".join(str(message.queue_offset) for message in job.messages),

@@ -192,7 +192,7 @@ class Rebalancer:
             if queue not in assigned or is_left_over:
                 leaving.append(held)
             elif held.is_pull_expired(now):
-                log.error("queue not pulled for too long, taking it anew queue=%s", queue)
+                log.error("queue not pulled for too long, taking it again queue=%s", queue)
                 leaving.append(held)
         gone = await asyncio.gather(*map(self.give_up, leaving))
         missing = sorted(queue for queue in assigned if queue not in state.queues)

@@ -212,7 +212,7 @@ class SimpleConsumerCore(ConsumerCore):
         except RequestCodeNotSupported:
             raise
         except PenstockError as error:
-            log.warning("retries not looked at topic=%s error=%s", topic, error)
+            log.warning("retry topic not checked topic=%s error=%s", topic, error)
         return []
 
     async def _sources(self) -> list[Source]:
@@ -296,7 +296,7 @@ class SimpleConsumerCore(ConsumerCore):
             self._open.pop(str(handle), None)
             raise ReceiptExpired(
                 f"the invisible time of message {message.msg_id} of topic {message.topic!r} is up; "
-                "it comes again",
+                "it is delivered again",
                 hint="receive with a longer invisible time, or extend() it while you work",
             )
         return found

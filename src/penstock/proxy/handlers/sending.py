@@ -181,7 +181,7 @@ def _header(message: Submitted, queue_id: int, properties: str, sys_flag: int) -
 
 
 async def register_producer(client: Client, topic: str) -> None:
-    """Let the broker know whom to ask about transactions, also where no settings said so."""
+    """Register the client as a producer that the broker may ask about transactions."""
     if topic not in client.topics and len(client.topics) < MAX_TOPICS_OF_CLIENT:
         client.topics[topic] = None
         await client.register()
