@@ -27,7 +27,7 @@ from penstock.broker.lock_endings import LockEndings
 from penstock.broker.metrics.exporter import MetricsExporter
 from penstock.broker.name_server_registrar import NameServerRegistrar
 from penstock.broker.pop.orders import ORDERS_FILE
-from penstock.broker.pop.parts import build_parts
+from penstock.broker.pop.pop_state import build_pop_state
 from penstock.broker.pop.request_modes import REQUEST_MODES_FILE
 from penstock.broker.pop.reviving import Reviver
 from penstock.broker.rate_sampler import RateSampler
@@ -338,7 +338,7 @@ class Broker(Service):
             own_queues=lambda topic: _own_queues(topics, topic, config.broker_name),
             sign=_unsigned if self._auth is None else self._auth.sign,
         )
-        pop = build_parts(
+        pop = build_pop_state(
             settings, clock, storage, offsets, store_host, routes=routes, changed=tables.changed
         )
         return BrokerState(

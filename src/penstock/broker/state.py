@@ -15,7 +15,7 @@ from penstock.broker.delivery.filters import Filters
 from penstock.broker.delivery.held_pulls import HeldPulls
 from penstock.broker.hooks import SendBackHook
 from penstock.broker.lock_endings import LockEndings
-from penstock.broker.pop.parts import PopParts
+from penstock.broker.pop.pop_state import PopState
 from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.settings import Settings
 from penstock.broker.stats import BrokerStats
@@ -50,7 +50,7 @@ class BrokerState:
     locks: QueueLocks
     lock_endings: LockEndings
     held: HeldPulls
-    pop: PopParts
+    pop: PopState
     filters: Filters
     stats: BrokerStats
     rate_sampler: RateSampler

@@ -209,7 +209,7 @@ def test_only_numbers_with_a_range_switches_and_hours_may_change() -> None:
         assert is_bounded or item.kind is bool or item.key == "deleteWhen"
 
 
-BUILDERS = ("broker/broker.py", "broker/pop/parts.py")
+BUILDERS = ("broker/broker.py", "broker/pop/pop_state.py")
 """Modules whose functions build the parts of a broker."""
 READ_AT_THE_START = {
     # Creates the template topic, as `BrokerState.apply_settings` does after a change.

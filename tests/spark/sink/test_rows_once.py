@@ -18,9 +18,9 @@ from penstock.model import MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.extensions import REPEAT, REPEAT_MARK
 from penstock.protocol.records.batches import BatchItem, encode_batch
-from penstock.spark.sink.outbox import Outbox, Post
 from penstock.spark.sink.row_names import RowNames
 from penstock.spark.sink.sink_columns import message_columns
+from penstock.spark.sink.task_sender import Post, TaskSender
 from penstock.spark.sink.write_options import parse_write
 from penstock.spark.sink.writers import Written, write_rows
 from penstock.spark.source.fetch import Fetcher
@@ -166,14 +166,14 @@ def test_what_another_broker_has_is_not_sent_again() -> None:
         def send(mark: str, first_turn: int) -> None:
             body = encode_batch([BatchItem(b"1", b"UNIQ_KEY\x01one\x02"), BatchItem(b"2")])
             post = Post("out", None, body, count=2, is_batch=True, unique_id="one", mark=mark)
-            with Outbox(
+            with TaskSender(
                 access,
                 lambda _, queue, offset: confirmed.append((queue, offset)),
                 seconds=5,
                 retries=0,
                 first_turn=first_turn,
-            ) as outbox:
-                outbox.post(post)
+            ) as sender:
+                sender.post(post)
 
         send("", 0)
         for first_turn in range(4):

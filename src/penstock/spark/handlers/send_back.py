@@ -29,7 +29,7 @@ from penstock.model.names import SPARK_GROUP, retry_topic
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command, Language
 from penstock.spark.connection_pool import ConnectionPool
-from penstock.spark.sink.outbox import Outbox, Post, WritableQueues
+from penstock.spark.sink.task_sender import Post, TaskSender, WritableQueues
 
 log = logging.getLogger(__name__)
 
@@ -173,12 +173,12 @@ class SendBack:
         """Send messages to the retry topic, as ordinary ones that have failed before."""
         if not failed:
             return
-        with Outbox(
+        with TaskSender(
             self._access,
             lambda post, queue, offset: None,
             seconds=self._producer.send_timeout,
             retries=self._producer.retries,
-        ) as outbox:
+        ) as sender:
             for one in failed:
                 message = one.message
                 reason = reason_of(message, one.outcome, self._host)
@@ -192,7 +192,7 @@ class SendBack:
                     reconsume_times=copy.reconsume_times,
                     max_reconsume_times=copy.max_reconsume_times,
                 )
-                outbox.post(
+                sender.post(
                     Post(
                         self._retry_topic,
                         None,

@@ -41,7 +41,6 @@ from penstock.model import MessageQueue
 from penstock.model.names import RETRY_PREFIX, Property
 from penstock.model.properties import END_MARK, VALUE_MARK
 from penstock.model.record_layout import MIN_ITEM_BYTES
-from penstock.spark.sink.outbox import BATCH_PROPERTIES, Outbox, Post
 from penstock.spark.sink.row_names import (
     RowNames,
     is_in_micro_batch,
@@ -50,6 +49,7 @@ from penstock.spark.sink.row_names import (
     of_single_write,
 )
 from penstock.spark.sink.sink_columns import message_columns
+from penstock.spark.sink.task_sender import BATCH_PROPERTIES, Post, TaskSender
 from penstock.spark.sink.write_options import (
     MAX_BATCH_BYTES,
     KeepQueue,
@@ -164,15 +164,15 @@ def write_rows(
         # A row that is sent again must come to the broker that may have it.
         by_place = replace(columns, sharding_key=columns.id)
     row = 0
-    with Outbox(
+    with TaskSender(
         options.access,
         written.stored,
         seconds=options.send_seconds,
         retries=options.retries,
         # Tasks with a few rows each must not all begin with the same queue.
         first_turn=crc32(origin.query.encode()) + origin.batch + origin.partition,
-    ) as outbox:
-        sender = _Sender(outbox, options, columns, names)
+    ) as sender:
+        requests = _RequestBuilder(sender, options, columns, names)
         for batch in batches:
             for rows in in_portions(batch):
                 if not rows.num_rows:
@@ -182,22 +182,22 @@ def write_rows(
                     rows,
                     by_place,
                     options.topic,
-                    outbox.routes.queues,
+                    sender.routes.queues,
                     strict=options.keep_queue is KeepQueue.YES,
                 ):
                     part = encoded if placed.rows is None else encoded.take(placed.rows)
-                    sender.send(placed, part)
+                    requests.send(placed, part)
                 row += rows.num_rows
     return written
 
 
-class _Sender:
+class _RequestBuilder:
     """Makes requests of encoded rows."""
 
     def __init__(
-        self, outbox: Outbox, options: WriteOptions, columns: MessageColumns, names: RowNames
+        self, sender: TaskSender, options: WriteOptions, columns: MessageColumns, names: RowNames
     ) -> None:
-        self._outbox = outbox
+        self._sender = sender
         self._batch_bytes = options.batch_bytes
         self._is_once = options.exactly_once
         self._by_column = columns.id is not None
@@ -228,7 +228,7 @@ class _Sender:
                 post.mark = self._mark
                 if not self._has_ids:
                     post.body = with_first_id(body, post.unique_id)
-            self._outbox.post(post)
+            self._sender.post(post)
 
     def _singly(self, placed: Placement, rows: EncodedRows) -> None:
         for index, (body, properties) in enumerate(zip(rows.bodies, rows.properties, strict=True)):
@@ -240,7 +240,7 @@ class _Sender:
                     post.properties += (
                         f"{Property.UNIQUE_KEY}{VALUE_MARK}{post.unique_id}{END_MARK}"
                     )
-            self._outbox.post(post)
+            self._sender.post(post)
 
     def _id(self, rows: EncodedRows, index: int) -> str:
         """The unique id of a row."""

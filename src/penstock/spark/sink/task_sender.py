@@ -160,7 +160,7 @@ class WritableQueues:
         self._from_default.discard(topic)
 
 
-class Outbox:
+class TaskSender:
     """Sends posts; use it in a ``with`` block, whose end waits for every confirmation.
 
     ``first_turn`` is where the round robin begins for posts that may use any queue.
@@ -189,7 +189,7 @@ class Outbox:
         self._are_ours: dict[str, bool] = {}
         """Whether the broker at an address is a Penstock broker, as far as that is known."""
 
-    def __enter__(self) -> Outbox:
+    def __enter__(self) -> TaskSender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

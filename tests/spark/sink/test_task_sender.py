@@ -16,8 +16,8 @@ from penstock.columnar.row_ids import Origin
 from penstock.errors import NameserverUnavailable, RequestRefused, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.runtime.child_process import ChildProcess
-from penstock.spark.sink.outbox import Outbox, Post
 from penstock.spark.sink.row_names import RowNames
+from penstock.spark.sink.task_sender import Post, TaskSender
 from penstock.spark.sink.write_options import parse_write
 from penstock.spark.sink.writers import Written, write_rows
 from penstock.spark.source.fetch import Fetcher
@@ -105,9 +105,9 @@ def test_a_refusal_that_will_not_change_names_the_queue(mq: Embedded) -> None:
     queue = MessageQueue("orders", "broker-a", 0)
     with (
         pytest.raises(RequestRefused, match="orders@broker-a:0"),
-        Outbox(access, lambda *stored: None, seconds=5, retries=5) as outbox,
+        TaskSender(access, lambda *stored: None, seconds=5, retries=5) as sender,
     ):
-        outbox.post(Post("orders", queue, b"no batch at all", count=7, is_batch=True))
+        sender.post(Post("orders", queue, b"no batch at all", count=7, is_batch=True))
 
 
 def test_an_unreachable_broker_is_an_error_after_all_attempts() -> None:

@@ -23,7 +23,7 @@ def _no_reviver(due: int) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class PopParts:
+class PopState:
     """Open receipts, their journal, waiting pops, orderly batches and the modes of groups."""
 
     clock: Clock
@@ -81,7 +81,7 @@ class PopParts:
         self.orders.remove(group=group, topic=topic)
 
 
-def build_parts(
+def build_pop_state(
     settings: Settings,
     clock: Clock,
     storage: Storage,
@@ -90,11 +90,11 @@ def build_parts(
     *,
     routes: TopicRoutes,
     changed: Callable[[str], None],
-) -> PopParts:
+) -> PopState:
     """The parts of a broker; ``changed`` is called with the name of a file to save."""
     config = settings.broker
     points = CheckPoints()
-    return PopParts(
+    return PopState(
         clock=clock,
         points=points,
         journal=Journal(
