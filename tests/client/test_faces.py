@@ -14,9 +14,9 @@ from penstock import aio
 from penstock.client.arguments import ConsumerOptions
 from penstock.client.facades.push_consumer import PushConsumerFacade, PushConsumerKeywords
 
-CLASSES = ("Producer", "PushConsumer", "PullConsumer")
-PLAIN = {"PushConsumer": {"on"}}
-"""Methods that are no coroutines in `aio`: decorators."""
+CLASSES = ("Producer", "PushConsumer", "PullConsumer", "SimpleConsumer")
+PLAIN = {"PushConsumer": {"on"}, "SimpleConsumer": {"acknowledging"}}
+"""Methods that are no coroutines in `aio`: a decorator, and one for ``async with``."""
 
 
 def methods(kind: type) -> dict[str, inspect.Signature]:
