@@ -141,7 +141,7 @@ class ClientSession:
         }.items():
             self.tasks.spawn(work, name)
         log.info(
-            "session started client=%s nameservers=%s",
+            "session started client=%s name_servers=%s",
             self.client_id,
             settings.access.addresses,
         )
@@ -375,7 +375,7 @@ class ClientSession:
         if missed_for >= UNROUTED_SECONDS and not topic.startswith(RETRY_PREFIX):
             self._unrouted[topic] = math.inf  # logged
             log.warning(
-                "no route for topic, asking again every second topic=%s nameserver=%s",
+                "no route for topic, asking again every second topic=%s name_server=%s",
                 topic,
                 self.nameservers.current,
             )
