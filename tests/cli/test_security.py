@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,28 @@ def test_the_secret_is_shown_once_and_files_are_private(person: Person) -> None:
 
 
 @pytest.mark.spec("A16")
+def test_a_first_start_that_fails_leaves_no_users_whose_secret_is_unknown(person: Person) -> None:
+    def context() -> bool:
+        return (person.directory / "config/penstock/contexts.json").exists()
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        up = (*UP[3:], "--auth", "--data", "data", "--nameserver-port", port)
+        assert "address already in use" in person.run(*up, code=1).lower()
+    (person.directory / "other").mkdir()
+    person.run(*UP[3:], "--auth", "--data", "data", "--tls", "other", code=1)
+    assert not context()
+    with ChildProcess(
+        (*UP, "--auth", "--data", "data"),
+        directory=person.directory,
+        environment=person.environment,
+    ) as child:
+        child.wait_for_line(r"Its secret is shown only now")
+        child.wait_for_line(r"^ready namesrv=(\S+).*$")
+        assert context()
+        person.run("user", "list")
+
+
 def test_a_start_without_auth_on_a_directory_with_users_is_refused(person: Person) -> None:
     with ChildProcess(
         (*UP, "--auth", "--data", "data"),

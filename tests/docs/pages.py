@@ -9,6 +9,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TITLE = re.compile(r'title="([^"]+)"')
+_OF_EXTRAS = re.compile(r" (?:grpc|console)=\S+")
+"""The ready line shows what the installed extras serve; README and tutorial have none."""
 _VARIABLE = re.compile(r"[0-9A-F]{16,}|\d[\d.,:T-]*|(?<=data=)\S+")
 
 
@@ -94,5 +96,6 @@ def name_of(page: Path) -> str:
 
 def comparable(text: str) -> list[str]:
     """Lines without numbers, ids, times, directories and spacing, which differ between runs."""
+    text = _OF_EXTRAS.sub("", text)
     lines = [" ".join(_VARIABLE.sub("N", line).split()) for line in text.splitlines()]
     return [line for line in lines if line.strip("─━ ┃│┡┩╇└┘┴├┤┼")]

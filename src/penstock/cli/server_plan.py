@@ -36,6 +36,7 @@ from penstock.cli.server_security import (
     SecurityPlan,
     check_bind,
     effective,
+    first_users_undone,
     prepare,
     remember_admin,
 )
@@ -218,6 +219,7 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         # The endpoint could not check signatures for brokers of other processes.
         port = None
     async with AsyncExitStack() as stack:
+        undo = stack.enter_context(first_users_undone(security))
         loading = stack.enter_context(Loading()) if port is not None else None
         name_server = NameServer(
             NameServerConfig(bind_host=settings.broker.bind_host, listen_port=plan.nameserver_port),
@@ -247,6 +249,7 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         host = settings.broker.broker_ip1 or settings.broker.bind_host
         namesrv = format_address((host, name_server.port))
         remember_admin(security, namesrv)
+        undo.pop_all()
         grpc = None
         if loading is not None and port is not None:
             make = functools.partial(_grpc_server, settings, security, services, address)
@@ -381,12 +384,14 @@ async def name_server_alone(plan: ServerPlan) -> AsyncIterator[Running]:
     config = NameServerConfig(bind_host=host, listen_port=plan.nameserver_port)
     security = prepare(plan.security, plan.data, plan.cluster or DEFAULT_CLUSTER, (host,))
     async with AsyncExitStack() as stack:
+        undo = stack.enter_context(first_users_undone(security))
         server = NameServer(
             config, data=plan.data / "namesrv", tls=security.tls, auth=security.auth
         )
         with _naming_flag("--nameserver-port"):
             await stack.enter_async_context(server)
         remember_admin(security, server.address)
+        undo.pop_all()
         yield Running([server], plan.data, server.address)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -94,10 +95,11 @@ def prepare(
     config: AuthConfig | None = None,
 ) -> Security:
     """Read the users and certificates of a data directory; make what is missing."""
+    # Certificates first: if they cannot be made, no user is made that would stay unknown.
+    files = None if plan.tls is None else _prepare_certificates(plan.tls, data, hosts)
     auth, admin = _prepare_users(plan, data, cluster, config or AuthConfig())
-    if plan.tls is None:
+    if files is None:
         return Security(auth, admin=admin)
-    files = _prepare_certificates(plan.tls, data, hosts)
     mode = TlsMode(plan.tls_mode)
     tls = ServerTls(
         mode=mode,
@@ -267,6 +269,18 @@ def _prepare_certificates(where: str, data: Path, hosts: tuple[str, ...]) -> Cer
 
 
 # The context
+
+
+def first_users_undone(security: Security) -> ExitStack:
+    """What removes the users that this start has made, unless `ExitStack.pop_all` is called.
+
+    A start that fails before `remember_admin` has shown no secret and saved no context. The next
+    one must begin like the first.
+    """
+    undo = ExitStack()
+    if security.admin is not None and security.auth is not None:
+        undo.callback(security.auth.user_file.unlink, missing_ok=True)
+    return undo
 
 
 def remember_admin(security: Security, namesrv: str) -> None:

@@ -318,7 +318,7 @@ async def test_open_transactions_and_timers_are_counted(broker: Broker, wire: Wi
     assert (await wire.send("T", properties=half, sys_flag=4)).code == 0
     due = str(broker.state.clock.time_ms() + 3_600_000)
     assert (await wire.send("T", properties={"TIMER_DELIVER_MS": due})).code == 0
-    await eventually(lambda: broker.state.timers.pending == 1)
+    await eventually(lambda: broker.state.timers.enqueued == 1)
     found = await scrape(broker)
     assert found.value("rocketmq_half_messages", topic="T") == 1
     assert found.value("rocketmq_timing_messages", topic="T") == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.common import DataVersion
@@ -14,9 +14,9 @@ METRICS_FILE = "timermetrics"
 class TimerMetrics:
     """Counts by topic; a crash may leave them some seconds old."""
 
-    def __init__(self, now_ms: Callable[[], int], topics: Container[str]) -> None:
+    def __init__(self, now_ms: Callable[[], int], is_topic: Callable[[str], bool]) -> None:
         self._now_ms = now_ms
-        self._topics = topics
+        self._is_topic = is_topic
         self._counts: dict[str, TopicTimers] = {}
         self._version = DataVersion(0, now_ms(), 0)
 
@@ -51,6 +51,6 @@ class TimerMetrics:
         self._counts = {
             topic: count
             for topic, count in self._counts.items()
-            if count.count or topic in self._topics
+            if count.count or self._is_topic(topic)
         }
         return encode_state(self.table())

@@ -85,7 +85,7 @@ class TimerService(Service):
         self._clock = clock
         self._tables = tables
         self._deleted = DeletedTopics(topics, storage.store)
-        self.metrics = TimerMetrics(clock.time_ms, topics)
+        self.metrics = TimerMetrics(clock.time_ms, topics.__contains__)
         self.checkpoint = TimerCheckpoint()
         """What was saved last."""
         self._woken = asyncio.Event()
