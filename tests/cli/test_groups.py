@@ -218,7 +218,7 @@ def test_a_reset_shows_the_change_and_is_refused_without_a_yes(
     done = run("group", "reset", idle, "--to", "earliest", stdin="y\n")
     assert done.code == 1
     assert [TOPIC, "broker-a", "0", "5", "0", "-5", "5"] in done.lines
-    assert "10 messages come again" in done.err
+    assert "This delivers 10 messages again" in done.err
     assert "--yes" in done.err
     assert committed(cluster, idle) == [5, 5]
 

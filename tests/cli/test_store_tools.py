@@ -251,7 +251,7 @@ def test_repair_rebuilds_each_store_and_says_what_it_did(data: Path) -> None:
     run("verify", data, code=1)
     text = run("repair", data)
     assert "broker-a" in text
-    assert "30 entries in 1 queues" in text
+    assert "30 entries in 1 queue" in text
     run("verify", data)
     lines = [json.loads(line) for line in run("repair", data, "--json").splitlines()]
     assert [(line["name"], line["records"]) for line in lines] == [

@@ -145,8 +145,8 @@ def _question(moves: list[Move], group: str, topic: str, *, is_known: bool) -> s
         )
     changes = [move.change for move in moves if move.change is not None]
     again = -sum(change for change in changes if change < 0)
-    left_out = sum(change for change in changes if change > 0)
+    skipped = sum(change for change in changes if change > 0)
     return (
-        f"{output.counted(again, 'message')} come again, {left_out} are left out. "
+        f"This delivers {output.counted(again, 'message')} again and skips {skipped}. "
         f"Move {group} in {output.counted(len(moves), 'queue')} of {topic}?"
     )

@@ -377,8 +377,8 @@ def local_time(milliseconds: object) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 queue``, ``2 queues``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """``1 queue``, ``2,000 queues``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def byte_count(size: object) -> str:

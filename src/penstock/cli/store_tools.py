@@ -13,7 +13,7 @@ import click
 
 from penstock.cli import output
 from penstock.cli.commands import PATH, Group, Number, argument, option
-from penstock.cli.output import Column, Table
+from penstock.cli.output import Column, Table, counted
 from penstock.cli.times import end_option, moment_ms
 from penstock.errors import InvalidArgument
 from penstock.model.queue_ends import queue_end
@@ -118,8 +118,8 @@ def _print_survey(found: Survey, queues: list[dict[str, Any]]) -> None:
 def _print_waiting(timers: int, transactions: int) -> None:
     if timers or transactions:
         output.say(
-            f"  waiting: {output.counted(timers, 'timer message')}, "
-            f"{output.counted(transactions, 'transaction')} without a decision"
+            f"  waiting: {counted(timers, 'timer message')}, "
+            f"{counted(transactions, 'transaction')} without a decision"
         )
 
 
@@ -152,10 +152,10 @@ def _print_verification(result: Verification) -> None:
     verdict = "whole" if result.is_whole else "damaged"
     output.say(output.plain(f"{result.name}  {result.root}: {verdict}"))
     output.say(
-        f"  {result.records:,} records of {output.byte_count(result.record_bytes)} in "
-        f"{result.segments:,} segments, {result.queue_entries:,} entries in "
-        f"{result.queues:,} queues, {result.index_keys:,} keys in "
-        f"{result.index_files:,} index files"
+        f"  {counted(result.records, 'record')} ({counted(result.record_bytes, 'byte')}) in "
+        f"{counted(result.segments, 'segment')}, {result.queue_entries:,} entries in "
+        f"{counted(result.queues, 'queue')}, {counted(result.index_keys, 'key')} in "
+        f"{counted(result.index_files, 'index file')}"
     )
     _print_waiting(result.timers_waiting, result.open_transactions)
     for note in result.notes:
@@ -186,8 +186,8 @@ def repair_store(directory: Path, as_json: bool) -> None:
 def _print_repair(result: Repair) -> None:
     output.say(output.plain(f"{result.name}  {result.root}: rebuilt"))
     output.say(
-        f"  {result.queue_entries:,} entries in {result.queues:,} queues and "
-        f"{result.index_files:,} index files, from {result.records:,} records"
+        f"  {result.queue_entries:,} entries in {counted(result.queues, 'queue')} and "
+        f"{counted(result.index_files, 'index file')}, from {counted(result.records, 'record')}"
     )
 
 
@@ -244,7 +244,7 @@ def export_store(
         _examine(directory, "exporting", export)
     if hidden:
         output.note(
-            f"{output.counted(hidden, 'record')} of system topics left out, such as messages that "
+            f"{counted(hidden, 'record')} of system topics left out, such as messages that "
             "wait for their time or for a decision: --internal prints them, too"
         )
     for damage in damages:
