@@ -1,10 +1,12 @@
 """The official Java client as the load for Apache RocketMQ's broker and for ours, alternately.
 
-    python -m benchmarks.against_apache [--rounds 3] [--seconds 5] [--rows sync-1-128 ...]
+    python -m benchmarks.against_apache [--warm 30] [--rounds 3] [--seconds 5] [--rows sync-1-128 ...]
 
 Every round starts each broker on an empty directory (one process each, asynchronous flush), runs
-all rows and stops it; the order alternates. The output is JSON: every figure, the medians, and the
-ratio of ours to Apache's (above 1 is better for rates, below 1 for times and memory).
+all rows and stops it; the order alternates. With ``--warm`` both brokers run through all rounds and
+are warmed by each row before it is measured (`benchmarks.warm_apache`). The output is JSON: every
+figure, the medians, and the ratio of ours to Apache's (above 1 is better for rates, below 1 for
+times and memory).
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.warm_apache import compare_warm
 from tests.interop.servers import Cluster, apache, penstock_up
 from tests.interop.toolchain import BUILD, FAST, Toolchain, Unavailable, prepare
 
@@ -115,6 +118,19 @@ def compare(
     return found
 
 
+def compare_both_alive(
+    toolchain: Toolchain, rounds: int, seconds: int, rows: Sequence[str], heap: str, warm: float
+) -> dict[str, dict[str, list[float]]]:
+    """`compare`, with brokers that are started once and warmed by each row."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        clusters = {
+            target: stack.enter_context(started(target, toolchain, root / target, heap))
+            for target in ("apache", "penstock")
+        }
+        return compare_warm(toolchain, clusters, rounds, seconds, rows, warm)
+
+
 def report(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, object]]:
     """Medians and the ratio of ours to Apache's, by figure."""
     rows: dict[str, dict[str, object]] = {}
@@ -138,15 +154,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW")
     parser.add_argument("--heap", default="2g", help="heap of Apache's broker")
+    parser.add_argument(
+        "--warm", type=float, default=0, metavar="SECONDS", help="warm both brokers for so long"
+    )
     options = parser.parse_args(arguments)
     try:
         toolchain = prepare(APACHE_VERSION, Path(__file__).with_name("java"))
     except Unavailable as missing:
         print(f"comparison skipped, nothing was measured: {missing}")
         return 0
-    found = compare(toolchain, options.rounds, options.seconds, options.rows, options.heap)
+    plan = (toolchain, options.rounds, options.seconds, options.rows, options.heap)
+    found = compare_both_alive(*plan, options.warm) if options.warm else compare(*plan)
     machine = {"system": platform.platform(), "python": platform.python_version()}
-    result = {"apache": APACHE_VERSION, "machine": machine, "rows": report(found)}
+    warm = options.warm
+    result = {
+        "apache": APACHE_VERSION, "warm_seconds": warm, "machine": machine, "rows": report(found)
+    }  # fmt: skip
     print(json.dumps(result, indent=1))
     return 0
 

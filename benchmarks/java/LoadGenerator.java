@@ -1,4 +1,7 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -32,7 +35,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *
  * <p>Usage: LoadGenerator NAMESRV BROKER SECONDS ROW..., each row one of sync-THREADS-SIZE, async-INFLIGHT-SIZE,
  * batch-COUNT-SIZE, drain-MESSAGES-SIZE, latency-RATE-SIZE, transaction-THREADS-SIZE,
- * timer-THREADS-SIZE, due-MESSAGES-SIZE. Each send row runs once to warm up, then for SECONDS.
+ * timer-THREADS-SIZE, due-MESSAGES-SIZE. Each send row runs once to warm up, then for SECONDS. With "-" instead of rows
+ * they are read from standard input, one a line, until it ends: the client stays warm in between.
  */
 public final class LoadGenerator {
     private static final int QUEUES = 8;
@@ -74,13 +78,24 @@ public final class LoadGenerator {
 
     private static void runAll(String[] args) throws Exception {
         LoadGenerator load = new LoadGenerator(args[0], args[1], Integer.parseInt(args[2]));
-        for (String row : Arrays.copyOfRange(args, 3, args.length)) {
-            String[] words = row.split("-");
-            int number = Integer.parseInt(words[1]);
-            int size = Integer.parseInt(words[2]);
-            System.out.println("{\"row\":\"" + row + "\"," + load.run(words[0], number, size) + "}");
-            System.out.flush();
+        if (!args[3].equals("-")) {
+            for (String row : Arrays.copyOfRange(args, 3, args.length)) {
+                load.print(row);
+            }
+            return;
         }
+        BufferedReader rows = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String row = rows.readLine(); row != null; row = rows.readLine()) {
+            load.print(row);
+        }
+    }
+
+    private void print(String row) throws Exception {
+        String[] words = row.split("-");
+        int number = Integer.parseInt(words[1]);
+        int size = Integer.parseInt(words[2]);
+        System.out.println("{\"row\":\"" + row + "\"," + run(words[0], number, size) + "}");
+        System.out.flush();
     }
 
     private String run(String kind, int number, int size) throws Exception {

@@ -32,20 +32,24 @@ class BrokerProperties:
             Property.CLUSTER: cluster,
         }
         assert self._added.keys() == set(REPLACED), "a row of send_rules for each of them"
-        self._suffix = "".join(
-            f"{key}{VALUE_MARK}{value}{END_MARK}" for key, value in self._added.items()
-        )
+        self.added = format_properties(self._added)
+        """What is added to every message, as text."""
         self._new_unique_id = new_unique_id
 
     def stamp(self, text: str) -> StampedProperties:
         """The properties of a message as they are stored."""
+        stamped = self.stamp_unruled(text)
+        return self._stamp_parsed(text) if stamped is None else (*stamped, None)
+
+    def stamp_unruled(self, text: str) -> tuple[str, str] | None:
+        """Properties and unique id of a message; None if a rule may apply to it."""
         if text and text[-1] != END_MARK:
             # Clients 4.9.1 to 5.1.4 leave out the last separator.
             text += END_MARK
         # With a separator before the first key, every key is found by its separators.
         enclosed = END_MARK + text
         if find_ruled(enclosed):
-            return self._stamp_parsed(text)
+            return None
         start = enclosed.rfind(_UNIQUE_KEY_MARK)
         if start < 0:
             unique_id = self._new_unique_id()
@@ -54,8 +58,8 @@ class BrokerProperties:
             start += _MARK_LENGTH
             unique_id = enclosed[start : enclosed.index(END_MARK, start)]
             if not unique_id:
-                return self._stamp_parsed(text)
-        return text + self._suffix, unique_id, None
+                return None
+        return text + self.added, unique_id
 
     def _stamp_parsed(self, text: str) -> StampedProperties:
         properties = parse_properties(text)

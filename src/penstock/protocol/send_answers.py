@@ -26,7 +26,14 @@ _MAX_COUNTS: Final = 64
 class SendAnswers:
     """Successful answers of one broker, with JSON headers."""
 
-    __slots__ = ("_header", "_header_of_batch", "id_prefix", "region", "trace_on")
+    __slots__ = (
+        "_header",
+        "_header_of_batch",
+        "_header_of_timer",
+        "id_prefix",
+        "region",
+        "trace_on",
+    )
 
     def __init__(self, *, id_prefix: str, region: str, trace_on: bool) -> None:
         self.id_prefix = id_prefix
@@ -34,16 +41,23 @@ class SendAnswers:
         self.region = region
         self.trace_on = "true" if trace_on else "false"
         constants = {Property.REGION: region, Property.TRACE_ON: self.trace_on}
-        rest = b"".join(
+        fields = b"".join(
             (
                 b'","queueId":"%d","queueOffset":"%d","transactionId":%b,',
                 _quote(constants)[1:-1].replace(b"%", b"%%"),
+            )
+        )
+        end = b"".join(
+            (
                 b'},"flag":1,"language":"PYTHON","opaque":%d,',
                 b'"serializeTypeCurrentRPC":"JSON","version":',
                 b"%d}" % VERSION,
             )
         )
-        self._header = b'{"code":0,"extFields":{"msgId":"%b%%016X%b' % (id_prefix.encode(), rest)
+        rest = fields + end
+        single = b'{"code":0,"extFields":{"msgId":"%b%%016X' % id_prefix.encode()
+        self._header = single + rest
+        self._header_of_timer = single + fields + b',"recallHandle":"%b"' + end
         self._header_of_batch = b'{"code":0,"extFields":{"msgId":"%b' + rest
 
     def ext(
@@ -68,6 +82,27 @@ class SendAnswers:
             queue_id,
             queue_offset,
             _quote(unique_id),
+            request_id,
+        )
+        size = len(header)
+        return _pack_lengths(size + 4, JSON << 24 | size) + header
+
+    def frame_of_timer(
+        self,
+        request_id: int,
+        log_position: int,
+        queue_id: int,
+        queue_offset: int,
+        unique_id: str,
+        recall_handle: str,
+    ) -> bytes:
+        """The encoded answer to a send of one timer message."""
+        header = self._header_of_timer % (
+            log_position,
+            queue_id,
+            queue_offset,
+            _quote(unique_id),
+            recall_handle.encode(),
             request_id,
         )
         size = len(header)

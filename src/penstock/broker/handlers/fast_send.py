@@ -7,7 +7,7 @@ no second check, no `Command` and no header object. The plain path is the specif
 unusual (a property with a rule, a missing field, another spelling of a number) is left to it, and
 so is every error in a request.
 
-    header ─▶ kind enabled? ─▶ properties without a rule? ─▶ append ─▶ answer
+    header ─▶ kind enabled? ─▶ properties without a rule, or of a timer? ─▶ append ─▶ answer
                   │ no                  │ no
                   └─────────────────────┴──▶ None: the plain path serves it
 
@@ -26,13 +26,14 @@ from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
 import msgspec
 
 from penstock.auth.guard import Senders
+from penstock.broker.handlers.fast_timers import FastTimers
 from penstock.broker.send_rules import BATCH_MARKS
 from penstock.broker.state import BrokerState
 from penstock.broker.stats import QueueCounter
 from penstock.broker.tables.topics import is_send_forbidden
 from penstock.errors import PenstockError
 from penstock.model.hosts import parse_host
-from penstock.model.names import RETRY_PREFIX, Property
+from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, Property
 from penstock.protocol import acl
 from penstock.protocol.commands import RESPONSE, Command, encode_command
 from penstock.protocol.extensions import SHORT_RECEIPT
@@ -156,7 +157,8 @@ class FastSend:
         # With sync flush an answer is a promise, and a slave refuses sends.
         self._is_allowed = not broker.storage.is_sync_flush and not broker.config.is_slave
         self._kinds: dict[_Key, _Kind] = {}
-        self._stamp = broker.broker_properties.stamp
+        self._stamp = broker.broker_properties.stamp_unruled
+        self._timers = FastTimers(broker)
         self._append = broker.storage.append
         self._append_batch_body = broker.storage.append_batch_body
         self._answer_frame = answers.frame
@@ -216,20 +218,28 @@ class FastSend:
                 ext.batch,
             ]
             born_timestamp = int(born_text)
-            text, unique_id, ruled = self._stamp(ext.properties)
             if (
-                ruled is not None
-                or head.flag != 0
+                head.flag != 0
                 or not 0 < len(body) <= self._max_body
                 or len(born_text) > _INT64_DIGITS
             ):
                 return None
+            stamped, timer = self._stamp(ext.properties), None
+            if stamped is not None:
+                text, unique_id = stamped
+                stored_topic, stored_queue_id = topic, queue_id
+            else:
+                timer = None if is_batch else self._timers.park(ext.properties, topic, queue_id)
+                if timer is None:
+                    return None
+                text, unique_id, _ = timer
+                stored_topic, stored_queue_id = TIMER_TOPIC, 0
             properties = text.encode()
         except (msgspec.DecodeError, KeyError, ValueError):
             return None
         draft: DraftFields = (  # type: ignore[assignment]  # what born_host keeps is bytes
-            topic,
-            queue_id,
+            stored_topic,
+            stored_queue_id,
             body,
             properties,
             flag,
@@ -256,6 +266,12 @@ class FastSend:
             return encode_command(refusal)
         counter.size += size
         counter.calls += 1
+        if timer is not None:
+            counter.count += 1
+            self._timers.parked()
+            return self._answers.frame_of_timer(
+                request_id, log_position, queue_id, queue_offset, unique_id, timer.recall_handle
+            )
         if not is_batch:
             counter.count += 1
             return self._answer_frame(request_id, log_position, queue_id, queue_offset, unique_id)

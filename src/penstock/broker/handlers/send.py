@@ -129,7 +129,7 @@ class Sending:
             stored = (self._store_batch if ask.batch else self._store_single)(peer, command, ask)
         except PenstockError as error:
             return refused(error, self._answers)
-        if not is_new_topic:
+        if not is_new_topic and stored.half is None:
             self.fast.enable_fast_path(ask)
         ext = self._answers.ext(
             stored.msg_ids, stored.queue_id, stored.queue_offset, stored.unique_id

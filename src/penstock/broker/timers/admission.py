@@ -57,13 +57,26 @@ def parked(draft: Draft, properties: dict[str, str], slot_ms: int) -> Draft:
         Property.REAL_QUEUE_ID: str(draft.queue_id),
     }
     encoded = encode_properties(waiting)
-    if len(encoded) + _DELIVERY_BYTES > MAX_PROPERTIES_BYTES:
+    if not fits_parked(encoded):
         # Refused now: when it is due it could not be stored any more.
         raise IllegalMessage(
             f"message properties take {len(encoded)} bytes",
             expected=f"at most {MAX_PROPERTIES_BYTES - _DELIVERY_BYTES} of a timer message",
         )
     return draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded)
+
+
+def parked_text(topic: str, queue_id: int, slot_ms: int) -> str:
+    """The properties that `parked` adds, for a message that has none of them."""
+    return (
+        f"{Property.TIMER_OUT_MS}\x01{slot_ms}\x02{Property.REAL_TOPIC}\x01{topic}\x02"
+        f"{Property.REAL_QUEUE_ID}\x01{queue_id}\x02"
+    )
+
+
+def fits_parked(properties: str | bytes) -> bool:
+    """Whether the properties of a timer message leave room for what its delivery adds."""
+    return len(properties) + _DELIVERY_BYTES <= MAX_PROPERTIES_BYTES
 
 
 def refuse_crowded(units: int, limit: int, chance: float) -> None:

@@ -411,8 +411,7 @@ class TimerFiles:
     def units_at(self, positions: Sequence[int]) -> list[tuple[int, Unit]]:
         """The units at positions that `take` returned."""
         assert self._log is not None
-        found = ((position, self._log.unit(position)) for position in positions)
-        return [(position, unit) for position, unit in found if unit is not None]
+        return self._log.units(positions)
 
     def note_progress(self, taken: TakenSlot, position: int) -> None:
         """Note that the messages of a slot were delivered up to the unit at ``position``."""

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _READ_COUNT: Final = 512
 _READ_BYTES: Final = 4 << 20
-_DELIVER_COUNT: Final = 256
+_DELIVER_COUNT: Final = 512
 _DELIVER_BYTES: Final = 4 << 20
 _Deleted = frozenset[tuple[str, str]]
 _Result = TypeVar("_Result")
@@ -53,6 +53,7 @@ class _Located(NamedTuple):
 
 
 _Views = list[_Located]
+_Units = list[tuple[int, Unit]]
 
 
 class _Prepared(NamedTuple):
@@ -226,39 +227,60 @@ class TimerService(Service):
         """Deliver all messages of a slot; what fails is tried again from there on."""
         deleted: set[tuple[str, str]] = set()
         for portion in _portions(taken.marks):
-            views = await self._read(portion)
+            units = await self._in_thread(functools.partial(self._files.units_at, portion))
+            views = self._located(units)
             deleted |= await self._in_thread(functools.partial(_deleted_by, views))
         keys = frozenset(deleted)
         for kind in (taken.marks, taken.messages):
-            for portion in _portions(kind):
-                for views in _by_bytes(await self._read(portion)):
-                    await self._deliver_portion(views, keys)
-                    if kind is taken.messages:
-                        self._files.note_progress(taken, views[-1].position)
-                # A full slot takes long: what is parked meanwhile has its own time to keep.
-                with contextlib.suppress(StoreError, OSError):
-                    await self._enqueue(self._storage.max_offset(TIMER_TOPIC, 0))
+            await self._deliver_all(taken, kind, keys)
         await self._in_thread(functools.partial(self._files.finish, taken))
         self._note({})
 
-    async def _read(self, positions: list[int]) -> _Views:
+    async def _deliver_all(self, taken: TakenSlot, kind: array[int], deleted: _Deleted) -> None:
+        """Deliver the units at ``kind``, portion by portion.
+
+        One call of the thread prepares a portion and reads the units of the next: each call costs
+        a wait for the loop, which may be busy with other requests.
+        """
+        portions = _portions(kind)
+        following = next(portions, None)
+        units = await self._in_thread(functools.partial(self._files.units_at, following or []))
+        while following is not None:
+            following = next(portions, None)
+            *parts, last = [*_by_bytes(self._located(units))] or [[]]
+            for part in parts:
+                await self._deliver_part(taken, kind, part, deleted, [])
+            units = await self._deliver_part(taken, kind, last, deleted, following or [])
+            # A full slot takes long: what is parked meanwhile has its own time to keep.
+            with contextlib.suppress(StoreError, OSError):
+                await self._enqueue(self._storage.max_offset(TIMER_TOPIC, 0))
+
+    def _located(self, units: _Units) -> _Views:
         """Units with their records; the bytes are not looked at here: they may be on the disk."""
-        units = await self._in_thread(functools.partial(self._files.units_at, positions))
         found: _Views = []
+        slice_log = self._storage.store.commit_log.slice
         for position, unit in units:
-            view = self._storage.store.commit_log.slice(unit.log_position, unit.record_size)
+            view = slice_log(unit.log_position, unit.record_size)
             if view is None:
                 log.error("timer message is gone position=%d", unit.log_position)
             else:
                 found.append(_Located(position, unit, view))
         return found
 
-    async def _deliver_portion(self, views: _Views, deleted: _Deleted) -> None:
-        precision = self._files.shape.precision_ms
+    async def _deliver_part(
+        self,
+        taken: TakenSlot,
+        kind: array[int],
+        views: _Views,
+        deleted: _Deleted,
+        following: list[int],
+    ) -> _Units:
+        """Store what is due; return the units at ``following``, to be delivered next."""
         while True:
-            now = self._clock.time_ms()
-            step = functools.partial(_prepare, views, deleted, now, precision)
-            prepared = await self._in_thread(step)
+            step = functools.partial(
+                self._prepare, views, deleted, self._clock.time_ms(), following
+            )
+            prepared, units = await self._in_thread(step)
             try:
                 for draft, position in prepared.drafts:
                     self._append(draft, position)
@@ -273,7 +295,16 @@ class TimerService(Service):
             self._is_failing = False
             self.delivered += len(prepared.drafts)
             self._note({topic: -count for topic, count in prepared.by_topic.items()})
-            return
+            if views and kind is taken.messages:
+                self._files.note_progress(taken, views[-1].position)
+            return units
+
+    def _prepare(
+        self, views: _Views, deleted: _Deleted, now_ms: int, following: list[int]
+    ) -> tuple[_Prepared, _Units]:
+        """Runs in the thread."""
+        prepared = _prepare(views, deleted, now_ms, self._files.shape.precision_ms)
+        return prepared, self._files.units_at(following)
 
     def _append(self, draft: Draft, position: int) -> None:
         if draft.topic != TIMER_TOPIC and self._deleted.skips(draft.topic, position):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
@@ -206,6 +206,24 @@ class TimerLog:
             return None
         unit = Unit(*_UNIT.unpack_from(view, at))
         return unit if unit.is_sound else None
+
+    def units(self, positions: Sequence[int]) -> list[tuple[int, Unit]]:
+        """The units at ascending positions, each with its own; those that are none are left out."""
+        if not positions:
+            return []
+        first, last = positions[0], positions[-1]
+        base = first - first % self.segment_bytes
+        size = last - first + UNIT_BYTES
+        view = self._view(base) if self.start <= first and last < self.end else None
+        if view is not None and size == UNIT_BYTES * len(positions) <= base + len(view) - first:
+            # Units of messages that were parked together lie side by side.
+            at = first - base
+            found = map(Unit._make, _UNIT.iter_unpack(view[at : at + size]))
+            return [
+                (one, unit) for one, unit in zip(positions, found, strict=True) if unit.is_sound
+            ]
+        units = ((position, self.unit(position)) for position in positions)
+        return [(position, unit) for position, unit in units if unit is not None]
 
     def bytes_at(self, position: int) -> bytes:
         """The bytes where a unit would be; empty where no segment is."""

@@ -1,0 +1,117 @@
+"""`benchmarks.against_apache` on servers and clients that have run for a while.
+
+A JVM compiles what it runs often, so a broker of Apache's that has just started is several times
+slower than one that has served the same load for half a minute. Here both brokers run through all
+rounds, and each has one load generator that runs as long: every row is repeated on both until
+``warm_seconds`` have passed, then measured alternately. The other broker is idle meanwhile.
+
+    python -m benchmarks.against_apache --warm 30 [--rounds 3] [--seconds 8] [--rows sync-16-128 ...]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from tests.interop.servers import Cluster
+from tests.interop.toolchain import BUILD, FAST, Toolchain
+
+Figures = dict[str, float]
+BURNING: Final = ("transaction",)
+"""After the first row of such a kind Apache's broker keeps a core busy: ours is measured before."""
+
+
+class Generator:
+    """A load generator that runs rows as they are given."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, row: str) -> Figures:
+        """The figures of one row, by ``row:what``."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{row}\n")
+        self._process.stdin.flush()
+        while line := self._process.stdout.readline():
+            if line.startswith("{"):
+                found = json.loads(line)
+                return {f"{row}:{what}": value for what, value in found.items() if what != "row"}
+        raise RuntimeError(f"the load generator ended in {row}; see its log in {BUILD / 'logs'}")
+
+
+@contextmanager
+def generator(
+    toolchain: Toolchain, cluster: Cluster, seconds: int, name: str
+) -> Iterator[Generator]:
+    """Start a load generator for one broker."""
+    command = toolchain.command(
+        "LoadGenerator",
+        cluster.namesrv,
+        cluster.broker,
+        str(seconds),
+        "-",
+        heap="1g",
+        options=FAST,
+    )
+    log = BUILD / "logs" / f"load-generator-{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        try:
+            yield Generator(process)
+        finally:
+            process.kill()
+
+
+def compare_warm(
+    toolchain: Toolchain,
+    clusters: Mapping[str, Cluster],
+    rounds: int,
+    seconds: int,
+    rows: Sequence[str],
+    warm_seconds: float,
+) -> dict[str, dict[str, list[float]]]:
+    """All figures of all rounds, by target and figure."""
+    found: dict[str, dict[str, list[float]]] = {target: {} for target in clusters}
+
+    def measure(row: str, target: str) -> None:
+        figures = load[target].run(row)
+        for figure, value in figures.items():
+            found[target].setdefault(figure, []).append(value)
+        sys.stderr.write(f"{row} {target}: {figures}\n")
+
+    with ExitStack() as stack:
+        load = {
+            target: stack.enter_context(generator(toolchain, cluster, seconds, target))
+            for target, cluster in clusters.items()
+        }
+        for row in rows:
+            if row.startswith(BURNING):
+                for target in ("penstock", "apache"):
+                    warm_up(load[target], row, warm_seconds)
+                    for _ in range(rounds):
+                        measure(row, target)
+                continue
+            for target in load:
+                warm_up(load[target], row, warm_seconds)
+            for number in range(rounds):
+                for target in load if number % 2 == 0 else reversed(load):
+                    measure(row, target)
+    return found
+
+
+def warm_up(load: Generator, row: str, seconds: float) -> None:
+    """Repeat a row until ``seconds`` have passed."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        load.run(row)

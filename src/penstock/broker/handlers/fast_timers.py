@@ -1,0 +1,106 @@
+"""The fast path of timer sends: property text in, text to park out.
+
+A producer of timer messages sends the same few properties again and again, so they are not parsed:
+the time is cut out of the text, and what parking adds is put behind it. The plain path
+(`send._park`) is the specification: a second property with a rule, a time that is refused or has
+come, an unusual spelling, all of these are left to it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from penstock.broker.send_rules import RULES
+from penstock.broker.state import BrokerState
+from penstock.broker.timers.admission import (
+    MAX_SLOT_UNITS,
+    TIMER_KEYS,
+    admitted_slot,
+    fits_parked,
+    parked_text,
+)
+from penstock.errors import PenstockError
+from penstock.model.names import Property
+from penstock.model.properties import END_MARK, VALUE_MARK
+from penstock.protocol.recall_handles import encode_handle
+
+_PARKING_KEYS: Final = (
+    Property.TIMER_OUT_MS,
+    Property.REAL_TOPIC,
+    Property.REAL_QUEUE_ID,
+    Property.TIMER_DELETE_KEY,
+)
+_MARKS: Final = (*(rule.mark for rule in RULES), *(key + VALUE_MARK for key in _PARKING_KEYS))
+_find_marks: Final = re.compile(f"{END_MARK}({'|'.join(map(re.escape, _MARKS))})").findall
+_TIMER_MARKS: Final = {key + VALUE_MARK: key for key in TIMER_KEYS}
+_UNIQUE_MARK: Final = END_MARK + Property.UNIQUE_KEY + VALUE_MARK
+_MAX_DIGITS: Final = 15
+
+
+class TimerSend(NamedTuple):
+    """A timer message as it is stored until it is due."""
+
+    properties: str
+    unique_id: str
+    recall_handle: str
+
+
+class FastTimers:
+    """Parks usual timer messages of one broker."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        self._added = broker.broker_properties.added
+        self._broker_name = broker.config.broker_name
+        self.parked = broker.timers.parked
+
+    def park(self, text: str, topic: str, queue_id: int) -> TimerSend | None:
+        """What to store for the properties of a send; None leaves it to the plain path."""
+        enclosed = f"{END_MARK}{text}" if text[-1:] == END_MARK else f"{END_MARK}{text}{END_MARK}"
+        marks = _find_marks(enclosed)
+        if len(marks) != 1 or marks[0] not in _TIMER_MARKS or not _is_regular(enclosed):
+            return None
+        mark = marks[0]
+        value = _value_behind(enclosed, END_MARK + mark)
+        unique_id = _value_behind(enclosed, _UNIQUE_MARK)
+        if not unique_id or not (value.isascii() and value.isdecimal()) or len(value) > _MAX_DIGITS:
+            return None
+        slot_ms = self._slot(_TIMER_MARKS[mark], int(value))
+        if slot_ms is None:
+            return None
+        properties = f"{enclosed[1:]}{self._added}{parked_text(topic, queue_id, slot_ms)}"
+        # Of ASCII text the length is that of its bytes.
+        if not properties.isascii() or not fits_parked(properties):
+            return None
+        handle = encode_handle(topic, self._broker_name, slot_ms + 1, unique_id)
+        return TimerSend(properties, unique_id, handle)
+
+    def _slot(self, key: str, number: int) -> int | None:
+        config, now_ms = self._broker.config, self._broker.clock.time_ms()
+        if config.timer_congest_num_each_slot < MAX_SLOT_UNITS:
+            return None
+        if key == Property.TIMER_DELAY_SECONDS:
+            number *= 1000
+        deliver_ms = number if key == Property.TIMER_DELIVER_MS else now_ms + number
+        try:
+            return admitted_slot({}, deliver_ms, now_ms, config)
+        except PenstockError:
+            return None
+
+
+def _is_regular(enclosed: str) -> bool:
+    """Whether each entry has one key and one value: the plain path drops what has not."""
+    return (
+        enclosed.count(VALUE_MARK) == enclosed.count(END_MARK) - 1
+        and END_MARK + VALUE_MARK not in enclosed
+        and VALUE_MARK + END_MARK not in enclosed
+    )
+
+
+def _value_behind(enclosed: str, mark: str) -> str:
+    start = enclosed.rfind(mark)
+    if start < 0:
+        return ""
+    start += len(mark)
+    return enclosed[start : enclosed.index(END_MARK, start)]
