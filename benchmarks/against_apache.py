@@ -1,6 +1,6 @@
 """The official Java client as the load for Apache RocketMQ's broker and for ours, alternately.
 
-    python -m benchmarks.against_apache [--warm 30] [--rounds 3] [--seconds 5] [--rows sync-1-128 ...]
+    python -m benchmarks.against_apache [--warm 30] [--rounds 3] [--seconds 5] [--rows ROW ...]
 
 Every round starts each broker on an empty directory (one process each, asynchronous flush), runs
 all rows and stops it; the order alternates. With ``--warm`` both brokers run through all rounds and

@@ -5,7 +5,7 @@ slower than one that has served the same load for half a minute. Here both broke
 rounds, and each has one load generator that runs as long: every row is repeated on both until
 ``warm_seconds`` have passed, then measured alternately. The other broker is idle meanwhile.
 
-    python -m benchmarks.against_apache --warm 30 [--rounds 3] [--seconds 8] [--rows sync-16-128 ...]
+    python -m benchmarks.against_apache --warm 30 [--rounds 3] [--seconds 8] [--rows ROW ...]
 """
 
 from __future__ import annotations

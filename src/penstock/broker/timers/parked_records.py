@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import ProtocolError
 from penstock.model.java_hash import java_hash
 from penstock.model.names import TIMER_TOPIC, Property
 from penstock.model.properties import encode_properties, parse_properties, value_of
+from penstock.model.record_layout import (
+    BODY_POSITION,
+    HEADS,
+    HOST_BITS,
+    MAGIC_V1,
+    PROPERTIES_LENGTH,
+)
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.store import Draft
 
-_MAX_TIME: Final = 1 << 62
+_new_tuple: Final = tuple.__new__
+_unpack_head: Final = HEADS[0].unpack_from
+_TOPIC: Final = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()
+_TOPIC_BYTES: Final = len(_TOPIC)
+_PROPERTIES_AT: Final = _TOPIC_BYTES + PROPERTIES_LENGTH.size
+_unpack_length: Final = PROPERTIES_LENGTH.unpack_from
 _MAX_DIGITS: Final = 18
 _OUT_MS: Final = Property.TIMER_OUT_MS.encode() + b"\x01"
 _REAL_TOPIC: Final = Property.REAL_TOPIC.encode() + b"\x01"
@@ -34,18 +46,41 @@ _USUAL_END: Final = re.compile(
 class Parked(NamedTuple):
     """A message of the timer topic."""
 
-    record: Record
     slot_ms: int
     topic: str
     """Where it goes when it is due."""
     queue_id: int
     delete_key: str
     """Not empty: it is a delete mark."""
+    head: tuple[Any, ...]
+    """The head of its record, up to the length of the body: the first fields of a `Record`."""
+    body: bytes | memoryview
+    properties: bytes
+
+    @property
+    def size(self) -> int:
+        """The bytes of its record."""
+        return self.head[0]  # type: ignore[no-any-return]
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in the timer topic."""
+        return self.head[5]  # type: ignore[no-any-return]
+
+    @property
+    def log_position(self) -> int:
+        """Where its record begins, as that says."""
+        return self.head[6]  # type: ignore[no-any-return]
+
+    @property
+    def store_timestamp(self) -> int:
+        """When it was parked."""
+        return self.head[10]  # type: ignore[no-any-return]
 
     @property
     def unique_id(self) -> str:
         """The id that a delete mark names."""
-        return value_of(self.record.properties, _UNIQUE_KEY).decode("utf-8", "replace")
+        return value_of(self.properties, _UNIQUE_KEY).decode("utf-8", "replace")
 
     @property
     def topic_hash(self) -> int:
@@ -66,18 +101,44 @@ def read_parked(view: memoryview) -> Parked:
 
     Another program may have written it, and one that cannot be read must not stop the others.
     """
-    record = decode_record(view)
-    properties = record.properties
-    # Brokers write these three last, and the last value counts: nothing else needs to be searched.
-    usual = _USUAL_END.match(properties, properties.rfind(_OUT_MS_BEHIND))
-    if usual is not None and _DELETE_KEY not in properties and record.topic == TIMER_TOPIC:
-        slot, topic, queue_id = usual.groups()
-        return Parked(record, int(slot), topic.decode("utf-8", "replace"), int(queue_id), "")
-    return read_unusual_parked(record)
+    # The usual record has IPv4 hosts, and its broker wrote the three properties last: the last
+    # value counts, so nothing else needs to be searched.
+    if len(view) >= BODY_POSITION:
+        head = _unpack_head(view)
+        topic_at = BODY_POSITION + head[14]
+        if (
+            head[0] == len(view)
+            and head[1] == MAGIC_V1
+            and not head[7] & HOST_BITS
+            and topic_at >= BODY_POSITION
+        ):
+            tail = bytes(view[topic_at:])
+            usual = _USUAL_END.match(tail, tail.rfind(_OUT_MS_BEHIND))
+            properties = tail[_PROPERTIES_AT:]
+            if (
+                usual is not None
+                and tail.startswith(_TOPIC)
+                and _unpack_length(tail, _TOPIC_BYTES)[0] == len(properties)
+                and _DELETE_KEY not in properties
+            ):
+                slot, topic, queue_id = usual.groups()
+                return _new_tuple(
+                    Parked,
+                    (
+                        int(slot),
+                        topic.decode("utf-8", "replace"),
+                        int(queue_id),
+                        "",
+                        head[:14],
+                        view[BODY_POSITION:topic_at],
+                        properties,
+                    ),
+                )
+    return read_unusual_parked(decode_record(view))
 
 
 def read_unusual_parked(record: Record) -> Parked:
-    """`read_parked` for properties in any order; the specification of its fast path."""
+    """`read_parked` for any record; the specification of its fast path."""
     properties = record.properties
     slot = value_of(properties, _OUT_MS)
     queue_id = value_of(properties, _REAL_QUEUE_ID)
@@ -95,32 +156,30 @@ def read_unusual_parked(record: Record) -> Parked:
             expected="topic and queue of a message",
         )
     return Parked(
-        record,
         int(slot),
         topic.decode("utf-8", "replace"),
         int(queue_id),
         value_of(properties, _DELETE_KEY).decode("utf-8", "replace"),
+        record[:14],
+        record.body,
+        properties,
     )
 
 
 def due(parked: Parked, enqueued_ms: int, now_ms: int) -> Draft:
     """The message to store when a parked one is due."""
-    return _draft(
-        parked.record,
-        parked.topic,
-        parked.queue_id,
-        _with_times(parked.record.properties, enqueued_ms, now_ms),
-    )
+    properties = _with_times(parked.properties, enqueued_ms, now_ms)
+    return _draft(parked, parked.topic, parked.queue_id, properties)
 
 
 def rolled(parked: Parked, enqueued_ms: int, now_ms: int) -> Draft:
     """The message to park once more: its time is further away than the wheel reaches."""
-    properties = parse_properties(parked.record.properties)
+    properties = parse_properties(parked.properties)
     times = properties.get(Property.TIMER_ROLL_TIMES, "0")
     count = int(times) if times.isdecimal() and len(times) < _MAX_DIGITS else 0
     properties[Property.TIMER_ROLL_TIMES] = str(count + 1)
     encoded = _with_times(encode_properties(properties), enqueued_ms, now_ms)
-    return _draft(parked.record, TIMER_TOPIC, 0, encoded)
+    return _draft(parked, TIMER_TOPIC, 0, encoded)
 
 
 def _with_times(properties: bytes, enqueued_ms: int, now_ms: int) -> bytes:
@@ -135,17 +194,24 @@ def _with_times(properties: bytes, enqueued_ms: int, now_ms: int) -> bytes:
     return b"%b%b%d\x02%b%d\x02" % (properties, _ENQUEUE_MS, enqueued_ms, _DEQUEUE_MS, now_ms)
 
 
-def _draft(record: Record, topic: str, queue_id: int, properties: bytes) -> Draft:
-    return Draft(
-        topic,
-        queue_id,
-        record.body,
-        properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
+def _draft(parked: Parked, topic: str, queue_id: int, properties: bytes) -> Draft:
+    (_, _, _, _, flag, _, _, sys_flag, born, born_host, _, store_host, times, prepared) = (
+        parked.head
+    )
+    return _new_tuple(
+        Draft,
+        (
+            topic,
+            queue_id,
+            bytes(parked.body),
+            properties,
+            flag,
+            sys_flag,
+            born,
+            born_host,
+            store_host,
+            times,
+            prepared,
+            value_of(properties, _UNIQUE_KEY),
+        ),
     )

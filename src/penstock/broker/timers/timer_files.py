@@ -281,21 +281,23 @@ class TimerFiles:
     def enqueue(self, slices: Sequence[memoryview], now_ms: int) -> Enqueued:
         """Put parked records into the wheel; on ``OSError`` none of them."""
         timer_log, wheel = self._open_files()
-        wheel.write()  # What a full disk left over, so that taking back means only what follows.
+        wheel.write()  # What a full disk left over.
         read_ms, slots, pending = self.read_ms, self.slots, self.pending
         by_topic: Counter[str] = Counter()
-        count = 0
+        changed: dict[int, Slot] = {}
+        wheel_ms, count = self.shape.floor(now_ms), 0
         try:
             for view in record_views(slices):
-                if not self._enqueue_one(view, self.shape.floor(now_ms), by_topic):
+                if not self._enqueue_one(view, wheel_ms, changed, by_topic):
                     break
                 count += 1
             timer_log.write()
         except OSError:
-            wheel.take_back()
             self.read_ms, self.slots, self.pending = read_ms, slots, pending
             raise
         self.queue_offset += count
+        for slot in changed.values():
+            wheel.put(slot)
         try:
             wheel.write()
         except OSError as error:
@@ -303,15 +305,24 @@ class TimerFiles:
             log.error("timer wheel cannot be written error=%s", error)
         return Enqueued(count, by_topic)
 
-    def _enqueue_one(self, view: memoryview, wheel_ms: int, by_topic: Counter[str]) -> bool:
-        """Stage one record; False: the wheel has no room for it before more is delivered."""
+    def _enqueue_one(
+        self,
+        view: memoryview,
+        wheel_ms: int,
+        changed: dict[int, Slot],
+        by_topic: Counter[str],
+    ) -> bool:
+        """Stage one record; False: the wheel has no room for it before more is delivered.
+
+        Slots go into ``changed``: many records in a row are for the same one.
+        """
         try:
             parked = read_parked(view)
         except ProtocolError as error:
             log.error("record of the timer topic skipped error=%s", error)
             return True
-        record, slot_ms = parked.record, parked.slot_ms
-        is_rebuilding = record.queue_offset < self._rebuilt_until
+        slot_ms = parked.slot_ms
+        is_rebuilding = parked.queue_offset < self._rebuilt_until
         if is_rebuilding and self._was_handled(parked):
             return True
         if not self.slots and not is_rebuilding:
@@ -329,24 +340,26 @@ class TimerFiles:
         if parked.delete_key:
             magic |= DELETE
         position = self._log.next_position()
-        before = self._wheel.get(target)
+        before = changed.get(target) or self._wheel.get(target)
         unit = encode_unit(
             NO_UNIT if before is None else before.last,
             magic,
             min(wheel_ms, target),
             target,
-            record.log_position,
-            record.size,
+            parked.log_position,
+            parked.size,
             _hash_of(parked.topic),
         )
         self._log.stage(unit)
-        self._put(before, target, position, is_delete=bool(parked.delete_key))
+        changed[target] = self._extended(
+            before, target, position, is_delete=bool(parked.delete_key)
+        )
         by_topic[parked.topic] += -1 if parked.delete_key else 1
         return True
 
     def _was_handled(self, parked: Parked) -> bool:
         """Whether a message was delivered, or parked again, before the files were lost."""
-        stored_ms = self.shape.floor(parked.record.store_timestamp)
+        stored_ms = self.shape.floor(parked.store_timestamp)
         first = self.shape.roll_slot(parked.slot_ms, stored_ms)
         return first < self.read_ms
 
@@ -356,10 +369,12 @@ class TimerFiles:
         before = self._wheel.get(unit.slot_ms)
         if before is not None and before.first <= position <= before.last:
             return
-        self._put(before, unit.slot_ms, position, is_delete=unit.is_delete)
+        self._wheel.put(self._extended(before, unit.slot_ms, position, is_delete=unit.is_delete))
 
-    def _put(self, before: Slot | None, slot_ms: int, position: int, *, is_delete: bool) -> None:
-        assert self._wheel is not None
+    def _extended(
+        self, before: Slot | None, slot_ms: int, position: int, *, is_delete: bool
+    ) -> Slot:
+        """A slot with one unit more; counts it."""
         change = -1 if is_delete else 1
         if before is None:
             self.slots += 1
@@ -367,7 +382,7 @@ class TimerFiles:
         else:
             slot = Slot(slot_ms, before.first, position, max(before.units + change, 0))
         self.pending += slot.units - (0 if before is None else before.units)
-        self._wheel.put(slot)
+        return slot
 
     def units_in(self, slot_ms: int) -> int:
         """How many messages a slot has."""

@@ -416,5 +416,5 @@ def _parked(views: _Views) -> Iterator[tuple[Unit, Parked]]:
             # After a cut of the log its position may be that of another record.
             log.error("timer message skipped position=%d error=%s", unit.log_position, error)
             continue
-        if parked.record.log_position == unit.log_position:
+        if parked.log_position == unit.log_position:
             yield unit, parked

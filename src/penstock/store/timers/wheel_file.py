@@ -101,10 +101,6 @@ class WheelFile:
             write_fully(self._files, self._descriptor, (content,), at, SLOT_BYTES)
             del unwritten[tick]
 
-    def take_back(self) -> None:
-        """Forget the slots that were put and not written."""
-        self._unwritten.clear()
-
     def next_slot(self, start_ms: int, stop_ms: int) -> Slot | None:
         """The first slot with units in a range of times shorter than the wheel's span."""
         view, slots, unwritten = self._view, self._slots, self._unwritten
