@@ -15,10 +15,10 @@ except ImportError:  # pragma: no cover - Windows and PyPy have none
 T = TypeVar("T")
 
 SWITCH_SECONDS: Final = 0.001
-"""How long the loop waits at most for a thread that runs Python code; five times as long by default.
+"""How long the loop waits at most for a thread that runs Python code; Python's default is 5 ms.
 
-A server's threads flush, save tables and move timers. Most of that is system calls, but while one of
-them runs Python code, every request waits.
+A server's threads flush, save tables and move timers. Most of that is system calls, but while a
+thread runs Python code, every request waits.
 """
 
 
@@ -29,6 +29,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run ``main`` to its end on a new loop, as `asyncio.run` does; for a process of its own."""
+    before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(main)
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(main)
+    finally:
+        sys.setswitchinterval(before)
