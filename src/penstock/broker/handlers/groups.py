@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from penstock.broker.handlers.table_requests import MAX_LIST_BYTES, answer_when_saved, page_of
+from penstock.broker.handlers.table_requests import (
+    MAX_LIST_BYTES,
+    answer_when_saved,
+    page_of,
+    table_text,
+)
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
 from penstock.broker.tables.clients import ClientChannel
@@ -44,6 +49,7 @@ from penstock.protocol.headers.admin import (
 from penstock.protocol.validation import check_group
 from penstock.remoting import Promise
 from penstock.remoting.dispatch import Call, Reply, handles
+from penstock.remoting.long_answers import Steps
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
@@ -98,16 +104,16 @@ def delete_group(broker: BrokerState, ask: DeleteGroup) -> Promise:
 
 
 @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-def get_all_groups(broker: BrokerState, ask: GetAllGroupConfig) -> Reply:
+def get_all_groups(broker: BrokerState, ask: GetAllGroupConfig) -> Steps:
     """The group table, or a page of it."""
     table = broker.groups.table()
     page = page_of(table.subscription_group_table, ask.group_seq, ask.max_group_num)
-    if page is None:
-        return Reply(body=table)
-    return Reply(
-        GetAllGroupConfigResult(len(table.subscription_group_table)),
-        SubscriptionGroupTable(page, table.data_version, table.forbidden_table),
-    )
+    header = None
+    if page is not None:
+        header = GetAllGroupConfigResult(len(table.subscription_group_table))
+        table = SubscriptionGroupTable(page, table.data_version, table.forbidden_table)
+    text = yield from table_text(table, len(table.subscription_group_table))
+    return Reply(header, text)
 
 
 @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)

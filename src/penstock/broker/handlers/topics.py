@@ -5,7 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from penstock.broker.handlers.table_requests import MAX_LIST_BYTES, answer_when_saved, page_of
+from penstock.broker.handlers.table_requests import (
+    MAX_LIST_BYTES,
+    answer_when_saved,
+    page_of,
+    table_text,
+)
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from penstock.broker.tables.topics import TOPICS_FILE, check_queue_count
@@ -166,16 +171,16 @@ def _pop_retry_topics(broker: BrokerState, topic: str) -> list[str]:
 
 
 @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
-def get_all_topics(broker: BrokerState, ask: GetAllTopicConfig) -> Reply:
+def get_all_topics(broker: BrokerState, ask: GetAllTopicConfig) -> Steps:
     """The topic table, or a page of it."""
     table = broker.topics.table()
     page = page_of(table.topic_config_table, ask.topic_seq, ask.max_topic_num)
-    if page is None:
-        return Reply(body=_with_mappings(table))
-    return Reply(
-        GetAllTopicConfigResult(len(table.topic_config_table)),
-        _with_mappings(TopicConfigTable(page, table.data_version)),
-    )
+    header = None
+    if page is not None:
+        header = GetAllTopicConfigResult(len(table.topic_config_table))
+        table = TopicConfigTable(page, table.data_version)
+    text = yield from table_text(_with_mappings(table), len(table.topic_config_table))
+    return Reply(header, text)
 
 
 def _with_mappings(table: TopicConfigTable) -> TopicConfigTable:
