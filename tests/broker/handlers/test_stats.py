@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import timeit
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,6 @@ from tests.support.wire import Wire, body_of, json_body
 from penstock.broker import Broker, rate_sampler
 from penstock.broker.rate_sampler import RateSampler
 from penstock.broker.stats import BrokerStats as Counters
-from penstock.broker.tables.topics import topic_config
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
@@ -496,22 +494,3 @@ async def test_others_are_served_while_many_queues_are_looked_at(
     assert not before.done()
     assert (await before).code == ResponseCode.SUCCESS
     assert len(body_of(await before)) > 100_000
-
-
-@pytest.mark.parametrize(
-    "code", [RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG]
-)
-async def test_others_are_served_while_a_large_table_is_encoded(
-    broker: Broker, wire: Wire, connect: Connect, code: int
-) -> None:
-    for number in range(8000):
-        broker.state.topics.put(topic_config(f"Topic-{number}", 1, 1))
-        broker.state.groups.put(SubscriptionGroupConfig(f"group-{number}"))
-    other = await connect()
-    before = wire.start(code)
-    # The loop has the request, and has answered it by now if it encodes the table itself.
-    await other.ok(RequestCode.GET_BROKER_RUNTIME_INFO)
-    assert not before.done()
-    table = json.loads(body_of(await before))
-    rows = table.get("topicConfigTable") or table["subscriptionGroupTable"]
-    assert len(rows) > 8000
