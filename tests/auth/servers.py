@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,7 @@ async def guarded(
     client_tls: Tls | None = None,
     limits: Limits | None = None,
     exports_metrics: bool = False,
+    settings: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Guarded]:
     """Servers with the users admin (super), servers (super) and app with ``entries``."""
     file = UserFile(data / "auth.json")
@@ -98,6 +99,7 @@ async def guarded(
             listen_port=0,
             metrics_exporter_type="PROM" if exports_metrics else "DISABLE",
             metrics_prom_exporter_port=0,
+            **(settings or {}),  # type: ignore[arg-type]  # numbers only
         )
         async with Broker(
             config,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.auth.servers import ADMIN, ADMIN_SECRET, ask, guarded
-from tests.auth.test_request_rights import _HEARTBEAT, _PULL
+from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, ask, guarded
+from tests.auth.test_request_rights import _HEARTBEAT, _PULL, _SEND_V2
 
 from penstock import Message, aio
 from penstock.auth.model import Entry
@@ -75,6 +76,49 @@ async def test_a_transaction_of_another_topic_is_not_decided_by_me(tmp_path: Pat
         answer = await ask(servers.broker.address, end)
         assert answer.code == REFUSED
         assert "Topic:payroll" in (answer.remark or "")
+
+
+async def test_a_producer_is_asked_about_transactions_of_its_own_topics_only(
+    tmp_path: Path,
+) -> None:
+    """The question has the message, and any user may name any producer group."""
+    asked: dict[str, list[Command]] = {"app": [], "admin": []}
+    often, app_asked = asyncio.Event(), asyncio.Event()
+
+    def note(name: str) -> Callable[[Peer, Command], None]:
+        def serve(peer: Peer, request: Command) -> None:
+            asked[name].append(request)
+            if name == "app":
+                app_asked.set()
+            if len(asked["admin"]) >= 4:
+                often.set()
+
+        return serve
+
+    settings = {"transaction_timeout_ms": 0, "transaction_check_interval_ms": 100}
+    async with (
+        guarded(tmp_path, *MINE, settings=settings) as servers,
+        Pool(note("app")) as app,
+        Pool(note("admin")) as allowed,
+    ):
+        address = servers.broker.address
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("payroll", 1)
+        body = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "payers"}]}).encode()
+        for pool, user in ((app, (APP, APP_SECRET)), (allowed, (ADMIN, ADMIN_SECRET))):
+            heartbeat = Command(RequestCode.HEART_BEAT, body=body)
+            assert (await ask(address, heartbeat, *user, pool=pool)).code == 0
+        half = {**_SEND_V2, "a": "payers", "b": "payroll", "f": "4"}
+        half["i"] = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02UNIQ_KEY\x01u\x02"
+        sent = Command(RequestCode.SEND_MESSAGE_V2, ext=half, body=b"salaries")
+        assert (await ask(address, sent, ADMIN, ADMIN_SECRET)).code == 0
+        # Members take turns, so without a right on the topic half of the questions went to app.
+        await asyncio.wait_for(often.wait(), 30)
+        assert {one.code for one in asked["admin"]} == {RequestCode.CHECK_TRANSACTION_STATE}
+        assert not asked["app"]
+        servers.grant(Entry.parse("Topic:payroll", ["Pub"]))
+        await asyncio.wait_for(app_asked.wait(), 30)
+        assert b"salaries" in bytes(asked["app"][0].body)  # type: ignore[arg-type]  # received
 
 
 async def test_a_request_that_is_passed_on_carries_no_signature(tmp_path: Path) -> None:

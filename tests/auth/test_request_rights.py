@@ -386,7 +386,12 @@ async def test_a_message_is_judged_by_its_own_topic(servers: Guarded) -> None:
     )
     retries = servers.broker.state.storage.max_offset("%RETRY%billing", 0)
     await put_rights(servers, ("Topic:mine", "All"), (G, "Sub"))
-    assert (await ask(address, Command(view.code, ext=dict(view.ext or {})))).code == REFUSED
+    hidden = await ask(address, Command(view.code, ext=dict(view.ext or {})))
+    # As if there were none: who guesses positions does not learn which topics there are.
+    nothing = Command(view.code, ext={**(view.ext or {}), "offset": "7"})
+    absent = await ask(address, nothing)
+    assert hidden.code == absent.code == ResponseCode.SYSTEM_ERROR
+    assert (hidden.remark or "") == (absent.remark or "").replace("offset, 7", "offset, 0")
     assert (await ask(address, Command(back.code, ext=dict(back.ext or {})))).code == REFUSED
     assert servers.broker.state.storage.max_offset("%RETRY%billing", 0) == retries
     await put_rights(servers, (T, "Sub"), (G, "Sub"))

@@ -22,7 +22,7 @@ from penstock.auth.failed_tries import FailedTries
 from penstock.auth.freshness import Freshness
 from penstock.auth.model import Action, ResourceType, User, parse_address
 from penstock.auth.need_tables import ADMINISTRATIVE
-from penstock.auth.needs import Ask, Facts, Need, Rule
+from penstock.auth.needs import PUB, Ask, Facts, Need, Rule, no_message_at, topic_need
 from penstock.auth.request_rules import FREE
 from penstock.auth.unknown_peers import UnknownPeers
 from penstock.auth.user_source import UserSource
@@ -171,7 +171,7 @@ class Guard:
     # Checking
 
     def admit(self, peer: Peer, command: Command) -> User:
-        """The user that may send this request; raises `NoPermission`."""
+        """The user that may send this request; raises `NoPermission`, or that nothing is there."""
         ext = command.ext or {}
         user = self._authenticate(peer, command.code, ext, command.body)
         self._join(peer, user, command.code)
@@ -183,6 +183,9 @@ class Guard:
                 self._authorise(user, peer, command, needs)
         except (NoPermission, TopicNotFound) as error:
             self._note(peer, user.name, command.code, needs, error=error)
+            hidden_at = needs[-1].hidden_at if needs else None
+            if hidden_at is not None:
+                raise no_message_at(hidden_at) from error
             raise
         if self._audit_all or _is_change(command.code):
             self._note(peer, user.name, command.code, needs)
@@ -255,6 +258,8 @@ class Guard:
         """The decision, remembered until the users change."""
         address = _address_text(peer) if any(entry.sources for entry in user.entries) else None
         self._refresh()
+        if need.hidden_at is not None:
+            need = need._replace(hidden_at=None)
         key = (user.name, need, address)
         verdict = self._verdicts.get(key)
         if verdict is None:
@@ -308,6 +313,19 @@ class Guard:
             )
 
         return filter_rows(rows, answer, may_see)
+
+    def may_publish(self, peer: Peer, topic: str) -> bool:
+        """Whether the user of a connection may be sent a message that is to be published.
+
+        A producer is asked about its transactions with the message itself. It says which group it
+        belongs to, and that needs no right: the one on the topic decides.
+        """
+        user = self.source.users.get(str(peer.data.get(_USER, "")))
+        if user is None or not user.is_enabled:
+            return False
+        if user.is_super or not self._checks_rights:
+            return True
+        return self._verdict(user, topic_need(topic, PUB), peer).is_allowed
 
     # Connections
 

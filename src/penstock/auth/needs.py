@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.auth.model import Action, ResourceType
-from penstock.errors import HeaderFieldError, ProtocolError
+from penstock.errors import HeaderFieldError, ProtocolError, RequestRefused
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
 from penstock.protocol.bodies.codec import decode_body
 
@@ -49,6 +49,8 @@ class Need(NamedTuple):
     """Enough as well."""
     creates: bool = False
     """Whether a refusal means that the topic does not exist, since it is not created."""
+    hidden_at: int | None = None
+    """The log position of a message of which a refusal must not tell that it is there."""
 
     def __str__(self) -> str:
         return f"{'|'.join(a for a in Action if a in self.actions)} on {self.type}:{self.name}"
@@ -75,6 +77,14 @@ class Ask(NamedTuple):
                 f"body of {len(self.body)} bytes", expected=f"at most {MAX_BODY_BYTES}"
             )
         return decode_body(cls, self.body)
+
+
+def no_message_at(log_position: int) -> RequestRefused:
+    """The answer to a request for a message that is not there, or must not be seen."""
+    return RequestRefused(
+        f"can not find message by the offset, {log_position}",
+        expected="the log position of a message that is still there",
+    )
 
 
 Rule: TypeAlias = Callable[[Ask], Iterable[Need]]

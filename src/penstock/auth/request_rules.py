@@ -161,9 +161,11 @@ def send_back(ask: Ask) -> Iterator[Need]:
 
 
 def view(ask: Ask) -> Iterator[Need]:
-    topic = ask.facts.topic_at(_number(ask, "offset"))
+    position = _number(ask, "offset")
+    topic = ask.facts.topic_at(position)
     if topic is not None:
-        yield topic_need(topic, SUB_GET)
+        # Positions can be guessed: a refusal would tell which topics there are.
+        yield topic_need(topic, SUB_GET)._replace(hidden_at=position)
 
 
 def heartbeat(ask: Ask) -> Iterator[Need]:

@@ -264,6 +264,7 @@ class Broker(Service):
                         state.clients,
                         state.topics,
                         state.store_host,
+                        _always if self._guard is None else self._guard.may_publish,
                     )
                 )
             # Registered before the services, so on shutdown it runs after them.
@@ -567,6 +568,10 @@ class Broker(Service):
 
 def _unsigned(command: Command) -> Command:
     return command
+
+
+def _always(peer: Peer, topic: str) -> bool:
+    return True
 
 
 def _own_queues(topics: Topics, topic: str, broker_name: str) -> tuple[MessageQueue, ...]:

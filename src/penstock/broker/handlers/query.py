@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.auth.needs import no_message_at
 from penstock.broker.state import BrokerState
-from penstock.errors import InvalidArgument, RequestRefused
+from penstock.errors import InvalidArgument
 from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.bodies.stats import ConsumeQueueEntries, QueueEntryInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -20,10 +21,7 @@ def view_message(broker: BrokerState, ask: ViewMessage) -> Reply:
     """The record at a position of the log."""
     record = broker.storage.record_at(ask.offset)
     if record is None:
-        raise RequestRefused(
-            f"can not find message by the offset, {ask.offset}",
-            expected="the log position of a message that is still there",
-        )
+        raise no_message_at(ask.offset)
     return Reply(body=bytes(record))
 
 

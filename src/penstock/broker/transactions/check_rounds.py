@@ -32,6 +32,7 @@ from penstock.protocol.half_messages import HALF_QUEUE, HalfMessage, read_half
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.transactions import CheckTransactionState, TransactionDecision
 from penstock.protocol.records.codec import Record
+from penstock.remoting import Peer
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 from penstock.store import Appended
@@ -85,7 +86,10 @@ class CheckRounds(Service):
         clients: Clients,
         topics: Topics,
         store_host: bytes,
+        may_publish: Callable[[Peer, str], bool],
     ) -> None:
+        """``may_publish`` tells whom a question may be sent, which has the message."""
+        self._may_publish = may_publish
         self._transactions = transactions
         self._storage = storage
         self._clock = clock
@@ -201,7 +205,7 @@ class CheckRounds(Service):
     def _prepare(self, found: _Found) -> _Question | None:
         """Stage the copy for a question; None if none is needed."""
         entry, record, half, properties = found
-        channel = self._next_member(entry.key.group)
+        channel = self._next_member(entry.key.group, entry.key.topic)
         if channel is None and not self._must_move(entry):
             return None
         check_times = entry.check_times + (channel is not None)
@@ -259,9 +263,13 @@ class CheckRounds(Service):
         except ConnectionLost:
             log.info("question about a transaction not sent %s", _shown(question.entry))
 
-    def _next_member(self, group: str) -> ClientChannel | None:
+    def _next_member(self, group: str, topic: str) -> ClientChannel | None:
         """The member of a producer group whose turn it is; None if none can be asked."""
-        members = [one for one in self._clients.producer_group(group) if one.peer.is_writable]
+        members = [
+            one
+            for one in self._clients.producer_group(group)
+            if one.peer.is_writable and self._may_publish(one.peer, topic)
+        ]
         if not members:
             return None
         turn = self._turns.get(group, 0)
