@@ -42,7 +42,7 @@ async def _server(data: Path, handler: Handler) -> AsyncIterator[str]:
     rights = [Entry.parse("Topic:orders", ["Pub"]), Entry.parse("Group:orders", ["Sub"])]
     file.change(lambda users: Users(users.by_name).with_user(app).with_entries(APP, rights))
     async with UserSource(file, SystemClock()) as source:
-        guard = Guard(source, {**BROKER, **NAME_SERVER}, server="s", now_ms=SystemClock().time_ms)
+        guard = Guard(source, {**BROKER, **NAME_SERVER}, server="s", clock=SystemClock())
         guard.use_facts(NameServerFacts("DefaultCluster"))
         async with Server(guard.wrap(handler)) as server:
             yield f"127.0.0.1:{server.port}"

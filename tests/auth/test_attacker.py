@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from tests.support.raw_connection import RawConnection
 
 from penstock import Message, aio
 from penstock.auth.certificates import make_certificates
+from penstock.auth.model import Entry
 from penstock.auth.need_tables import BROKER, NAME_SERVER
 from penstock.auth.request_rules import FREE
+from penstock.broker import Broker
 from penstock.broker.config import VIP_PORT_DISTANCE
 from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, ResponseCode, request_name
@@ -77,10 +80,11 @@ def digests(data: Path) -> dict[str, str]:
     return {
         str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(data.rglob("*"))
-        # The audit file is there to grow; every start and stop changes the others.
+        # Audit file and last uses are there to change; every start and stop changes the others.
         if path.is_file()
         and path.suffix not in (".bak", ".sum")
-        and path.name not in ("audit.jsonl", "lock", "checkpoint", "penstock.state")
+        and path.name
+        not in ("audit.jsonl", "auth-uses.json", "lock", "checkpoint", "penstock.state")
     }
 
 
@@ -94,8 +98,8 @@ class Attacker:
         self._connection: RawConnection | None = None
         self._sent = 0
 
-    async def ask(self, code: int, body: bytes) -> Command:
-        ext = fields()
+    async def ask(self, code: int, body: bytes, more: Mapping[str, str] | None = None) -> Command:
+        ext = {**fields(), **(more or {})}
         if self._name is not None:
             ext |= acl.sign(ext, body, self._name, APP_SECRET)
         self._sent += 1
@@ -172,6 +176,81 @@ async def test_nothing_changes(tmp_path: Path, name: str | None, is_tls: bool) -
         assert servers.name_server.routes.cluster_info() == routes
         assert not broker.state.clients.consumer_group("billing")
     assert digests(data) == before
+
+
+VICTIM_NAMES = {"topic": "orders", "b": "orders", "topicList": "orders"}
+VICTIM_GROUPS = ("consumerGroup", "group", "groupName", "srcGroup", "destGroup", "compareGroup")
+SECRET_BODY = b"for billing only"
+
+
+def mixed_fields() -> Iterator[dict[str, str]]:
+    """Fields with names of the user's own, but one; and with names of the victim, but one."""
+    victim = {**VICTIM_NAMES, **dict.fromkeys(VICTIM_GROUPS, "billing")}
+    own = dict.fromkeys(victim, "mine")
+    yield victim
+    for name in victim:
+        yield {**own, name: victim[name]}
+        yield {**victim, name: own[name]}
+
+
+def mixed_bodies() -> Iterator[bytes]:
+    text = BODIES[2].decode()
+    own = text.replace("orders", "mine").replace("billing", "mine")
+    yield own.encode()
+    yield own.replace('"topic": "mine"', '"topic": "orders"').encode()
+    yield own.replace('"consumerGroup": "mine"', '"consumerGroup": "billing"').encode()
+    yield own.replace('"mqSet": [{"topic": "mine"', '"mqSet": [{"topic": "orders"').encode()
+    yield own.replace('"t": "mine"', '"t": "orders"').encode()
+    yield own.replace('"c": "mine"', '"c": "billing"').encode()
+
+
+def view_of_victim(broker: Broker) -> object:
+    """What the requests of another user must not change."""
+    state = broker.state
+    store = state.storage
+    topics = ("orders", "%RETRY%billing", "%DLQ%billing", "RMQ_SYS_TRANS_HALF_TOPIC")
+    return (
+        [state.topics.get(topic) for topic in topics],
+        state.groups.get("billing"),
+        state.offsets.of_group("billing"),
+        [(store.min_offset(t, q), store.max_offset(t, q)) for t in topics for q in range(2)],
+        state.clients.consumer_group("billing"),
+        state.pop.modes.get("orders", "billing"),
+        state.settings.texts(),
+        [entry.decision for entry in state.transactions.open],
+    )
+
+
+@pytest.mark.timeout(180)
+async def test_rights_on_own_names_reach_no_others(tmp_path: Path) -> None:
+    """A user with all rights on a topic and a group mixes their names with those of others."""
+    rights = (Entry.parse("Topic:mine", ["All"]), Entry.parse("Group:mine", ["All"]))
+    async with guarded(tmp_path, *rights) as servers:
+        broker = servers.broker
+        async with aio.Admin(**servers.as_admin) as admin:
+            for topic in ("orders", "mine"):
+                await admin.create_topic(topic, 1)
+            for group in ("billing", "mine"):
+                await admin.create_group(group)
+        async with aio.Producer("p", **servers.as_admin) as producer:
+            # The first record of the log, at the position 0 that the fields name.
+            receipt = await producer.send(Message("orders", SECRET_BODY, keys=["k"]))
+        before, users = view_of_victim(broker), servers.users.path.read_bytes()
+        routes = servers.name_server.routes.cluster_info()
+        for port, table in ((broker.port, BROKER), (servers.name_server.port, NAME_SERVER)):
+            attacker = Attacker(port, APP, None)
+            for code in table:
+                for number, names in enumerate(mixed_fields()):
+                    bodies = mixed_bodies() if number == 0 else (b"", BODIES[2])
+                    for body in bodies:
+                        more = {**names, "msgId": receipt.offset_msg_id, "key": "k"}
+                        answer = await attacker.ask(code, body, more)
+                        shown = answer.body if isinstance(answer.body, bytes) else b""
+                        assert SECRET_BODY not in shown, (request_name(code), names)
+                        assert view_of_victim(broker) == before, (request_name(code), names, body)
+            await attacker.close()
+        assert servers.users.path.read_bytes() == users
+        assert servers.name_server.routes.cluster_info() == routes
 
 
 async def test_a_plain_connection_to_a_tls_port_changes_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, ask, guarde
 
 from penstock.auth.certificate_files import CertificateFiles
 from penstock.auth.certificates import make_certificates
-from penstock.auth.model import Entry
+from penstock.auth.model import Entry, UserLimits
 from penstock.auth.server_auth import ServerAuth
 from penstock.auth.user_file import UserFile
 from penstock.auth.users import new_user
@@ -48,7 +48,9 @@ async def test_each_request_is_judged_by_its_own_user(tmp_path: Path) -> None:
 async def test_a_limit_of_connections_counts_for_its_user_only(tmp_path: Path) -> None:
     async with guarded(tmp_path, Entry.parse("Topic:orders", ["Get"])) as servers:
         servers.users.change(
-            lambda users: users.with_user(replace(users.require(APP), max_connections=2))
+            lambda users: users.with_user(
+                replace(users.require(APP), limits=UserLimits(connections=2))
+            )
         )
         await servers.take_changes()
         address = servers.broker.address

@@ -24,6 +24,7 @@ from tests.support.raw_connection import RawConnection
 from penstock import Message, aio
 from penstock.auth.model import Entry, UserStatus
 from penstock.auth.need_tables import BROKER, NAME_SERVER
+from penstock.auth.secret_uses import SecretUses, load_uses
 from penstock.auth.users import rotated
 from penstock.errors import NoPermission
 from penstock.protocol import acl
@@ -207,6 +208,33 @@ async def test_two_secrets_are_valid_until_the_old_one_expires(tmp_path: Path) -
         rotate(1, now - 10_000)
         await servers.take_changes()
         assert (await ask(servers.broker.address, max_offset(), APP, APP_SECRET)).code == REFUSED
+
+
+@pytest.mark.spec("A12")
+async def test_the_last_use_of_each_secret_is_kept(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        now = servers.broker.state.clock.time_ms()
+        servers.users.change(
+            lambda users: users.with_user(
+                rotated(users.require(APP), now, grace_ms=3_600_000, value="second-secret")
+            )
+        )
+        await servers.take_changes()
+        old, new = servers.users.load().require(APP).secrets
+        assert (await ask(servers.broker.address, max_offset(), APP, "second-secret")).code == 0
+        assert (await ask(servers.broker.address, max_offset(), APP, "wrong")).code == REFUSED
+    assert load_uses(tmp_path)[APP].keys() == {new.id}
+    assert load_uses(tmp_path)[APP][new.id] >= now
+    # Several servers write it: what another saw is kept, and the newest time counts.
+    other = SecretUses(servers.users)
+    other.note(APP, old.id, now)
+    other.note(APP, new.id, 1)
+    assert other.are_due
+    other.save()
+    assert not other.are_due
+    uses = load_uses(tmp_path)[APP]
+    assert uses[old.id] == now <= uses[new.id]
+    assert (tmp_path / "auth-uses.json").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.spec("A21")

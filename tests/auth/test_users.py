@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.auth.failed_tries import FREE_TRIES, MAX_PAIRS, FailedTries
-from penstock.auth.model import Entry, Resource, Secret, User, UserStatus, UserType
+from penstock.auth.model import Entry, Resource, Secret, User, UserLimits, UserStatus, UserType
 from penstock.auth.user_file import UserFile, decode_users, encode_users, resolve_secret
 from penstock.auth.users import Users, new_user
 from penstock.errors import ConfigError, NoPermission, PenstockError, StoreDamaged
@@ -40,7 +40,7 @@ users = st.builds(
     ).map(tuple),
     st.sampled_from(UserType),
     st.sampled_from(UserStatus),
-    st.none() | st.integers(1, 100),
+    st.builds(UserLimits, *[st.none() | st.integers(1, 100)] * 4),
     st.lists(entries, max_size=3).map(tuple),
 )
 

@@ -203,6 +203,14 @@ def test_rotation_keeps_both_secrets(person: Person) -> None:
         )
         shown = json.loads(person.run("user", "show", "app", "--data", "data", "--json"))
         assert shown["secrets"] == 2
+        assert [line.partition(": ")[2][:7] for line in shown["last_used"]] == ["not yet"] * 2
+        limit = ("user", "limit", "app", "--data", "data", "--json")
+        person.run(*limit, "--requests", "500", "--connections", "20")
+        person.run(*limit, "--requests", "400")
+        shown = json.loads(person.run("user", "show", "app", "--data", "data", "--json"))
+        assert (shown["requestsPerSecond"], shown["connections"]) == (400, 20)
+        assert json.loads(person.run(*limit, "--none")) == {"name": "app"}
+        assert "at least 1" in person.run(*limit, "--bytes", "0", code=2)
         assert "no user 'nosuch'" in person.run("user", "show", "nosuch", "--data", "data", code=1)
 
 

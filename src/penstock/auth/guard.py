@@ -12,7 +12,7 @@ is certain: it leaves every refusal, with its reason, to the plain path.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from penstock.auth.answer_filters import ROW_FILTERS, filter_rows
@@ -25,9 +25,10 @@ from penstock.auth.need_tables import ADMINISTRATIVE
 from penstock.auth.needs import PUB, Ask, Facts, Need, Rule, no_message_at, topic_need
 from penstock.auth.request_rules import FREE
 from penstock.auth.unknown_peers import UnknownPeers
+from penstock.auth.user_rates import UserRates
 from penstock.auth.user_source import UserSource
 from penstock.auth.users import Users
-from penstock.errors import NoPermission, PenstockError, TopicNotFound
+from penstock.errors import NoPermission, PenstockError, SystemBusy, TopicNotFound
 from penstock.model.names import RETRY_PREFIX
 from penstock.protocol import acl
 from penstock.protocol.acl import Verifier
@@ -35,6 +36,7 @@ from penstock.protocol.codes import RequestCode, request_name
 from penstock.protocol.commands import Body, Command
 from penstock.remoting.peer import Handler, Peer
 from penstock.remoting.promise import Promise, error_answer
+from penstock.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,8 @@ _FAILURES: Final = "auth_failures"
 _USER: Final = "auth_user"
 _WRONG_SIGNATURE: Final = "check signature failed."
 _CLUSTER_GET: Final = frozenset({Action.GET})
+_CREATE: Final = frozenset({Action.CREATE})
+"""What is needed for a topic or group that does not exist yet."""
 _BROKERS_ASK: Final = frozenset({RequestCode.REGISTER_BROKER, RequestCode.QUERY_DATA_VERSION})
 _UNSIGNED_BROKER: Final = (
     " (a broker without a user: Apache's from 5.3 on sign with "
@@ -66,7 +70,7 @@ class Guard:
         rules: Mapping[int, Rule],
         *,
         server: str,
-        now_ms: Callable[[], int],
+        clock: Clock,
         audit: AuditSink | None = None,
         audit_all: bool = False,
         served_without_user: Collection[int] = (),
@@ -78,7 +82,8 @@ class Guard:
         self.source = source
         self._rules = rules
         self._server = server
-        self._now_ms = now_ms
+        self._now_ms = clock.time_ms
+        self._monotonic = clock.monotonic
         self._audit = audit or NoAudit()
         self._audit_all = audit_all
         self._without_user = frozenset(served_without_user)
@@ -89,6 +94,7 @@ class Guard:
         self._facts: Facts | None = None
         self._served_codes: frozenset[int] = frozenset()
         self._failed_tries = FailedTries()
+        self._rates = UserRates(clock.monotonic)
         self._verdicts: dict[tuple[str, Need, str | None], Verdict] = {}
         self._senders: dict[tuple[Peer, str, str], tuple[Verifier, ...]] = {}
         self._judged = Users()
@@ -140,6 +146,7 @@ class Guard:
             or topic is None
             or topic.startswith(RETRY_PREFIX)
             or self._audit_all
+            or user.limits.has_rates
         ):
             return
         if len(self._senders) >= _MAX_CACHED_VERDICTS:
@@ -177,14 +184,16 @@ class Guard:
         self._join(peer, user, command.code)
         needs: list[Need] = []
         try:
+            self._rates.check_request(user, _size(command.body))
             if self._freshness is not None and command.code in ADMINISTRATIVE:
                 self._freshness.check(command.code, ext, self._now_ms())
             if not user.is_super and self._checks_rights:
                 self._authorise(user, peer, command, needs)
-        except (NoPermission, TopicNotFound) as error:
+                self._rates.check_creations(user, sum(n.actions == _CREATE for n in needs))
+        except (NoPermission, TopicNotFound, SystemBusy) as error:
             self._note(peer, user.name, command.code, needs, error=error)
             hidden_at = needs[-1].hidden_at if needs else None
-            if hidden_at is not None:
+            if hidden_at is not None and isinstance(error, NoPermission):
                 raise no_message_at(hidden_at) from error
             raise
         if self._audit_all or _is_change(command.code):
@@ -194,7 +203,8 @@ class Guard:
     def _authenticate(self, peer: Peer, code: int, ext: Mapping[str, str], body: Body) -> User:
         name = ext.get(acl.ACCESS_KEY) or ""
         address = _address_text(peer)
-        now = self._now_ms()
+        # Not the wall clock: one that is set back would refuse for hours.
+        now = round(self._monotonic() * 1000)
         if name and not self._failed_tries.must_wait(address, name, now):
             user = self.source.users.get(name)
             is_signed = self._is_signed(user, ext, body)
@@ -208,8 +218,13 @@ class Guard:
 
     def _is_signed(self, user: User | None, ext: Mapping[str, str], body: Body) -> bool:
         # Of an unknown user the signature is computed, too, so that the time tells nothing.
-        verifiers = self.source.verifiers(user, self._now_ms())
-        return any([verifier.verify(ext, body) for verifier in verifiers]) and user is not None
+        now = self._now_ms()
+        verifiers = self.source.verifiers(user, now)
+        fitting = [verifier for verifier in verifiers if verifier.verify(ext, body)]
+        if user is None or not fitting:
+            return False
+        self.source.note_use(user, fitting[0], now)
+        return True
 
     def _failed(self, peer: Peer, code: int, name: str, address: str, now: int) -> None:
         if self._failed_tries.failed(address, name[:64], now):
@@ -334,11 +349,11 @@ class Guard:
         if peer.data.get(_USER) == user.name:
             return
         peers = self._connections.setdefault(user.name, set())
-        if user.max_connections is not None and len(peers - {peer}) >= user.max_connections:
-            peer.close(f"user {user.name} has {user.max_connections} connections already")
+        most = user.limits.connections
+        if most is not None and len(peers - {peer}) >= most:
+            peer.close(f"user {user.name} has {most} connections already")
             raise NoPermission(
-                f"User:{user.name} has too many connections",
-                expected=f"at most {user.max_connections}",
+                f"User:{user.name} has too many connections", expected=f"at most {most}"
             )
         self._know(peer)
         peers.add(peer)
@@ -407,6 +422,12 @@ def _decide(user: User, need: Need, address: str | None) -> Verdict:
         return verdict
     other = _decide(user, need.otherwise, address)
     return other if other.is_allowed else verdict
+
+
+def _size(body: Body) -> int:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return len(body)
+    return sum(len(memoryview(part)) for part in body)
 
 
 def _address_text(peer: Peer) -> str:

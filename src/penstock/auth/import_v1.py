@@ -8,6 +8,7 @@ refused: it must not turn into a right. White lists are not taken over, and name
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -86,7 +87,7 @@ def _user(account: Mapping[str, Any], now_ms: int) -> User:
     # An admin with lists of its own is bound by them, so it is no super user.
     type_ = UserType.SUPER if is_admin and not entries else UserType.NORMAL
     user = new_user(name, now_ms, value=str(secret), type_=type_)
-    return User(user.name, user.secrets, user.type, user.status, None, entries)
+    return replace(user, entries=entries)
 
 
 def _entries(name: str, account: Mapping[str, Any]) -> Iterator[Entry]:

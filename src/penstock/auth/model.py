@@ -238,6 +238,24 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
+class UserLimits:
+    """What a user may use of each server; None: as much as all together."""
+
+    connections: int | None = None
+    requests: int | None = None
+    """A second."""
+    bytes: int | None = None
+    """Of requests, a second."""
+    creations: int | None = None
+    """Topics and groups, an hour."""
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether requests are counted."""
+        return self.requests is not None or self.bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """A user, who is known by an access key."""
 
@@ -245,7 +263,7 @@ class User:
     secrets: tuple[Secret, ...] = ()
     type: UserType = UserType.NORMAL
     status: UserStatus = UserStatus.ENABLE
-    max_connections: int | None = None
+    limits: UserLimits = UserLimits()
     entries: tuple[Entry, ...] = ()
 
     @property

@@ -78,7 +78,7 @@ class ServerAuth:
                 source,
                 rules,
                 server=server,
-                now_ms=clock.time_ms,
+                clock=clock,
                 audit=audit,
                 audit_all=self.audit_all,
                 served_without_user=self.served_without_user,

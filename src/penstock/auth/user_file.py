@@ -24,7 +24,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.auth.model import Entry, Secret, User, UserStatus, UserType, parse_word
+from penstock.auth.model import (
+    Entry,
+    Secret,
+    User,
+    UserLimits,
+    UserStatus,
+    UserType,
+    parse_word,
+)
 from penstock.auth.users import Users
 from penstock.errors import ConfigError, InvalidArgument, PenstockError, StoreDamaged
 
@@ -37,6 +45,13 @@ _OWNER_ONLY: Final = 0o600
 _ENV: Final = "env:"
 _FILE: Final = "file:"
 _MAX_SECRET_FILE_BYTES: Final = 4096
+_LIMIT_KEYS: Final = {
+    "connections": "connections",
+    "requests": "requestsPerSecond",
+    "bytes": "bytesPerSecond",
+    "creations": "creationsPerHour",
+}
+"""By the name in `UserLimits`: the name in the file."""
 
 
 class UserFile:
@@ -72,7 +87,7 @@ class UserFile:
 
     def change(self, change: Callable[[Users], Users]) -> Users:
         """Apply a change to what the file has now; return the new state."""
-        with self._locked():
+        with self.locked():
             before = self.load() if self.exists() else Users()
             after = change(before)
             self._replace(encode_users(after))
@@ -93,7 +108,8 @@ class UserFile:
             )
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """While it lasts, no other process changes the file or what is kept beside it."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, _OWNER_ONLY)
         try:
@@ -229,24 +245,44 @@ def _encode_user(user: User) -> dict[str, object]:
             for secret in user.secrets
         ],
     }
-    if user.max_connections is not None:
-        encoded["limits"] = {"connections": user.max_connections}
+    if limits := encode_limits(user.limits):
+        encoded["limits"] = limits
     return encoded
+
+
+def encode_limits(limits: UserLimits) -> dict[str, int]:
+    """Limits as the file has them."""
+    found = {key: getattr(limits, name) for name, key in _LIMIT_KEYS.items()}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _decode_user(name: str, user: Mapping[str, Any], rights: object) -> User:
     if not isinstance(rights, list):
         raise InvalidArgument(f"rights of {name[:64]!r}", expected="a list")
-    limits = _mapping(user.get("limits", {}), f"limits of {name}")
-    connections = limits.get("connections")
     return User(
         name,
         tuple(_decode_secret(name, _mapping(one, name)) for one in user.get("secrets", [])),
         parse_word(UserType, str(user.get("type", UserType.NORMAL))),
         parse_word(UserStatus, str(user.get("status", UserStatus.ENABLE))),
-        None if connections is None else int(connections),
+        _decode_limits(name, _mapping(user.get("limits", {}), f"limits of {name}")),
         tuple(decode_entry(_mapping(one, name)) for one in rights),
     )
+
+
+def _decode_limits(name: str, limits: Mapping[str, Any]) -> UserLimits:
+    unknown = limits.keys() - _LIMIT_KEYS.values()
+    if unknown:
+        raise InvalidArgument(
+            f"limit {min(unknown)[:64]!r} of {name[:64]!r}",
+            expected=f"one of {', '.join(_LIMIT_KEYS.values())}",
+        )
+    found = {field: limits.get(key) for field, key in _LIMIT_KEYS.items()}
+    for value in found.values():
+        if value is not None and (type(value) is not int or value < 1):
+            raise InvalidArgument(
+                f"a limit of {name[:64]!r} is {str(value)[:64]!r}", expected="a number from 1 on"
+            )
+    return UserLimits(**found)
 
 
 def _decode_secret(name: str, secret: Mapping[str, Any]) -> Secret:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.auth.model import User
+from penstock.auth.secret_uses import SecretUses
 from penstock.auth.user_file import UserFile, resolve_secret
 from penstock.auth.users import Users
 from penstock.errors import PenstockError
@@ -23,6 +24,12 @@ LOOK_SECONDS: Final = 1.0
 _NO_USER: Final = (Verifier("no user has this secret"),)
 
 
+class _Valid(NamedTuple):
+    secret_id: str
+    expires_ms: int | None
+    verifier: Verifier
+
+
 class UserSource(Service):
     """Follows the user file; all guards of a process may share one."""
 
@@ -31,7 +38,8 @@ class UserSource(Service):
         self._clock = clock
         self._stamp: object = None
         self._listeners: list[Callable[[], None]] = []
-        self._verifiers: dict[str, tuple[tuple[int | None, Verifier], ...]] = {}
+        self._verifiers: dict[str, tuple[_Valid, ...]] = {}
+        self._uses = SecretUses(file)
         self.users = Users()
 
     @property
@@ -47,15 +55,21 @@ class UserSource(Service):
         if user is None:
             return _NO_USER
         return [
-            verifier
-            for expires_ms, verifier in self._verifiers.get(user.name, ())
-            if expires_ms is None or now_ms < expires_ms
+            one.verifier
+            for one in self._verifiers.get(user.name, ())
+            if one.expires_ms is None or now_ms < one.expires_ms
         ] or _NO_USER
+
+    def note_use(self, user: User, verifier: Verifier, now_ms: int) -> None:
+        """A request was signed with the secret of this verifier."""
+        for one in self._verifiers.get(user.name, ()):
+            if one.verifier is verifier:
+                self._uses.note(user.name, one.secret_id, now_ms)
 
     def lasting_verifiers(self, user: User) -> tuple[Verifier, ...]:
         """Those of the secrets that do not expire."""
         known = self._verifiers.get(user.name, ())
-        return tuple(verifier for expires_ms, verifier in known if expires_ms is None)
+        return tuple(one.verifier for one in known if one.expires_ms is None)
 
     async def change(self, change: Callable[[Users], Users]) -> Users:
         """Change the file and what is in force."""
@@ -72,9 +86,15 @@ class UserSource(Service):
     async def _run(self, ready: Callable[[], None]) -> None:
         await self.load()
         ready()
-        while True:
-            await self._clock.sleep(LOOK_SECONDS)
-            await self._look()
+        try:
+            while True:
+                await self._clock.sleep(LOOK_SECONDS)
+                await self._look()
+                if self._uses.are_due:
+                    await run_to_end(None, self._uses.save)
+        finally:
+            if self._uses.are_due:
+                await run_to_end(None, self._uses.save)
 
     async def _look(self) -> None:
         stamp = await run_to_end(None, self._file.stamp)
@@ -90,7 +110,7 @@ class UserSource(Service):
         log.info("users loaded path=%s users=%d", self.path, len(users.by_name))
 
     def _take(self, users: Users) -> None:
-        verifiers: dict[str, tuple[tuple[int | None, Verifier], ...]] = {}
+        verifiers: dict[str, tuple[_Valid, ...]] = {}
         for user in users.by_name.values():
             resolved = []
             for secret in user.secrets:
@@ -98,7 +118,7 @@ class UserSource(Service):
                 if value is None:
                     log.error("secret not found user=%s id=%s", user.name, secret.id)
                 else:
-                    resolved.append((secret.expires_ms, Verifier(value)))
+                    resolved.append(_Valid(secret.id, secret.expires_ms, Verifier(value)))
             verifiers[user.name] = tuple(resolved)
         self.users, self._verifiers = users, verifiers
         for listener in self._listeners:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli import output
-from penstock.cli.commands import PATH, Group, argument, option
+from penstock.cli.commands import PATH, Group, Number, argument, option
 from penstock.cli.output import Column, Table, json_flag, yes_flag
 from penstock.cli.secret_files import read_secret
 from penstock.cli.target import Target, on_cluster
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.auth.users import Users
 
 app = Group(
-    help="Users of a broker: create, list, show, rotate, enable, disable, delete.\n\n"
+    help="Users of a broker: create, list, show, rotate, limit, enable, disable, delete.\n\n"
     "Example: penstock user create app --secret-file app.secret",
 )
 
@@ -46,6 +46,7 @@ secret_file_option = option(
     help=f"File with the secret, - for stdin; also {SECRET_VARIABLE}. Without it one is made.",
 )
 
+_LIMIT = Number(at_least=1)
 _COLUMNS = (
     Column("name", whole=True),
     Column("type"),
@@ -130,10 +131,17 @@ def show_user(target: Target, name: str, data: Path | None, as_json: bool) -> No
     Example: penstock user show app
     """
     if data is not None:
+        from penstock.auth.user_file import encode_limits
+
         user = load_users(data).by_name.get(name)
         if user is None:
             raise InvalidArgument(f"there is no user {name!r}", hint="penstock user list")
-        facts: dict[str, object] = {**_row(user), "rights": [str(entry) for entry in user.entries]}
+        facts: dict[str, object] = {
+            **_row(user),
+            "last_used": _last_uses(user, data),
+            **encode_limits(user.limits),
+            "rights": [str(entry) for entry in user.entries],
+        }
     else:
         with target.admin() as admin:
             found = next((row for row in admin.users() if row.name == name), None)
@@ -223,6 +231,56 @@ def disable_user(target: Target, name: str, data: Path | None, as_json: bool) ->
     _set_enabled(target, name, data, enabled=False, as_json=as_json)
 
 
+@app.command("limit")
+@name_argument
+@option("--connections", type=_LIMIT, metavar="N", help="Connections at a time.")
+@option("--requests", type=_LIMIT, metavar="N", help="Requests a second.")
+@option("--bytes", "bytes_", type=_LIMIT, metavar="N", help="Bytes that it sends, a second.")
+@option(
+    "--creations",
+    type=_LIMIT,
+    metavar="N",
+    help="Topics and groups it creates, an hour.",
+)
+@option("--none", "remove", is_flag=True, help="Remove the limits that are not given.")
+@option("--data", type=PATH, metavar="DIR", required=True, help="Directory of the servers.")
+@json_flag
+def limit_user(
+    name: str,
+    connections: int | None,
+    requests: int | None,
+    bytes_: int | None,
+    creations: int | None,
+    remove: bool,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Limit what a user may use of each server; what is not given stays as it is.
+
+    Requests above a limit are answered with SYSTEM_BUSY, which clients try again. RocketMQ has no
+    request for this, so it works on the user file.
+
+    Example: penstock user limit app --requests 500 --data penstock-data
+    """
+    from penstock.auth.model import UserLimits
+    from penstock.auth.user_file import encode_limits
+
+    given = {
+        **{"connections": connections, "requests": requests},
+        **{"bytes": bytes_, "creations": creations},
+    }
+    wanted = {field: value for field, value in given.items() if value is not None}
+
+    def change(users: Users) -> Users:
+        user = users.require(name)
+        kept = UserLimits() if remove else user.limits
+        return users.with_user(replace(user, limits=replace(kept, **wanted)))
+
+    change_users(data, change)
+    limits = load_users(data).require(name).limits
+    output.show_facts({"name": name, **encode_limits(limits)}, as_json=as_json)
+
+
 @app.command("delete")
 @on_cluster
 @name_argument
@@ -289,6 +347,19 @@ def _row(user: User) -> dict[str, object]:
 
 
 # Secrets
+
+
+def _last_uses(user: User, data: Path) -> list[str]:
+    """A line for each secret, the oldest first: its end, and when it was last used."""
+    from penstock.auth.secret_uses import load_uses
+
+    uses = load_uses(data).get(user.name, {})
+    lines = []
+    for secret in sorted(user.secrets, key=lambda one: one.created_ms):
+        end = f", valid until {output.local_time(secret.expires_ms)}" if secret.expires_ms else ""
+        used = output.local_time(uses[secret.id]) if secret.id in uses else "not yet"
+        lines.append(f"{secret.id}: {used}{end}")
+    return lines
 
 
 def _given_secret(file: Path | None) -> str | None:
