@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.doctor.patients import GROUP, consuming, examine, only, shop
 from tests.support.asking import put_topic
+from tests.support.scripted import ScriptedCluster
 from tests.support.stage import Stage, in_virtual_time
 
 from penstock import aio, doctor
 from penstock.doctor import Severity, Thresholds
+from penstock.doctor.checks import servers
+from penstock.doctor.gathering import gather_cluster
+from penstock.protocol.bodies.codec import encode_body
+from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.bodies.registration import RegisterBrokerBody
+from penstock.protocol.bodies.routes import BrokerData, ClusterInfo
 from penstock.protocol.bodies.topics import TopicConfigTable
 from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
 from penstock.protocol.headers import nameserver as asks
+from penstock.remoting import Peer, Promise
 from penstock.runtime.clock import SystemClock
 
 
@@ -125,6 +135,41 @@ async def test_a_broker_whose_clock_is_wrong_is_reported(tmp_path: Path, by: flo
         assert isinstance(ahead, float)
         assert abs(ahead - by) < 5
         assert ("ahead of" if by > 0 else "behind") in found.what
+
+
+async def test_the_time_an_answer_took_makes_the_clock_less_certain() -> None:
+    """It was on the way back all the time, so the broker seems to be behind by half of it."""
+    took = 2.5
+
+    def answer_late(peer: Peer, request: Command) -> Promise:
+        age = "[ 0 days, 0 hours, 0 minutes, 0 seconds ]"
+        info = {"bootTimestamp": str(clock.time_ms()), "runtime": age}
+        answer = Command(0, body=encode_body(KvTable(info)))
+        promise = Promise()
+        asyncio.get_running_loop().call_later(took, promise.resolve, answer)
+        return promise
+
+    clock = SystemClock()
+    async with ScriptedCluster(clock) as cluster:
+        broker = cluster.broker()
+        info = ClusterInfo(
+            {"broker-a": BrokerData("scripted", "broker-a", {0: broker.address})},
+            {"scripted": ("broker-a",)},
+        )
+        cluster.nameserver.script[RequestCode.GET_BROKER_CLUSTER_INFO] = lambda peer, request: (
+            Command(0, body=encode_body(info))
+        )
+        broker.script[RequestCode.GET_BROKER_RUNTIME_INFO] = answer_late
+        async with aio.Admin(namesrv=cluster.namesrv, timeout="60s") as admin:
+            facts = await gather_cluster(admin)
+    [found] = facts.brokers
+    assert found.clock_ahead_ms is not None
+    assert found.clock_ahead_ms < 0
+    assert found.clock_precision_ms >= took * 1000 / 2
+    limits = Thresholds(skew_ms=100)
+    assert not list(servers.clock_skew(facts, limits))
+    certain = replace(facts, brokers=(replace(found, clock_precision_ms=500),))
+    assert list(servers.clock_skew(certain, limits))
 
 
 async def test_a_broker_whose_disk_is_full_is_reported(tmp_path: Path) -> None:
