@@ -38,7 +38,7 @@ VERBS = {
         (
             "user",
             "users:app",
-            "Users of a broker: create, list, show, rotate, enable, disable, delete.",
+            "Users of a broker: create, list, show, rotate, limit, enable, disable, delete.",
         ),
         ("acl", "rights:app", "Rights of users: grant, deny, revoke, list, check, export, import."),
         (
