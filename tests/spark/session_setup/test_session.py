@@ -121,6 +121,47 @@ def test_a_first_program_prints_nothing_but_its_own() -> None:
     assert chatter == []
 
 
+_LEAVING = """
+import sys, time
+from penstock import Message, Producer, embedded
+from penstock.spark import session
+
+with embedded() as mq:
+    with Producer("p", namesrv=mq.namesrv) as producer:
+        for number in range(500):
+            producer.submit(Message("orders", b"%d" % number))
+    spark = session("leaving", master="local[2]")
+    for name in ("stopped", "left running"):
+        batches = []
+        options = {"namesrv": mq.namesrv, "topic": "orders", "maxOffsetsPerTrigger": "5"}
+        stream = spark.readStream.format("penstock").options(**options)
+        rows = stream.option("startingOffsets", "earliest").load()
+        writer = rows.writeStream.foreachBatch(
+            lambda batch, number: (batches.append(batch.count()), time.sleep(0.1))
+        )
+        query = writer.option("checkpointLocation", f"{sys.argv[1]}/{name}").start()
+        while len(batches) < 2:
+            time.sleep(0.01)
+        if name == "stopped":
+            query.stop()
+    sys.exit(0)
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_stream_that_is_stopped_in_mid_batch_or_left_running_prints_no_trace(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LEAVING, str(tmp_path)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # What Spark's own scheduler says about its tasks is not ours to hide.
+    assert "Traceback" not in done.stderr
+    assert "py4j" not in done.stderr.lower()
+
+
 def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
     code = (
         "import _thread, threading, time\n"
