@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.auth.failed_tries import FREE_TRIES, MAX_PAIRS, FailedTries
+from penstock.auth.failed_tries import FREE_TRIES, MAX_LINES, MAX_PAIRS, WINDOW_MS, FailedTries
 from penstock.auth.model import Entry, Resource, Secret, User, UserLimits, UserStatus, UserType
 from penstock.auth.user_file import UserFile, decode_users, encode_users, resolve_secret
 from penstock.auth.users import Users, new_user
@@ -137,6 +137,11 @@ def test_failed_tries_are_bounded_and_forgotten() -> None:
     for number in range(MAX_PAIRS + 10):
         tries.failed("1.2.3.4", f"user-{number}", 0)
     assert len(tries) <= MAX_PAIRS
+    # Nor do invented names fill the log; a minute later it goes on.
+    logged = [tries.failed("6.6.6.6", f"name-{number}", 100_000) for number in range(10_000)]
+    assert sum(logged) == MAX_LINES
+    assert not tries.failed("6.6.6.6", "one more", 100_001)
+    assert tries.failed("6.6.6.6", "and later", 100_000 + WINDOW_MS)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -101,6 +101,36 @@ def test_the_secret_is_shown_once_and_files_are_private(person: Person) -> None:
         assert (person.directory / name).stat().st_mode & 0o077 == 0, name
 
 
+@pytest.mark.spec("A70")
+def test_no_secret_is_in_arguments_logs_or_other_files(person: Person) -> None:
+    with ChildProcess(
+        (*UP, "--auth", "--data", "data", "--verbose"),
+        directory=person.directory,
+        environment=person.environment,
+    ) as child:
+        child.wait_for_line(r"^ready .*$")
+        person.run("topic", "create", "orders")
+        made = json.loads(person.run("user", "create", "app", "--json"))["secret"]
+        wrong = {"PENSTOCK_ACCESS_KEY": "admin", "PENSTOCK_SECRET_KEY": "a-wrong-secret"}
+        refused = person.run("user", "list", code=1, **wrong)
+        assert "a-wrong-secret" not in refused
+        arguments = b"".join(
+            path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
+        )
+    users = json.loads((person.directory / "data/auth.json").read_text())["users"]
+    secrets = {one["value"] for user in users.values() for one in user["secrets"]}
+    assert made in secrets
+    # The first line of the first start shows that of the administrator, once.
+    (first,) = [line for line in child.output.splitlines() if "shown only now" in line]
+    rest = child.output.replace(first, "")
+    for secret in secrets | {"a-wrong-secret"}:
+        assert secret not in rest
+        assert secret.encode() not in arguments
+        for path in person.directory.rglob("*"):
+            if path.is_file() and path.name not in ("auth.json", "contexts.json"):
+                assert secret.encode() not in path.read_bytes(), path
+
+
 @pytest.mark.spec("A16")
 def test_a_first_start_that_fails_leaves_no_users_whose_secret_is_unknown(person: Person) -> None:
     def context() -> bool:

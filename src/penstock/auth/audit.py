@@ -80,6 +80,7 @@ class AuditFile:
         self._path = path
         self._lines: queue.Queue[AuditLine | None] = queue.Queue(MAX_WAITING)
         self.dropped = 0
+        self._is_writable = True
         self._thread = threading.Thread(target=self._write_all, name="audit", daemon=True)
         self._thread.start()
 
@@ -111,7 +112,11 @@ class AuditFile:
                 self._append("\n".join(texts) + "\n")
             except OSError as error:
                 self.dropped += len(lines) + dropped
-                log.error("audit lines lost path=%s error=%s", self._path, error)
+                if self._is_writable:
+                    log.error("audit lines lost path=%s error=%s", self._path, error)
+                self._is_writable = False
+            else:
+                self._is_writable = True
 
     def _append(self, text: str) -> None:
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

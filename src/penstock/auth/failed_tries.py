@@ -15,6 +15,8 @@ FREE_TRIES: Final = 10
 WINDOW_MS: Final = 60_000
 FIRST_PAUSE_MS: Final = 1_000
 MAX_PAUSE_MS: Final = 60_000
+MAX_LINES: Final = 60
+"""Bounds the log against invented users: lines in a minute, of all pairs together."""
 MAX_PAIRS: Final = 4096
 """Bounds memory against invented users; the pair that was silent longest is dropped."""
 
@@ -33,6 +35,8 @@ class FailedTries:
 
     def __init__(self) -> None:
         self._pairs: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+        self._minute_ms = 0
+        self._lines = 0
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -54,10 +58,16 @@ class FailedTries:
         if failures.count >= FREE_TRIES:
             failures.pause_ms = min(max(FIRST_PAUSE_MS, 2 * failures.pause_ms), MAX_PAUSE_MS)
             failures.refused_until_ms = now_ms + failures.pause_ms
-        is_logged = failures.count == 1 or now_ms - failures.logged_ms >= WINDOW_MS
-        if is_logged:
-            failures.logged_ms = now_ms
-        return is_logged
+        if failures.count > 1 and now_ms - failures.logged_ms < WINDOW_MS:
+            return False
+        failures.logged_ms = now_ms
+        return self._has_line(now_ms)
+
+    def _has_line(self, now_ms: int) -> bool:
+        if now_ms - self._minute_ms >= WINDOW_MS:
+            self._minute_ms, self._lines = now_ms, 0
+        self._lines += 1
+        return self._lines <= MAX_LINES
 
     def succeeded(self, address: str, user: str) -> None:
         self._pairs.pop((address, user), None)

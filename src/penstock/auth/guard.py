@@ -12,7 +12,7 @@ is certain: it leaves every refusal, with its reason, to the plain path.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from penstock.auth.answer_filters import ROW_FILTERS, filter_rows
@@ -182,22 +182,22 @@ class Guard:
         ext = command.ext or {}
         user = self._authenticate(peer, command.code, ext, command.body)
         self._join(peer, user, command.code)
-        needs: list[Need] = []
+        judged: list[tuple[Need, Verdict]] = []
         try:
             self._rates.check_request(user, _size(command.body))
             if self._freshness is not None and command.code in ADMINISTRATIVE:
                 self._freshness.check(command.code, ext, self._now_ms())
             if not user.is_super and self._checks_rights:
-                self._authorise(user, peer, command, needs)
-                self._rates.check_creations(user, sum(n.actions == _CREATE for n in needs))
+                self._authorise(user, peer, command, judged)
+                self._rates.check_creations(user, sum(n.actions == _CREATE for n, _ in judged))
         except (NoPermission, TopicNotFound, SystemBusy) as error:
-            self._note(peer, user.name, command.code, needs, error=error)
-            hidden_at = needs[-1].hidden_at if needs else None
+            self._note(peer, user.name, command.code, judged, error=error)
+            hidden_at = judged[-1][0].hidden_at if judged else None
             if hidden_at is not None and isinstance(error, NoPermission):
                 raise no_message_at(hidden_at) from error
             raise
         if self._audit_all or _is_change(command.code):
-            self._note(peer, user.name, command.code, needs)
+            self._note(peer, user.name, command.code, judged)
         return user
 
     def _authenticate(self, peer: Peer, code: int, ext: Mapping[str, str], body: Body) -> User:
@@ -243,7 +243,10 @@ class Guard:
         if count >= _MAX_FAILURES_OF_CONNECTION:
             peer.close("too many requests with a wrong signature")
 
-    def _authorise(self, user: User, peer: Peer, command: Command, needs: list[Need]) -> None:
+    def _authorise(
+        self, user: User, peer: Peer, command: Command, judged: list[tuple[Need, Verdict]]
+    ) -> None:
+        """Raise if a need is not met; ``judged`` gets all up to it."""
         if command.code in self._without_right:
             return
         rule = self._rules.get(command.code)
@@ -257,8 +260,8 @@ class Guard:
             raise NoPermission("the server is starting", hint="try again in a second")
         raw = body if isinstance(body, bytes) else b"".join(body)  # type: ignore[arg-type]  # received
         for need in rule(Ask(command.ext or {}, raw, self._facts)):
-            needs.append(need)
             verdict = self._verdict(user, need, peer)
+            judged.append((need, verdict))
             if not verdict.is_allowed:
                 refusal = TopicNotFound if need.creates else NoPermission
                 raise refusal(
@@ -376,7 +379,7 @@ class Guard:
         peer: Peer,
         user: str,
         code: int,
-        needs: Iterable[Need],
+        judged: Sequence[tuple[Need, Verdict]],
         *,
         error: Exception | None = None,
         reason: str | None = None,
@@ -390,8 +393,10 @@ class Guard:
                 peer.is_tls,
                 code,
                 request_name(code),
-                tuple(f"{need.type}:{need.name}" for need in needs),
+                tuple(f"{need.type}:{need.name}" for need, _ in judged),
                 error is None,
+                # The last one: it refused, or it was the last to allow.
+                entry=_entry_text(judged[-1][1]) if judged else None,
                 reason=str(error) if error is not None else reason,
             )
         )
@@ -422,6 +427,10 @@ def _decide(user: User, need: Need, address: str | None) -> Verdict:
         return verdict
     other = _decide(user, need.otherwise, address)
     return other if other.is_allowed else verdict
+
+
+def _entry_text(verdict: Verdict) -> str | None:
+    return None if verdict.entry is None else str(verdict.entry)
 
 
 def _size(body: Body) -> int:
