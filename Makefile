@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help screenshots install test lint types layers pytest demo docs bench interop lock clean spec soak
+.PHONY: help screenshots install test lint types layers pytest demo docs bench interop lock clean spec soak mutants
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,10 @@ spec: install  ## run the tests of the behaviour checklist and print the table
 MINUTES ?= 10
 soak: install  ## long checks: simulated faults, kills, fuzzers, memory: make soak MINUTES=60
 	$(BIN)/python -m tools.soak --minutes $(MINUTES)
+
+MUTANT_OPTIONS ?=
+mutants: install  ## which small mistakes do the tests not notice? make mutants MUTANT_OPTIONS="--only store"
+	$(BIN)/python -m tools.mutants $(MUTANT_OPTIONS)
 
 screenshots: install  ## write the pictures of the console into docs (needs Chromium)
 	$(BIN)/python -m tools.console_screenshots
