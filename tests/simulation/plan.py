@@ -43,6 +43,7 @@ class Fault(StrEnum):
     POWER_OFF_BROKER = "a broker's machine fails"
     RESTART_NAME_SERVER = "the name server is restarted"
     ROUGH = "the network is rough"
+    SET_CLOCK = "the clock of a broker is set"
 
 
 _WEIGHTS: dict[Fault, int] = {
@@ -61,6 +62,7 @@ _WEIGHTS: dict[Fault, int] = {
     Fault.POWER_OFF_BROKER: 1,
     Fault.RESTART_NAME_SERVER: 1,
     Fault.ROUGH: 2,
+    Fault.SET_CLOCK: 2,
 }
 
 

@@ -19,6 +19,7 @@ from penstock.nameserver import NameServer, NameServerConfig
 from penstock.protocol.records.pulled import messages_from_pull
 from penstock.store import OS_FILES, FileLayer
 from penstock.store.config import SYNC_FLUSH
+from penstock.testing.clock import VirtualClock
 from penstock.testing.virtual_time.loop import VirtualLoop
 
 NAME_SERVER_HOST = "10.0.0.1"
@@ -61,6 +62,10 @@ class BrokerSlot:
         self, loop: VirtualLoop, number: int, root: Path, *, has_power_cuts: bool = False
     ) -> None:
         self._loop = loop
+        self.clock = VirtualClock(loop)
+        """Of the machine: it survives a restart, and an operator may set it."""
+        self.set_back_ms = 0
+        """How far it was set back in all: what was due before that looks early behind it."""
         self.name = f"broker-{number}"
         self.host = f"10.0.1.{number}"
         self._data = root / self.name
@@ -93,7 +98,7 @@ class BrokerSlot:
             store_config=store_config,
             files=files,
             name_servers=[NAME_SERVER],
-            clock=loop.clock,
+            clock=self.clock,
             chance=loop.random,
         )
         # A machine that is up again resets connections that it does not know.
@@ -106,6 +111,11 @@ class BrokerSlot:
             self.forgot_locks_at = loop.time()
         self._starts += 1
         self.broker = broker
+
+    def set_clock(self, by: float) -> None:
+        """Set the clock ahead, or back if negative."""
+        self.clock.jump(by)
+        self.set_back_ms += max(0, round(-by * 1000))
 
     async def stop(self) -> None:
         """Stop in an orderly way, as an operator does."""

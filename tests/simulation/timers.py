@@ -48,7 +48,7 @@ class Reminders:
         for slot in slots:
             for message in slot.read_all(TOPIC):
                 due = int(message.properties[Property.TIMER_DELIVER_MS])
-                if message.store_timestamp < due:
+                if message.store_timestamp < due - slot.set_back_ms:
                     raise Broken(f"{message.body!r} is {due - message.store_timestamp} ms early")
                 if self.recalled.get(message.body) == slot.name:
                     raise Broken(f"{message.body!r} was recalled and arrived on {slot.name}")

@@ -30,6 +30,8 @@ PATIENCE_SECONDS = 1200.0
 MEMBERS_PER_GROUP = 4
 SLOW_THREADS = (0.0, 0.2)
 """The time that a flush or a plain handler takes in a thread, so that kills can interrupt it."""
+CLOCK_STEPS = (-120.0, -7.0, -0.4, 0.4, 7.0, 120.0, 100_000.0)
+"""Seconds that a clock is set by; what waits for a time waits longer where it is set back."""
 NOTES_KEPT = 80
 TRACE_SHOWN = 20
 MEMORY_DISK = Path("/dev/shm")
@@ -361,6 +363,17 @@ class World:
         await asyncio.sleep(event.lasts)
         self.loop.network.conditions = NETWORKS[self.plan.network]
 
+    async def _on_clock(self, event: Event) -> None:
+        """Set a clock ahead or back; some are set right again, others stay wrong to the end."""
+        slot = self._brokers[event.pick % len(self._brokers)]
+        by = CLOCK_STEPS[event.pick // len(self._brokers) % len(CLOCK_STEPS)]
+        self.note(f"the clock of {slot.name} is set by {by:.0f} s")
+        slot.set_clock(by)
+        if event.pick % 2:
+            await asyncio.sleep(event.lasts)
+            self.note(f"the clock of {slot.name} is set right")
+            slot.set_clock(-by)
+
     _faults: dict[Fault, Callable[[World, Event], Coroutine[Any, Any, None]]] = {  # noqa: RUF012
         Fault.JOIN: _on_join,
         Fault.LEAVE: _on_leave,
@@ -377,6 +390,7 @@ class World:
         Fault.POWER_OFF_BROKER: _on_broker,
         Fault.RESTART_NAME_SERVER: _on_name_server,
         Fault.ROUGH: _on_rough,
+        Fault.SET_CLOCK: _on_clock,
     }
 
 

@@ -76,6 +76,7 @@ def test_checks_that_fail_are_reported_with_their_seed(
 
 def test_an_hour_is_enough_for_the_long_forms_of_all_kills() -> None:
     assert checks.form(3600 * SHARES["kills"]) == {"PENSTOCK_LONG": "1"}
+    assert checks.form(3600 * SHARES["faults"]) == {"PENSTOCK_LONG": "1"}
     assert checks.form(600 * SHARES["kills"]) == {}
     kills = {path.name for path in (checks.ROOT / checks.CRASHES[0]).glob("test_*.py")}
     assert {f"test_{what}_kill.py" for what in ("transaction", "timer", "pop")} <= kills

@@ -1,7 +1,7 @@
 """Which small mistakes do the tests not notice?
 
     python -m tools.mutants                    all of the list
-    python -m tools.mutants --only store       those whose name, file or package has the word
+    python -m tools.mutants --only store       those with the word in their name or file
     python -m tools.mutants --json             the result as JSON
     python -m tools.mutants --fresh            without the results of earlier runs
 
@@ -95,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", help="those whose name or file contains this")
+    parser.add_argument(
+        "--only", nargs="+", metavar="WORD", help="those with one of the words in name or file"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
@@ -106,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong:
         parser.error("\n".join(["the list does not fit the sources:", *wrong]))
     if chosen.only:
-        mutants = [m for m in mutants if chosen.only in m.name or chosen.only in m.file]
+        mutants = [m for m in mutants if any(w in m.name or w in m.file for w in chosen.only)]
     if not mutants:
-        parser.error(f"no mistake has {chosen.only!r} in its name or file")
+        parser.error(f"no mistake has {' or '.join(chosen.only)} in its name or file")
     run = Run(Results(chosen.results))
     if chosen.fresh:
         run.results.forget()

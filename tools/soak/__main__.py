@@ -20,7 +20,14 @@ from typing import Final
 from tools.soak import checks, memory, simulation
 from tools.soak.outcome import Outcome, say
 
-SHARES: Final = {"simulation": 0.4, "kills": 0.2, "fuzzers": 0.2, "memory": 0.1, "spark": 0.1}
+SHARES: Final = {
+    "simulation": 0.33,
+    "kills": 0.17,
+    "faults": 0.2,
+    "fuzzers": 0.15,
+    "memory": 0.05,
+    "spark": 0.1,
+}
 """The parts and their shares of the time."""
 
 
@@ -29,6 +36,7 @@ def soak(parts: Sequence[str], minutes: float, first: int, processes: int) -> li
     ways: dict[str, Callable[[float], Outcome]] = {
         "simulation": lambda seconds: simulation.soak(seconds, first, processes),
         "kills": checks.kill,
+        "faults": checks.starve,
         "fuzzers": checks.fuzz,
         "memory": memory.watch,
         "spark": checks.kill_spark,

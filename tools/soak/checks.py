@@ -2,6 +2,10 @@
 
 Kills: processes killed at random moments, and what the next start finds (`tests/crash`): plain
 sends, transactions, timers, popped messages; from `make soak MINUTES=60` on in their long forms.
+Faults: a broker with all kinds of traffic, and what an operating system does to it
+(`tests/faults`): processes without time, full, read-only and vanished disks, flipped bits, no
+descriptors, connections that are dead at one end, kills during recovery, retention, deletion and
+rolling. Every message is accounted for; from `make soak MINUTES=60` on in the long forms.
 Fuzzers: every property test, with more examples than in `make test` and a new seed each time.
 pytest prints what fails; the seed is printed so that the run can be repeated.
 Spark: its processes and the broker killed in mid-batch, and every row counted (`tools.spark_soak`).
@@ -22,6 +26,7 @@ from typing import Final
 from tools.soak.outcome import Outcome, say
 
 ROOT: Final = Path(__file__).parents[2]
+FAULTS: Final = ("tests/faults",)
 CRASHES: Final = ("tests/crash", "tests/simulation/test_pop_members.py")
 LONG_SECONDS: Final = 600.0
 """With so much time, these tests run in their long forms (`PENSTOCK_LONG`), which take minutes."""
@@ -44,6 +49,11 @@ def property_tests() -> list[str]:
 def kill(seconds: float) -> Outcome:
     """Kill writers and brokers repeatedly."""
     return rounds("kills", CRASHES, form(seconds), seconds, "killed at random")
+
+
+def starve(seconds: float) -> Outcome:
+    """Take from brokers what they live on, and give it back."""
+    return rounds("faults", FAULTS, form(seconds), seconds, "every message accounted for")
 
 
 def form(seconds: float) -> dict[str, str]:

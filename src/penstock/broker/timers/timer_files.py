@@ -121,6 +121,8 @@ class Snapshot(NamedTuple):
     checkpoint: TimerCheckpoint
     progress: SlotProgress
     delivered: dict[int, Delivered]
+    checksum: int | None = None
+    """Of wheel and timer log, if nothing is written to them any more."""
 
 
 class TimerFiles:
@@ -174,11 +176,18 @@ class TimerFiles:
         timer_log, wheel = self._open_files()
         low, end = source.min_offset(TIMER_TOPIC, 0), source.max_offset(TIMER_TOPIC, 0)
         shape, precision = self.shape, 0 if found is None else found.precision_ms
+        is_damaged = found is not None and self._is_damaged(timer_log, wheel, found)
         if found is None or precision not in (0, shape.precision_ms):
             # Either what was delivered is not known, or the slots mean other times.
             log.warning("timer messages are enqueued again timerPrecisionMs=%d", shape.precision_ms)
             timer_log.cut(timer_log.start)
-        if found is None or wheel.was_missing or is_wheel_old:
+        elif is_damaged:
+            log.error(
+                "timer files are not as the last stop left them, timers are enqueued anew root=%s",
+                self._root,
+            )
+            timer_log.cut(timer_log.start)
+        if found is None or wheel.was_missing or is_wheel_old or is_damaged:
             wheel.clear_all()
             start = timer_log.start
         else:
@@ -188,7 +197,9 @@ class TimerFiles:
             self._counter = found.checkpoint.counter
             self._progress = found.progress
         last = self._link_from(timer_log, start, source.max_position)
-        is_short = found is not None and timer_log.end < found.checkpoint.log_position
+        is_short = is_damaged or (
+            found is not None and timer_log.end < found.checkpoint.log_position
+        )
         self._repair(timer_log, wheel)
         self._count(wheel)
         offset = low if is_short or found is None else found.checkpoint.queue_offset
@@ -203,6 +214,15 @@ class TimerFiles:
             "timers loaded waiting=%d log=%d next=%d queue_offset=%d",
             self.pending, timer_log.end, self.read_ms, self.queue_offset,
         )  # fmt: skip
+
+    def _is_damaged(self, timer_log: TimerLog, wheel: WheelFile, found: FoundCheckpoint) -> bool:
+        """Whether the files are not as our clean stop left them."""
+        if found.checksum is None or wheel.was_missing:
+            return False
+        timer_log.end = found.checkpoint.log_position
+        checksum = wheel.checksum(timer_log.checksum())
+        timer_log.end = timer_log.start
+        return checksum != found.checksum
 
     def _link_from(self, timer_log: TimerLog, start: int, stored_until: int) -> Unit | None:
         """Link the units from ``start`` on, and cut the log behind the last; return that one."""
@@ -444,8 +464,11 @@ class TimerFiles:
 
     # Saving
 
-    def snapshot(self, now_ms: int) -> Snapshot | None:
-        """What to save next; None while slots could not be written, or without any file."""
+    def snapshot(self, now_ms: int, *, is_last: bool = False) -> Snapshot | None:
+        """What to save next; None while slots could not be written, or without any file.
+
+        ``is_last``: nothing is written to the files any more.
+        """
         if self._wheel is None or self._log is None:
             return None
         try:
@@ -457,7 +480,8 @@ class TimerFiles:
         checkpoint = TimerCheckpoint(
             self.read_ms, self._log.end, self.queue_offset, now_ms, self._counter
         )
-        return Snapshot(checkpoint, self._progress, dict(self._delivered))
+        checksum = self._wheel.checksum(self._log.checksum()) if is_last else None
+        return Snapshot(checkpoint, self._progress, dict(self._delivered), checksum)
 
     def sync(self, snapshot: Snapshot) -> None:
         """Put a snapshot on the disk; may run in another thread."""
@@ -467,7 +491,7 @@ class TimerFiles:
         self._wheel.sync()
         if self._page is None:
             self._page = CheckpointPage(self._files, self._root, self.shape.precision_ms)
-        self._page.save(snapshot.checkpoint, snapshot.progress)
+        self._page.save(snapshot.checkpoint, snapshot.progress, snapshot.checksum)
 
     def retire(self, snapshot: Snapshot, min_position: int) -> None:
         """Make delivered slots empty, and delete segments whose records are gone."""

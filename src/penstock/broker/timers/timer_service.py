@@ -333,9 +333,9 @@ class TimerService(Service):
                 await self._clock.sleep(self.SAVE_SECONDS / 4)
             await self._save(thread, snapshot)
 
-    async def _snapshot(self) -> Snapshot | None:
+    async def _snapshot(self, *, is_last: bool = False) -> Snapshot | None:
         now = self._clock.time_ms()
-        return await self._in_thread(functools.partial(self._files.snapshot, now))
+        return await self._in_thread(functools.partial(self._files.snapshot, now, is_last=is_last))
 
     async def _save(self, thread: ThreadPoolExecutor, snapshot: Snapshot) -> None:
         try:
@@ -357,7 +357,11 @@ class TimerService(Service):
                 self._storage.store.write()
                 await run_to_end(thread, self._storage.store.flush)
                 await self._save(thread, snapshot)
-        except StoreError as error:
+                # Saving retires slots and segments; what is left stays as it is.
+                last = await self._snapshot(is_last=True)
+                if last is not None:
+                    await run_to_end(thread, functools.partial(self._files.sync, last))
+        except (StoreError, OSError) as error:
             log.error("timer files not saved error=%s", error)
         finally:
             await self._in_thread(self._files.close)

@@ -4,14 +4,16 @@
     | 32 state version | 40 version time | 48 version counter          (eight bytes each)
     | 64 "penstock" | 72 precision | 80 slot in work | 88 its last unit delivered
     | 96 CRC of all before it: ours
-    | 512 a copy of it all
+    | 256 "checksum" | 264 counter | 272 checksum of wheel and timer log | 280 CRC: after a stop
+    | 512 a copy of the first 104 bytes
 
 ``read_ms`` is the next slot to deliver, ``log_position`` the end of the timer log that is on the
 disk together with the slots that link it, ``queue_offset`` the next parked message to enqueue. The
 second queue offset is that of a master; a broker that finds it smaller than its own starts there,
 so it is always written. RocketMQ reads and writes the first 56 bytes of the page: where our own
 mark does not match them, another program used the files since; or a power failure tore the page,
-which the copy tells, because every save of either program counts one more.
+which the copy tells, because every save of either program counts one more. A clean stop leaves the
+checksum of the other two files; every other save clears it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ _MARK_AT: Final = 64
 _OURS: Final = struct.Struct(">8s3q")
 _CRC: Final = struct.Struct(">q")
 _COPY_AT: Final = 512
+_CHECKSUM_AT: Final = 256
+_CHECKSUM_MARK: Final = b"checksum"
+_CHECKSUM: Final = struct.Struct(">8s2q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class FoundCheckpoint(NamedTuple):
     precision_ms: int = 0
     """0: not known, since it is not ours."""
     progress: SlotProgress = SlotProgress()
+    checksum: int | None = None
+    """Of wheel and timer log as a clean stop left them; None: it was no clean stop of ours."""
 
     @property
     def is_ours(self) -> bool:
@@ -89,7 +96,7 @@ def load_checkpoint(files: FileLayer, root: str) -> FoundCheckpoint | None:
         files.close(descriptor)
     found, copy = _decode(page), _decode(page[_COPY_AT:])
     if found.is_ours:
-        return found
+        return found._replace(checksum=_checksum(page, found.checkpoint.counter))
     if copy.is_ours and copy.checkpoint.counter == found.checkpoint.counter:
         # Torn: the counter is the last number of a save.
         return copy
@@ -119,6 +126,17 @@ def _decode(page: bytes) -> FoundCheckpoint:
     return found._replace(precision_ms=precision_ms, progress=SlotProgress(slot_ms, position))
 
 
+def _checksum(page: bytes, counter: int) -> int | None:
+    """The checksum that belongs to the save with this number; None if there is none."""
+    crc_at = _CHECKSUM_AT + _CHECKSUM.size
+    if len(page) < crc_at + _CRC.size:
+        return None
+    mark, counted, checksum = _CHECKSUM.unpack_from(page, _CHECKSUM_AT)
+    (crc,) = _CRC.unpack_from(page, crc_at)
+    is_sound = mark == _CHECKSUM_MARK and crc == zlib.crc32(page[_CHECKSUM_AT:crc_at])
+    return checksum if is_sound and counted == counter else None
+
+
 class CheckpointPage:
     """The page, open for writing; `save` waits for the disk."""
 
@@ -136,12 +154,21 @@ class CheckpointPage:
         self._descriptor = files.create(path, PAGE_BYTES)
         files.sync_dir(f"{root}/config")
 
-    def save(self, checkpoint: TimerCheckpoint, progress: SlotProgress) -> None:
-        """Write the numbers and return when they are on the disk."""
-        page = checkpoint.encode().ljust(_MARK_AT, b"\0")
-        page += _OURS.pack(_MARK, self._precision_ms, *progress)
-        page += _CRC.pack(zlib.crc32(page))
-        page = page.ljust(_COPY_AT, b"\0") + page
+    def save(
+        self, checkpoint: TimerCheckpoint, progress: SlotProgress, checksum: int | None = None
+    ) -> None:
+        """Write the numbers and return when they are on the disk.
+
+        ``checksum`` is that of the other files, which nothing is written to from now on.
+        """
+        numbers = checkpoint.encode().ljust(_MARK_AT, b"\0")
+        numbers += _OURS.pack(_MARK, self._precision_ms, *progress)
+        numbers += _CRC.pack(zlib.crc32(numbers))
+        page = numbers.ljust(_CHECKSUM_AT, b"\0")
+        if checksum is not None:
+            part = _CHECKSUM.pack(_CHECKSUM_MARK, checkpoint.counter, checksum)
+            page += part + _CRC.pack(zlib.crc32(part))
+        page = page.ljust(_COPY_AT, b"\0") + numbers
         write_fully(self._files, self._descriptor, (page,), 0, len(page))
         self._files.sync(self._descriptor)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -230,6 +231,15 @@ class TimerLog:
         base = position - position % self.segment_bytes
         view = self._view(base)
         return b"" if view is None else bytes(view[position - base :][:UNIT_BYTES])
+
+    def checksum(self) -> int:
+        """Of all units, written ones only."""
+        crc = 0
+        for base in self.bases:
+            view = self._view(base)
+            if view is not None:
+                crc = zlib.crc32(view[: max(0, self.end - base)], crc)
+        return crc
 
     def _view(self, base: int) -> memoryview | None:
         view = self._maps.get(base)
