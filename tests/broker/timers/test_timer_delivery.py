@@ -21,6 +21,7 @@ from penstock.protocol.records.codec import Record
 from penstock.runtime.clock import Clock
 from penstock.testing.clock import VirtualClock
 from penstock.testing.eventually import eventually
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 OK = ResponseCode.SUCCESS
 
@@ -353,3 +354,29 @@ async def test_tools_see_what_waits(tmp_path: Path) -> None:
         info = json_body(KvTable, await wire.ok(RequestCode.GET_BROKER_RUNTIME_INFO)).table
         assert info["timerCongestNum"] == "3"
         assert info["timerOffsetBehind"] == "0"
+
+
+@pytest.mark.parametrize("step", [0.011, 0.013])
+def test_a_message_parked_while_its_second_is_delivered_arrives_too(
+    tmp_path: Path, step: float
+) -> None:
+    """Threads take their time: a second is taken while its last messages are on their way."""
+
+    async def main(loop: VirtualLoop) -> None:
+        loop.executor_latency = (0.05, 0.2)
+        async with Stage(tmp_path) as stage:
+            broker = await stage.broker()
+            wire = await stage.connect(broker)
+            await at_full_second(stage.clock)
+            sent = set()
+            for number in range(500):
+                now = stage.clock.time_ms()
+                body = b"%d" % number
+                await timed(wire, body, TIMER_DELIVER_MS=now + 1000 - now % 1000)
+                sent.add(body)
+                await stage.clock.sleep(step)
+            await stage.clock.sleep(5)
+            assert {record.body for record in await all_records(wire, "T")} == sent
+            assert broker.state.timers.pending == 0
+
+    run_virtual(main)

@@ -104,6 +104,8 @@ class TakenSlot(NamedTuple):
 
     slot_ms: int
     last: int
+    units: int
+    """What the slot counts, with those that were delivered before."""
     messages: array[int]
     marks: array[int]
 
@@ -441,7 +443,7 @@ class TimerFiles:
         if self._progress.slot_ms == slot.slot_ms:
             at = bisect_right(messages, self._progress.position)
             messages = messages[at:]
-        return TakenSlot(slot.slot_ms, slot.last, messages, marks)
+        return TakenSlot(slot.slot_ms, slot.last, slot.units, messages, marks)
 
     def units_at(self, positions: Sequence[int]) -> list[tuple[int, Unit]]:
         """The units at positions that `take` returned."""
@@ -456,11 +458,14 @@ class TimerFiles:
         """Note that a slot was delivered as it was taken."""
         assert self._wheel is not None
         slot = self._wheel.get(taken.slot_ms)
-        units = 0 if slot is None else slot.units
         before = self._delivered.get(taken.slot_ms)
-        self._delivered[taken.slot_ms] = Delivered(taken.last, units)
-        self.pending = max(0, self.pending - units + (0 if before is None else before.units))
-        self.read_ms = max(self.read_ms, taken.slot_ms + self.shape.precision_ms)
+        done = taken.units - (0 if before is None else before.units)
+        self._delivered[taken.slot_ms] = Delivered(taken.last, taken.units)
+        self.pending = max(0, self.pending - done)
+        # What was put into the slot meanwhile, a message sent in the last moment before it or one
+        # whose clock was set back, is taken next: behind `read_ms` it would be forgotten.
+        if slot is None or slot.last == taken.last:
+            self.read_ms = max(self.read_ms, taken.slot_ms + self.shape.precision_ms)
 
     # Saving
 
