@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.warm_apache import compare_warm
@@ -85,17 +85,23 @@ def measure(toolchain: Toolchain, cluster: Cluster, seconds: int, rows: Sequence
     return figures
 
 
+def server_pids(directory: Path) -> list[int]:
+    """The server processes, found by the directory on their command line."""
+    found: list[int] = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ended in the meantime
+            if str(directory) in command.read_bytes().decode(errors="replace"):
+                found.append(int(command.parent.name))
+    return found
+
+
 def resident_bytes(directory: Path) -> int:
-    """Resident memory of the server processes, found by the directory on their command line."""
+    """Resident memory of the server processes."""
     total = 0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            command = status.with_name("cmdline").read_bytes().decode(errors="replace")
-            if str(directory) in command:
-                lines = status.read_text().splitlines()
-                total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-        except OSError:
-            continue  # it ended in the meantime
+    for pid in server_pids(directory):
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
     return total * 1024
 
 
@@ -128,7 +134,10 @@ def compare_both_alive(
             target: stack.enter_context(started(target, toolchain, root / target, heap))
             for target in ("apache", "penstock")
         }
-        return compare_warm(toolchain, clusters, rounds, seconds, rows, warm)
+        with_pids = {
+            target: (cluster, server_pids(root / target)) for target, cluster in clusters.items()
+        }
+        return compare_warm(toolchain, with_pids, rounds, seconds, rows, warm)
 
 
 def report(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, object]]:

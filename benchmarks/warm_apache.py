@@ -3,7 +3,8 @@
 A JVM compiles what it runs often, so a broker of Apache's that has just started is several times
 slower than one that has served the same load for half a minute. Here both brokers run through all
 rounds, and each has one load generator that runs as long: every row is repeated on both until
-``warm_seconds`` have passed, then measured alternately. The other broker is idle meanwhile.
+``warm_seconds`` have passed, then measured alternately. The other broker is idle meanwhile. How
+many cores the client and the server kept busy during a row shows which of them was the limit.
 
     python -m benchmarks.against_apache --warm 30 [--rounds 3] [--seconds 8] [--rows ROW ...]
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from benchmarks.processes import tree_cpu_seconds
 from tests.interop.servers import Cluster
 from tests.interop.toolchain import BUILD, FAST, Toolchain
 
@@ -29,25 +31,39 @@ BURNING: Final = ("transaction",)
 class Generator:
     """A load generator that runs rows as they are given."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], server_pids: Sequence[int]) -> None:
         self._process = process
+        self._server_pids = server_pids
 
     def run(self, row: str) -> Figures:
         """The figures of one row, by ``row:what``."""
+        began, client, server = self._now()
+        found = self._answer(row)
+        ended, client_after, server_after = self._now()
+        found["client_cores"] = (client_after - client) / (ended - began)
+        found["server_cores"] = (server_after - server) / (ended - began)
+        return {f"{row}:{what}": value for what, value in found.items()}
+
+    def _now(self) -> tuple[float, float, float]:
+        server = sum(map(tree_cpu_seconds, self._server_pids))
+        return time.monotonic(), tree_cpu_seconds(self._process.pid), server
+
+    def _answer(self, row: str) -> Figures:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{row}\n")
         self._process.stdin.flush()
         while line := self._process.stdout.readline():
             if line.startswith("{"):
-                found = json.loads(line)
-                return {f"{row}:{what}": value for what, value in found.items() if what != "row"}
+                found: dict[str, float] = json.loads(line)
+                found.pop("row")
+                return found
         raise RuntimeError(f"the load generator ended in {row}; see its log in {BUILD / 'logs'}")
 
 
 @contextmanager
 def generator(
-    toolchain: Toolchain, cluster: Cluster, seconds: int, name: str
+    toolchain: Toolchain, cluster: Cluster, seconds: int, name: str, server_pids: Sequence[int]
 ) -> Iterator[Generator]:
     """Start a load generator for one broker."""
     command = toolchain.command(
@@ -68,20 +84,20 @@ def generator(
         ) as process,
     ):
         try:
-            yield Generator(process)
+            yield Generator(process, server_pids)
         finally:
             process.kill()
 
 
 def compare_warm(
     toolchain: Toolchain,
-    clusters: Mapping[str, Cluster],
+    clusters: Mapping[str, tuple[Cluster, Sequence[int]]],
     rounds: int,
     seconds: int,
     rows: Sequence[str],
     warm_seconds: float,
 ) -> dict[str, dict[str, list[float]]]:
-    """All figures of all rounds, by target and figure."""
+    """All figures of all rounds, by target and figure; a cluster comes with its processes."""
     found: dict[str, dict[str, list[float]]] = {target: {} for target in clusters}
 
     def measure(row: str, target: str) -> None:
@@ -92,8 +108,8 @@ def compare_warm(
 
     with ExitStack() as stack:
         load = {
-            target: stack.enter_context(generator(toolchain, cluster, seconds, target))
-            for target, cluster in clusters.items()
+            target: stack.enter_context(generator(toolchain, cluster, seconds, target, pids))
+            for target, (cluster, pids) in clusters.items()
         }
         for row in rows:
             if row.startswith(BURNING):
