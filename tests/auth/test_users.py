@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.auth.failed_tries import FREE_TRIES, MAX_LINES, MAX_PAIRS, WINDOW_MS, FailedTries
 from penstock.auth.model import Entry, Resource, Secret, User, UserLimits, UserStatus, UserType
+from penstock.auth.secret_uses import SecretUses, load_uses
 from penstock.auth.user_file import UserFile, decode_users, encode_users, resolve_secret
 from penstock.auth.users import Users, new_user
 from penstock.errors import ConfigError, NoPermission, PenstockError, StoreDamaged
@@ -120,6 +122,19 @@ def test_a_secret_may_be_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.Monk
     assert resolve_secret("plain") == "plain"
     assert resolve_secret("env:NOT_SET_ANYWHERE") is None
     assert resolve_secret(f"file:{tmp_path / 'missing'}") is None
+
+
+def test_last_uses_do_not_bring_a_removed_directory_back(tmp_path: Path) -> None:
+    file = UserFile(tmp_path / "data" / "auth.json")
+    file.change(lambda table: table.with_user(new_user("a", 0)))
+    uses = SecretUses(file)
+    uses.note("a", "one", 1_000_000)
+    uses.save()
+    assert load_uses(tmp_path / "data") == {"a": {"one": 1_000_000}}
+    shutil.rmtree(tmp_path / "data")
+    uses.note("a", "one", 2_000_000)
+    uses.save()
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.spec("A21")

@@ -49,6 +49,9 @@ class SecretUses:
     def save(self) -> None:
         """Add the uses to the file; waits for the disk."""
         seen = dict(self._seen)
+        if not self._users.exists():
+            # The directory was removed under the server; it must not come back with this alone.
+            return
         try:
             with self._users.locked():
                 self._add(seen)
