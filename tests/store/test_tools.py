@@ -278,7 +278,7 @@ def test_what_a_crash_left_unfinished_is_a_note_and_no_damage(tmp_path: Path) ->
     result = check(tmp_path / "store")
     assert not result.is_clean
     assert result.damages == []
-    assert any("queue entries are not final" in note for note in result.notes)
+    assert any("queue entries to complete" in note for note in result.notes)
     with MessageStore(tmp_path / "store"):
         pass
     assert check(tmp_path / "store").notes == []

@@ -291,4 +291,4 @@ class IndexCheck:
         """What was seen that is no damage."""
         if not self._pending:
             return []
-        return [f"keys of {self._pending} records are not final yet; opening makes them so"]
+        return [f"records to index: {self._pending}; opening the store does it"]

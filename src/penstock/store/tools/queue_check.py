@@ -299,7 +299,7 @@ class QueueCheck:
         """What was seen that is no damage."""
         notes: list[str] = []
         if self._pending:
-            notes.append(f"{self._pending} queue entries are not final yet; opening makes them so")
+            notes.append(f"queue entries to complete: {self._pending}; opening the store does it")
         if self._unqueued:
             topics = self._unqueued_topics
             named = ", ".join(topics[:_MAX_NAMED]) + (", ..." if len(topics) > _MAX_NAMED else "")
