@@ -130,7 +130,7 @@ def test_settled_letters_are_out_of_sight_and_come_back_when_the_mark_does(mq: E
     ("mark", "settled"), [(None, 2), (0, 2), (2, 2), (5, 5), (9, 9), (10, 2), (99, 2)]
 )
 def test_a_mark_that_is_left_over_hides_no_letters(mark: int | None, settled: int) -> None:
-    # A mark past the end is that of a topic which was deleted and made anew.
+    # A mark past the end is that of a topic which was deleted and created again.
     assert _settled(mark, 2, 9) == settled
 
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew under connected consumers."""
+"""A topic that is deleted and created again under connected consumers."""
 
 from __future__ import annotations
 

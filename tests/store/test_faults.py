@@ -240,7 +240,7 @@ def test_a_failed_sync_ends_all_writing(
     files.unsyncable = ""
     with pytest.raises(FlushFailed):
         store.flush()
-    with pytest.raises(FlushFailed, match="start the broker anew"):
+    with pytest.raises(FlushFailed, match="restart the broker"):
         store.append(make_draft())
     assert not store.is_writable
     assert store.read("orders", 0, 0).count == 2, "reading goes on"

@@ -14,7 +14,7 @@ group reads, under the message's first id and with the property ``PENSTOCK_REDRI
 letter beyond the mark is known to be redriven already, so stopping half-way and starting again, or
 redriving some and then all, sends nothing twice.
 
-A mark beyond the end is left over from a topic that was deleted and made anew; it counts for
+A mark beyond the end is left over from a topic that was deleted and created again; it counts for
 nothing. (`Admin.delete_topic` takes the mark away; 4.9's own tools do not.)
 """
 
@@ -221,7 +221,7 @@ class DeadLetterActions(MessageActions):
             if one.message.sys_flag & SysFlag.COMPRESSED:
                 raise InvalidArgument(
                     f"dead letter {one.message.msg_id} has a body that does not inflate",
-                    expected="a body that can be read, since it is compressed anew",
+                    expected="a body that can be read, since it is compressed again",
                 )
         if to is None and ready:
             await self._refuse_orderly(group)
@@ -310,7 +310,7 @@ class DeadLetterActions(MessageActions):
 
     @on_host
     async def delete_dead_letters(self, group: str) -> None:
-        """Delete a group's dead-letter topic, with its mark; the next dead letter makes it anew.
+        """Delete a group's dead-letter topic, with its mark; the next dead letter creates it again.
 
         The letters are lost, including those that arrive meanwhile.
         """

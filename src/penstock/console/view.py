@@ -207,14 +207,14 @@ class View:
         return await self.get(("groups",), TABLE_SECONDS, self.admin.groups)
 
     async def has_group(self, name: str) -> bool:
-        """Whether there is a group; a name that is not in the kept list is asked for anew."""
+        """Whether there is a group; a name that is not in the kept list is asked for again."""
         if name in await self.groups():
             return True
         self.forget("groups")
         return name in await self.groups()
 
     async def find_topic(self, name: str) -> TopicRow | None:
-        """The row of a topic; a name that is not in the kept table is asked for anew."""
+        """The row of a topic; a name that is not in the kept table is asked for again."""
         for is_last in (False, True):
             for row in (await self.topics()).rows:
                 if row.name == name:

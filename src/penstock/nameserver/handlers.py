@@ -361,6 +361,6 @@ def update_config(state: NameServerState) -> Command:
     """Settings of a name server are given when it starts, never over the wire."""
     error = InvalidArgument(
         "the settings of this name server cannot be changed while it runs",
-        hint="start it anew with other options",
+        hint="restart it with other options",
     )
     return Command(ResponseCode.NO_PERMISSION, remark=str(error))

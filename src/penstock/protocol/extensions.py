@@ -33,12 +33,12 @@ TOPIC_EPOCH: Final = "penstockTopicEpoch"
 
 On the answer to a pull, to QUERY_CONSUMER_OFFSET (also if nothing is committed), GET_MAX_OFFSET and
 GET_MIN_OFFSET: the epoch of the queue that was asked for. It only grows, and it has grown exactly
-if the topic was deleted and made anew: offsets that a client knows from a smaller epoch belong to
-messages that are gone.
+if the topic was deleted and created again: offsets that a client knows from a smaller epoch belong
+to messages that are gone.
 
 On a pull and on UPDATE_CONSUMER_OFFSET: the epoch that the client's offset belongs to (``0`` is
-written, too). If the topic was made anew since, the broker ignores the commit, and answers the pull
-with PULL_OFFSET_MOVED, the first offset of the new queue and its epoch. Requests without the field
+written, too). If the topic was created again since, the broker ignores the commit, and answers the
+pull with PULL_OFFSET_MOVED, the first offset of the new queue and its epoch. Requests without the field
 have RocketMQ's rules.
 """
 

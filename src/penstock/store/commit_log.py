@@ -170,7 +170,7 @@ class CommitLog:
             except OSError as error:
                 raise StoreError(
                     f"write at {start} in {self.directory} failed and could not be undone: {error}",
-                    hint="check the disk, then start the broker anew: recovery cuts the log there",
+                    hint="check the disk, then restart the broker: recovery cuts the log there",
                 ) from error
         # Empty now and ahead of the end, they must not count as the oldest ones to be flushed. No
         # lock: the thread that flushes holds it while it waits, and never looks behind the end.
@@ -214,7 +214,7 @@ class CommitLog:
         except OSError as error:
             raise FlushFailed(
                 f"flush of {self.directory} failed: {error}",
-                hint="check the disk, then start the broker anew",
+                hint="check the disk, then restart the broker",
             ) from error
         return descriptor
 

@@ -134,7 +134,7 @@ class Flusher:
     def _flush_failed(self, error: OSError) -> FlushFailed:
         failure = FlushFailed(
             f"flush of store {self._context.root} failed: {error}",
-            hint="check the disk, then start the broker anew: recovery finds what is really there",
+            hint="check the disk, then restart the broker: recovery finds what is really there",
         )
         self._failure = failure
         self._context.refusal = failure

@@ -119,7 +119,7 @@ class StoreContext:
             lost = StoreLost(
                 f"{self.root} was removed or replaced while this broker used it",
                 expected="the directory, the lock and the log that it opened",
-                hint="see which broker uses the directory now, and start this one anew",
+                hint="see which broker uses the directory now, and restart this one",
             )
             self.refusal = lost
             raise lost

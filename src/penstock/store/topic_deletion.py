@@ -28,7 +28,7 @@ def delete_topic_in_steps(context: StoreContext, flusher: Flusher, topic: str) -
         # would give offsets twice. Recovery makes the queues whole again.
         failure = StoreError(
             f"topic {topic!r} of store {context.root} could not be deleted: {error}",
-            hint="check the disk, then start the broker anew and delete the topic again",
+            hint="check the disk, then restart the broker and delete the topic again",
         )
         context.refusal = failure
         raise failure from error

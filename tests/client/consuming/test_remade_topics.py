@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew under its consumers: they begin at its first message."""
+"""A topic is deleted and created again under its consumers: they begin at its first message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.extensions import TOPIC_EPOCH
 from penstock.testing.embedded import Embedded
 
-WARNING = "topic was deleted and made anew, beginning at its first message"
+WARNING = "topic was deleted and created again, beginning at its first message"
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def query_consumer_offset(broker: BrokerState, ask: QueryConsumerOffset) -> Comm
 def update_consumer_offset(broker: BrokerState, ask: UpdateConsumerOffset, call: Call) -> Command:
     """Commit the offset of a group; a smaller one is accepted, too.
 
-    One of a topic that was made anew since is ignored: it counts messages that are gone.
+    One of a topic that was created again since is ignored: it counts messages that are gone.
     """
     if broker.groups.find_or_create(ask.consumer_group) is None:
         raise GroupNotFound(f"Group {ask.consumer_group} not exist!")

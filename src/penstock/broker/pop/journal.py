@@ -6,7 +6,7 @@ the change is taken back, and no answer leaves that mentions it.
 
 The committed number of the revive group in a queue of the topic is the last record that is done:
 all before the lowest open check-point. So that it moves on, a check-point that stays open for long
-is written anew.
+is written again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LONG_MS: Final = 60_000
 delays those behind it."""
 OLDEST_MS: Final = 10 * 60_000
 MOST_BEHIND: Final = 100_000
-"""When a check-point is written anew: by age, or by the records behind it."""
+"""When a check-point is written again: by age, or by the records behind it."""
 _PER_READ: Final = 32
 
 

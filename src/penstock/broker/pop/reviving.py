@@ -116,7 +116,7 @@ class Reviver(Service):
             self._move_frontier(record, said)
         queue = broker.pop.points.queue(group, topic, queue_id)
         if any((said.pop_time, offset) in queue.receipts for offset in said.offsets):
-            # Written anew: the later record counts, with what is left of the check-point.
+            # Written again: the later record counts, with what is left of the check-point.
             older = queue.receipts[next(
                 (said.pop_time, offset)
                 for offset in said.offsets

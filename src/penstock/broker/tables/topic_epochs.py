@@ -1,10 +1,10 @@
-"""Whether a topic was deleted and made anew since a client learned its offsets.
+"""Whether a topic was deleted and created again since a client learned its offsets.
 
-A client that stays connected keeps its offsets while its topic is deleted and made anew. They mean
-other messages then: it would skip as many of the new ones. The epoch of a topic is the log position
-at which a topic of its name was last deleted. Our clients get it with their offsets and return it
-(`extensions.TOPIC_EPOCH`), so the broker sees offsets that have become meaningless. Other clients
-do not send it, and have RocketMQ's rules.
+A client that stays connected keeps its offsets while its topic is deleted and created again. The
+offsets then mean other messages, and the client would skip as many of the new ones. The epoch of a
+topic is the log position at which a topic of its name was last deleted. Our clients get it with
+their offsets and return it (`extensions.TOPIC_EPOCH`), so the broker sees offsets that have become
+meaningless. Other clients do not send it, and have RocketMQ's rules.
 """
 
 from __future__ import annotations

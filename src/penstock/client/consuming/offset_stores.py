@@ -244,7 +244,7 @@ class FileOffsetStore:
         self.epochs: dict[MessageQueue, int] = {}
         self._is_writable = True
         self._unwritten: dict[MessageQueue, int] = {}
-        """What the file should hold and does not. It outlives `remove`: a queue that is taken anew
+        """What the file should hold and does not. It outlives `remove`: a queue that is taken again
         begins where the file says, and would begin at the wrong place for ever."""
         self._saving = asyncio.Lock()
         self.update = self._table.update

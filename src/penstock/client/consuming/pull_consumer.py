@@ -130,8 +130,8 @@ class PullConsumerCore(ConsumerCore):
     def _continue_where_broker_says(self, cursor: PullCursor) -> None:
         """The broker has nothing at the offset asked for, and has said where to go on.
 
-        The group stands there, also if that is further down: the queue was made anew or lost its
-        end, and an offset above would hide what is stored from now on.
+        The group stands there, also if that is further down: the queue was created again or lost
+        its end, and an offset above would hide what is stored from now on.
         """
         held, offset = cursor.process_queue, cursor.next_offset
         self._uncommitted.pop(held, None)

@@ -11,7 +11,7 @@ request under way. What a step of the loop decides is how long to wait before th
     found                the pull interval
     nothing found        at once (the broker has held the request, or moved the offset)
     no progress          20 ms, twice as long each time, up to the exception delay
-    offset illegal       the queue is repaired and given up; the next rebalance takes it anew
+    offset illegal       the queue is repaired and given up; the next rebalance takes it again
 """
 
 from __future__ import annotations
@@ -497,7 +497,7 @@ class Puller:
     def _offset_is_illegal(self, cursor: PullCursor, result: PullMessageResult, epoch: int) -> None:
         text = "pull offset is illegal, starting over"
         if cursor.epoch is not None and epoch > cursor.epoch:
-            text = "topic was deleted and made anew, beginning at its first message"
+            text = "topic was deleted and created again, beginning at its first message"
         cursor.epoch = self._state.offsets.epochs[cursor.queue] = epoch
         log.warning(
             "%s queue=%s offset=%d next=%d min=%d max=%d",

@@ -3,7 +3,7 @@
 There is no leader: each member asks a broker for the list of members, runs the same strategy and
 applies its own share. For each topic:
 
-    share ─▶ give up   held, not in the share any more (or not pulled for two minutes: taken anew)
+    share ─▶ give up   held, not in the share any more (or not pulled for two minutes: taken again)
           ─▶ take      in the share, not held: lock (orderly), find the start offset, pull
 
 A member that the asked broker does not know (its heartbeat was lost, or the broker just restarted)
@@ -335,7 +335,7 @@ class Rebalancer:
         self._state.tasks.spawn(self._repair(held, cursor.next_offset), f"repair {held.queue}")
 
     async def repair_now(self, held: ProcessQueue, offset: int) -> None:
-        """Set the offset of a queue and let go of it; the next rebalance takes it anew there."""
+        """Set the offset of a queue and let go of it; the next rebalance takes it again there."""
         state = self._state
         state.offsets.freeze(held.queue, offset)
         await state.offsets.persist(held.queue, wait=True)

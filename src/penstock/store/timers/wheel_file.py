@@ -62,7 +62,7 @@ class WheelFile:
             raise StoreDamaged(
                 f"{path} has {entry.size} bytes",
                 expected=f"{size}, for {slots} slots",
-                hint="move it away: the broker makes it anew from the timer log",
+                hint="move it away: the broker rebuilds it from the timer log",
             )
         if self.was_missing:
             files.remove(path)

@@ -112,7 +112,7 @@ class _TimerCheck:
         self.found.wheel_size = 0 if entry is None else entry.size
         if entry is None or not entry.size:
             if unlinked:
-                self.found.notes.append("the timer wheel is missing; opening the store makes it again")
+                self.found.notes.append("the timer wheel is missing; opening the store rebuilds it")
             return
         if entry.size != SLOTS * SLOT_BYTES:
             what = f"{entry.size} bytes, a timer wheel has {SLOTS * SLOT_BYTES}"
