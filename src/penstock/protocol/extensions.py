@@ -38,8 +38,8 @@ to messages that are gone.
 
 On a pull and on UPDATE_CONSUMER_OFFSET: the epoch that the client's offset belongs to (``0`` is
 written, too). If the topic was created again since, the broker ignores the commit, and answers the
-pull with PULL_OFFSET_MOVED, the first offset of the new queue and its epoch. Requests without the field
-have RocketMQ's rules.
+pull with PULL_OFFSET_MOVED, the first offset of the new queue and its epoch. Requests without the
+field have RocketMQ's rules.
 """
 
 LOCK_LEASE: Final = "penstockLockLease"

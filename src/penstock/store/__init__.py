@@ -1,6 +1,13 @@
 """Messages in RocketMQ's own files: commit log, consume queues, key index, checkpoint."""
 
-from penstock.store.appending import Appended, AppendedBatch, BatchItem, Draft, DraftFields
+from penstock.store.appending import (
+    Appended,
+    AppendedBatch,
+    BatchItem,
+    Draft,
+    DraftFields,
+    draft_of,
+)
 from penstock.store.config import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
 from penstock.store.files import FileLayer
 from penstock.store.key_query import QueryResult
@@ -30,4 +37,5 @@ __all__ = [
     "StoreStatistics",
     "SYNC_FLUSH",
     "TagFilter",
+    "draft_of",
 ]

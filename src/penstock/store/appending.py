@@ -16,7 +16,7 @@ from penstock.errors import IllegalMessage, StoreError
 from penstock.model.names import RETRY_PREFIX
 from penstock.model.properties import MAX_PROPERTIES_BYTES
 from penstock.model.record_layout import BLANK_HEAD_BYTES
-from penstock.protocol.records.codec import encode_record
+from penstock.protocol.records.codec import Record, encode_record
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store.bulk.batch_encoding import BatchHeader, encode_batch_records
 from penstock.store.consume_queue import ConsumeQueue
@@ -49,6 +49,23 @@ class Draft(NamedTuple):
     prepared_transaction_offset: int = 0
     unique_id: bytes = b""
     """The value of UNIQ_KEY among the properties, if the caller has it at hand."""
+
+
+def draft_of(record: Record, topic: str, queue_id: int, properties: bytes) -> Draft:
+    """A stored message to be stored again, in another queue and with other properties."""
+    return Draft(
+        topic,
+        queue_id,
+        record.body,
+        properties,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+    )
 
 
 DraftFields: TypeAlias = tuple[str, int, bytes, bytes, int, int, int, bytes, bytes, int, int, bytes]

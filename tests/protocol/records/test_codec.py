@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import IllegalMessage, InvalidArgument, ProtocolError
 from penstock.model.hosts import pack_host, parse_host, unpack_host
-from penstock.model.record_layout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+from penstock.model.record_layout import BLANK_MAGIC, HEAD_FIELDS, MAGIC_V1, MAGIC_V2
 from penstock.protocol.records.codec import (
     Record,
     body_crc,
@@ -114,6 +114,11 @@ drafts = st.builds(
     reconsume_times=int32,
     prepared_transaction_offset=int64,
 )
+
+
+def test_a_record_has_the_fields_of_the_layout() -> None:
+    head = [name for name in HEAD_FIELDS if name != "body_length"]
+    assert Record._fields == (*head, "body", "topic", "properties")
 
 
 def test_the_version_1_vector_decodes_to_its_fields() -> None:

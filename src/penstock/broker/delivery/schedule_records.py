@@ -10,7 +10,7 @@ from penstock.model.names import SCHEDULE_TOPIC, Property
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.codec import Record
-from penstock.store import Draft
+from penstock.store import Draft, draft_of
 
 
 def delayed(draft: Draft, properties: dict[str, str], level: int, levels: DelayLevels) -> Draft:
@@ -33,19 +33,8 @@ def due(record: Record) -> Draft | None:
     topic = properties.get(Property.REAL_TOPIC)
     if topic is None:
         return None
-    return Draft(
-        topic,
-        _queue_id(properties.get(Property.REAL_QUEUE_ID, "")),
-        record.body,
-        record.properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-    )
+    queue_id = _queue_id(properties.get(Property.REAL_QUEUE_ID, ""))
+    return draft_of(record, topic, queue_id, record.properties)
 
 
 def _queue_id(text: str) -> int:

@@ -32,7 +32,7 @@ from penstock.protocol.headers.send import SendBack
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.protocol.validation import check_topic
 from penstock.remoting.dispatch import Call, handles
-from penstock.store import Draft
+from penstock.store import draft_of
 
 log = logging.getLogger(__name__)
 
@@ -68,18 +68,10 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         queue_id = DEAD_LETTER_QUEUE
         broker.topics.ensure(target.topic, 1, config.dead_letter_permission)
     properties = _properties(record, ask.group, target.delay_level, call)
-    draft = Draft(
-        target.topic,
-        queue_id,
-        record.body,
-        encode_properties(properties),
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        broker.store_host,
-        record.reconsume_times + 1,
-        0,
+    draft = draft_of(record, target.topic, queue_id, encode_properties(properties))._replace(
+        store_host=broker.store_host,
+        reconsume_times=record.reconsume_times + 1,
+        prepared_transaction_offset=0,
     )
     if not target.is_dead:
         draft = delayed(draft, properties, target.delay_level, broker.delay_levels)

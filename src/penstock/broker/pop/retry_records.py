@@ -14,7 +14,7 @@ from penstock.model.names import (
 )
 from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.records.codec import Record
-from penstock.store import Draft
+from penstock.store import Draft, draft_of
 
 RETRY_QUEUE = 0
 
@@ -60,18 +60,11 @@ def _draft(
     store_host: bytes,
     times: int,
 ) -> Draft:
-    return Draft(
-        topic,
-        queue_id,
-        record.body,
-        encode_properties(properties),
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        store_host,
-        store_host,
-        times,
-        0,
+    return draft_of(record, topic, queue_id, encode_properties(properties))._replace(
+        born_host=store_host,
+        store_host=store_host,
+        reconsume_times=times,
+        prepared_transaction_offset=0,
     )
 
 

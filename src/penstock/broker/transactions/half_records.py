@@ -12,7 +12,7 @@ from penstock.model.properties import encode_properties
 from penstock.protocol.half_messages import HALF_QUEUE, OP_PROPERTIES, HalfMessage, op_body
 from penstock.protocol.records.codec import Record, encode_record
 from penstock.protocol.records.sys_flags import SysFlag
-from penstock.store import Appended, Draft
+from penstock.store import Appended, Draft, draft_of
 
 
 def prepared(draft: Draft, properties: dict[str, str]) -> tuple[Draft, dict[str, str]]:
@@ -92,15 +92,5 @@ def asked_about(
 
 
 def _stored_again(record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> Draft:
-    return Draft(
-        topic,
-        queue_id,
-        record.body,
-        encode_properties(properties),
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-    )
+    draft = draft_of(record, topic, queue_id, encode_properties(properties))
+    return draft._replace(prepared_transaction_offset=0)
