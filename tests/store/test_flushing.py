@@ -150,3 +150,23 @@ def test_the_clock_may_go_back_without_stopping_the_notes(
         state = load_state(OS_FILES, store.root)
         assert state is not None
         assert state.flushed_position == store.max_position
+
+
+def test_keys_of_a_file_that_is_not_full_are_not_vouched_for(
+    open_store: OpenStore, make_draft: MakeDraft, clock: Clock
+) -> None:
+    """Apache's recovery believes an index file up to this time, and the newest one changes."""
+    store = open_store(CONFIG)
+    store.append(make_draft(KEYS="k"))
+    store.write()
+    store.flush(thorough=True)
+    assert store.checkpoint.index_timestamp == 0
+    for number in range(400):
+        store.append(make_draft(KEYS=f"k{number}"))
+    store.write()
+    full_at = clock.now
+    clock.now += 5000
+    store.append(make_draft(KEYS="last"))
+    store.write()
+    store.flush(thorough=True)
+    assert store.checkpoint.index_timestamp == full_at

@@ -15,6 +15,7 @@ from tests.support.faulty_files import Crashed, FaultyFiles, SimulatedDisk
 
 from penstock.errors import FlushFailed, StoreError
 from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, Draft, MessageStore, StoreConfig
+from penstock.store.checkpoint import load_flushed
 from penstock.store.index_files import IndexShape
 from penstock.store.key_index import KeyIndex
 from penstock.store.segments import OS_FILES, SegmentMaps
@@ -327,3 +328,18 @@ def test_an_index_file_without_a_key_hides_no_older_one(tmp_path: Path) -> None:
         assert again.key_index is not None
         assert again.key_index.end_position > 0
     assert not empty.exists()
+
+
+def test_what_vouches_for_flushed_messages_is_on_the_disk_itself() -> None:
+    def case(machine: Machine) -> None:
+        machine.send()
+        machine.store.flush(thorough=True)
+        machine.send()
+        machine.store.flush(thorough=True)
+        end = machine.store.flushed_position
+        after = machine.disk.after_machine_crash(machine.random)
+        found = load_flushed(FaultyFiles(after), ROOT)
+        assert found is not None
+        assert found.position == end
+
+    each_seed(case)

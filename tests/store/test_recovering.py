@@ -579,3 +579,29 @@ def test_an_empty_store_takes_kilobytes(tmp_path: Path) -> None:
     size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*"))
     assert size > 1 << 30
     assert used < 200_000
+
+
+def test_segments_behind_a_gap_are_kept_aside(open_store: OpenStore, make_draft: MakeDraft) -> None:
+    """A dead machine may forget a name and keep the next one; its messages were not flushed."""
+    store = open_store()
+    fill(store, make_draft, 40)
+    store.abandon()
+    lost = log_file(store, 2).read_bytes()
+    log_file(store, 1).unlink()
+    store = open_store(files=AfterPowerLoss())
+    assert not log_file(store, 2).exists()
+    kept = [path.read_bytes() for path in (Path(store.root) / "penstock.cut").iterdir()]
+    assert any(part and lost.startswith(part[:100]) for part in kept)
+
+
+def test_a_key_is_found_after_the_clock_was_set_back(
+    open_store: OpenStore, make_draft: MakeDraft, clock: Any
+) -> None:
+    store = open_store()
+    store.append(make_draft(KEYS="before"))
+    store.write()
+    clock.now -= 600_000
+    store.append(make_draft(KEYS="after"))
+    store.write()
+    (hit,) = store.query("orders", "after", begin_ms=clock.now, end_ms=clock.now).slices
+    assert decode_record(hit).queue_offset == 1

@@ -298,3 +298,9 @@ def test_a_clock_that_jumps_ahead_for_seconds_deletes_nothing(
         assert store.clean() == []
         pass_time(2 * 60)
         assert len(store.clean()) > 2
+
+
+def test_reserved_hours_are_hours() -> None:
+    config = replace(CONFIG, file_reserved_hours=2)
+    assert decide(config, [NOW - 7_200_000, NOW], NOW, 4, 0.1).delete == 1
+    assert decide(config, [NOW - 7_199_999, NOW], NOW, 4, 0.1).delete == 0

@@ -413,3 +413,14 @@ async def test_a_filter_can_be_checked(wire: Wire, expression: str, kind: str, c
     answer = await wire.request(RequestCode.CHECK_CLIENT_CONFIG, body=json.dumps(body).encode())
     assert answer.code == code
     assert body_of(answer) == b""
+
+
+async def test_a_subscription_gives_way_only_to_a_newer_one(wire: Wire, broker: Broker) -> None:
+    """Members that are updated one after the other must not undo each other."""
+    await wire.heartbeat("c1", consumer="g", topics={"T": "new"}, version=2)
+    await wire.heartbeat("c1", consumer="g", topics={"T": "old"}, version=1)
+    group = broker.state.clients.consumer_group("g")
+    assert group is not None
+    assert group.subscriptions["T"].expression == "new"
+    await wire.heartbeat("c1", consumer="g", topics={"T": "newest"}, version=3)
+    assert group.subscriptions["T"].expression == "newest"

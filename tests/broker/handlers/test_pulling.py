@@ -496,3 +496,12 @@ async def test_a_count_below_one_is_one(wire: Wire) -> None:
     await fill(wire, "T", 3)
     assert len(bodies(await wire.pull("g", "T", 0, count=0))) == 1
     assert len(bodies(await wire.pull("g", "T", 0, count=-7))) == 1
+
+
+async def test_an_offset_without_the_flag_is_not_committed(wire: Wire) -> None:
+    await fill(wire, "T", 5)
+    flags = PullFlag.SUBSCRIPTION | PullFlag.SUSPEND
+    header = PullMessage("g", "T", 0, 0, 32, flags, 4, 1000, 0, "*", "TAG")
+    await wire.ok(RequestCode.PULL_MESSAGE, header)
+    # Without a commit a new group begins with the first message.
+    assert await committed(wire, "g", "T") == 0

@@ -509,3 +509,66 @@ async def test_the_journal_is_not_done_before_the_record_of_an_end(tmp_path: Pat
         assert journal.committed(queue_id) == 1
         storage.write()
         assert storage.max_offset(journal.topic, queue_id) == 2
+
+
+@in_virtual_time
+async def test_acknowledgements_are_counted(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, *numbered(3))
+        for one in await pop(wire):
+            await ack(wire, one)
+        assert broker.state.stats.acks["T", "g"].count == 3
+
+
+@in_virtual_time
+async def test_a_shorter_time_is_kept_to_the_moment(tmp_path: Path) -> None:
+    """Not only when the next look at everything that is due comes by."""
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await put_topic(wire, "T", 1)
+        for number in range(5):
+            await send(wire, b"%d" % number)
+            (got,) = await pop(wire, invisible=60)
+            assert (await change(wire, got, 0.2)).code == 0
+            await stage.clock.sleep(0.25)
+            (again,) = await pop(wire, invisible=60)
+            assert again.body == got.body
+            assert (await ack(wire, again)).code == 0
+            await stage.clock.sleep(0.13)
+
+
+@in_virtual_time
+async def test_a_queue_gives_no_more_at_the_limit_of_receipts(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(pop_inflight_message_threshold=10)
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, *numbered(30))
+        got = await pop(wire, count=8)
+        got += await pop(wire, count=8)
+        assert len(got) == 16
+        assert await pop(wire, count=8) == []
+        for one in got[:8]:
+            await ack(wire, one)
+        assert len(await pop(wire, count=8)) == 8
+
+
+@in_virtual_time
+async def test_what_cannot_be_stored_comes_again_when_there_is_room(tmp_path: Path) -> None:
+    files = FaultyFiles(SimulatedDisk())
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(files=files)
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, b"one")
+        await pop(wire, invisible=2)
+        files.disk.free_bytes = 0
+        await stage.clock.sleep(10)
+        assert broker.state.pop.points.count == 1
+        files.disk.free_bytes = None
+        await stage.clock.sleep(15)
+        wire = await stage.connect(broker)
+        assert bodies(await pop(wire)) == [b"one"]

@@ -138,3 +138,10 @@ def test_connections_of_released_and_expired_locks_are_forgotten() -> None:
     assert locks.connection_closed("a") == {}
     assert locks.connection_closed("b") == {}
     assert locks.lock("g", "c3", [Q0, Q1], LOCK_SECONDS + 50) == []
+
+
+def test_a_lease_ends_with_the_lock_at_the_latest() -> None:
+    locks = QueueLocks()
+    locks.lock("g", "c1", [Q0], 10.0, Binding("a connection", 1e9))
+    assert locks.connection_closed("a connection") == {"g": 10.0 + LOCK_SECONDS}
+    assert locks.lock("g", "c2", [Q0], 10.0 + LOCK_SECONDS + 0.001) == [Q0]

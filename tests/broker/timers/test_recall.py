@@ -18,6 +18,7 @@ from penstock.protocol.headers.send import RecallMessage
 from penstock.protocol.recall_handles import decode_handle, encode_handle
 from penstock.store import Draft
 from penstock.testing.eventually import eventually
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 OK = ResponseCode.SUCCESS
 NOT_EXIST = ResponseCode.TOPIC_NOT_EXIST
@@ -189,8 +190,19 @@ async def test_a_recall_of_what_does_not_wait_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("Y38")
-@in_virtual_time
-async def test_a_recall_in_the_last_second_works_or_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slow_threads", [(0.0, 0.0), (0.1, 0.4)])
+def test_a_recall_in_the_last_second_works_or_is_refused(
+    tmp_path: Path, slow_threads: tuple[float, float]
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        loop.executor_latency = slow_threads
+        await _recall_in_the_last_second(tmp_path)
+        loop.executor_latency = (0.0, 0.0)
+
+    run_virtual(main)
+
+
+async def _recall_in_the_last_second(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         broker = await stage.broker(recall_message_enable=True)
         wire = await stage.connect(broker)

@@ -124,7 +124,9 @@ def test_the_blank_of_a_segment_of_default_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("Y21")
-@pytest.mark.parametrize(("size", "blank"), [(1_048_576, 1_048_528), (52 * 3 + 17, 52 * 3)])
+@pytest.mark.parametrize(
+    ("size", "blank"), [(1_048_576, 1_048_528), (52 * 3 + 17, 52 * 3), (52 * 4 + 10, 52 * 3)]
+)
 def test_a_full_segment_ends_with_a_blank(tmp_path: Path, size: int, blank: int) -> None:
     log = TimerLog(OS_FILES, str(tmp_path / "timerlog"), size)
     positions = []

@@ -280,9 +280,10 @@ async def test_records_that_cannot_be_read_stop_nothing(
 
 
 @pytest.mark.spec("Y16")
+@pytest.mark.parametrize("is_in_wheel", [False, True])
 @in_virtual_time
 async def test_a_full_disk_delays_timers_and_loses_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_in_wheel: bool
 ) -> None:
     files = FaultyFiles(SimulatedDisk())
     async with Stage(tmp_path) as stage:
@@ -290,6 +291,8 @@ async def test_a_full_disk_delays_timers_and_loses_none(
         wire = await stage.connect(broker)
         for number in range(5):
             await timed(wire, stage, str(number), 2)
+        if is_in_wheel:
+            await stage.clock.sleep(0.5)
         files.disk.free_bytes = 0
         await stage.clock.sleep(10)
         assert delivered(broker) == 0

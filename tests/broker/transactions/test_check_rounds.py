@@ -412,3 +412,21 @@ async def test_the_counters_are_those_of_the_open_transactions(tmp_path: Path) -
         await end(wire, second, ROLLBACK)
         assert counters.open_by_topic()[TOPIC] == 0
         await wire.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+
+@in_virtual_time
+async def test_a_decision_that_could_not_be_written_is_none(tmp_path: Path) -> None:
+    files = FaultyFiles(SimulatedDisk())
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(files=files)
+        wire = await stage.connect(broker)
+        half = await prepared(wire)
+        files.disk.free_bytes = 0
+        with pytest.raises(ConnectionError):
+            await end(wire, half)
+        files.disk.free_bytes = None
+        await stage.clock.sleep(15)
+        wire = await stage.connect(broker)
+        assert (await end(wire, half, ROLLBACK)).code == ResponseCode.SUCCESS
+        assert not await all_records(wire, TOPIC, 1)
+        assert not len(broker.state.transactions.open)

@@ -37,6 +37,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.half_messages import OP_PROPERTIES, op_body, op_offsets
 from penstock.protocol.records.codec import decode_record
 from penstock.store import SYNC_FLUSH, Draft, MessageStore, StoreConfig
+from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 APACHE_SIZES: dict[str, Any] = {
@@ -343,3 +344,23 @@ async def test_apache_asks_about_exactly_the_open_halves(tmp_path: Path, is_kill
         left = {one.key.unique_id for one in broker.state.transactions.open}
         assert left == {"absent", "ID-3", "ID-4"}
         assert asked_by_apache(root) == left
+
+
+def test_progress_is_not_saved_before_the_log_is_on_the_disk(tmp_path: Path) -> None:
+    """A power failure would leave an offset that passes halves which are open again."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with Stage(tmp_path) as stage:
+            broker, wire = await started(stage, tmp_path / "store")
+            await end(wire, await prepared(wire, unique_id="first"))
+            await stage.clock.sleep(10)
+            assert saved_offsets(broker)[HALF_TOPIC] == {0: 1}
+            loop.executor_latency = (15.0, 15.0)
+            await end(wire, await prepared(wire, unique_id="second"))
+            position = broker.state.storage.store.max_position
+            while saved_offsets(broker)[HALF_TOPIC] == {0: 1}:
+                await stage.clock.sleep(0.5)
+            assert broker.state.storage.store.flushed_position >= position
+            loop.executor_latency = (0.0, 0.0)
+
+    run_virtual(main)

@@ -91,6 +91,7 @@ class TimerService(Service):
         """What was saved last."""
         self._woken = asyncio.Event()
         self._is_failing = False
+        self._is_save_failing = False
         self._changed = asyncio.Event()
         self.enqueued = 0
         self.delivered = 0
@@ -341,10 +342,14 @@ class TimerService(Service):
         try:
             await run_to_end(thread, functools.partial(self._files.sync, snapshot))
         except OSError as error:
-            # What was saved before is still true; after a restart more is done again.
-            log.error("timer files cannot be saved, tried again error=%s", error)
+            # What was saved before is still true; after a restart more is done again. Logged
+            # once: the next attempt follows in a second.
+            if not self._is_save_failing:
+                self._is_save_failing = True
+                log.error("timer files cannot be saved, tried again error=%s", error)
             self._changed.set()
             return
+        self._is_save_failing = False
         self.checkpoint = snapshot.checkpoint
         low = self._storage.store.min_position
         await self._in_thread(functools.partial(self._files.retire, snapshot, low))
