@@ -11,6 +11,12 @@ from tools.mutants.catalogue import ROOT, BadList, Mutant, load, problems
 from tools.mutants.results import Results, fingerprint
 from tools.mutants.trial import NOTICED, SURVIVED, TIME_UP, UNCLEAR, Verdict, run_tests, try_mutant
 
+PACKAGES = {
+    "admin", "arrow", "auth", "broker", "cli", "client", "columnar", "console", "doctor",
+    "nameserver", "otel", "protocol", "proxy", "remoting", "runtime", "spark", "store", "testing",
+}  # fmt: skip
+MOST_EQUIVALENT = 0.05
+
 WRONG = Mutant(
     "off-by-one",
     "counting.py",
@@ -44,6 +50,13 @@ def project(tmp_path: Path) -> Path:
 
 def test_every_entry_of_the_list_can_be_applied() -> None:
     assert problems(load()) == []
+
+
+def test_the_list_covers_every_package() -> None:
+    mutants = load()
+    assert {mutant.package for mutant in mutants} >= PACKAGES
+    assert len([mutant for mutant in mutants if not mutant.equivalent]) >= 150
+    assert sum(bool(mutant.equivalent) for mutant in mutants) <= MOST_EQUIVALENT * len(mutants)
 
 
 def test_every_entry_is_a_program() -> None:
