@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import MissingPackage
 
 if TYPE_CHECKING:
+    from penstock.columnar.bodies.avro import Avro as Avro
+    from penstock.columnar.bodies.protobuf import Protobuf as Protobuf
     from penstock.spark.handlers.consume import consume as consume
     from penstock.spark.pipelines.archive.archive import archive as archive
     from penstock.spark.pipelines.archive.reading import read_archive as read_archive
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _PIPELINES: Final = "penstock.spark.pipelines"
 _HOMES: Final = {
+    "Avro": "penstock.columnar.bodies.avro",
+    "Protobuf": "penstock.columnar.bodies.protobuf",
     "GroupWatch": f"{_PIPELINES}.report.group_watch",
     "archive": f"{_PIPELINES}.archive.archive",
     "batch_writer": "penstock.spark.sink.batch_writer",

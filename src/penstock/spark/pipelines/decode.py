@@ -1,15 +1,20 @@
 """``decode``: bodies as typed columns; those that do not parse are in a second frame.
 
-Spark's own functions do the work, so it runs in the JVM and also in streams.
+Spark's own functions read JSON, in the JVM. Its functions for Avro and Protobuf are in jars that
+PySpark does not have, so a function in Python reads those (decision 35). Both also run in streams.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.errors import InvalidArgument, MissingPackage
+from penstock.columnar.bodies.avro import Avro, is_avro_schema
+from penstock.columnar.bodies.body_schema import BodySchema
+from penstock.columnar.bodies.protobuf import Protobuf
+from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField, StructType
 
@@ -31,25 +36,33 @@ class Decoded(NamedTuple):
 
 
 def decode(
-    df: DataFrame, schema: StructType | str, *, column: str = "body", into: str | None = None
+    df: DataFrame,
+    schema: StructType | str | Avro | Protobuf | type[Message],
+    *,
+    column: str = "body",
+    into: str | None = None,
 ) -> Decoded:
-    """Parse the JSON in a column, by default ``body``; nothing is dropped in silence.
+    """Parse the bodies in a column, by default ``body``; nothing is dropped in silence.
 
-    ``schema`` is a `StructType` or its text (``"id bigint NOT NULL, amount double"``): its fields
-    become columns of ``rows``, or with ``into`` the fields of one struct column of that name. A
-    field that is NOT NULL must be there. With the schema ``"json"`` the whole value becomes one
-    column of Spark's type variant, called ``value`` or as ``into`` says.
+    For JSON, ``schema`` is a `StructType` or its text (``"id bigint NOT NULL, amount double"``):
+    its fields become columns of ``rows``, or with ``into`` the fields of one struct column of that
+    name. A field that is NOT NULL must be there. With the schema ``"json"`` the whole value becomes
+    one column of Spark's type variant, called ``value`` or as ``into`` says.
 
-    A body that is null, is no UTF-8 or no JSON, or has a field of another type, is a row of
-    ``rejected``, with the columns of ``df`` and ``reason``. The two frames of a stream are two
-    streams: start a query for each, or Spark reads one of them only.
+    For Avro it is `Avro` or the text of the record's schema, for Protobuf it is `Protobuf` or the
+    generated class of a message. These need the extras ``[avro]`` and ``[protobuf]`` on the driver
+    and the executors.
+
+    A body that is null, does not parse, or has a field of another type, is a row of ``rejected``,
+    with the columns of ``df`` and ``reason``. The two frames of a stream are two streams: start a
+    query for each, or Spark reads one of them only.
 
     Example:
         good, bad = decode(orders, "id bigint NOT NULL, amount double")
     """
     if column not in df.columns:
         raise InvalidArgument(f"no column {column!r} among {', '.join(df.columns)}")
-    marked = _as_variant(df, column, into) if _is_json(schema) else _typed(df, schema, column, into)
+    marked = _marked(df, schema, column, into)
     added = [name for name in marked.columns if name not in (*df.columns, REASON)]
     return Decoded(
         marked.where(f"{REASON} IS NULL").select(*df.columns, *added),
@@ -57,8 +70,37 @@ def decode(
     )
 
 
-def _is_json(schema: StructType | str) -> bool:
-    return isinstance(schema, str) and schema.strip().lower() == _JSON
+def _marked(
+    df: DataFrame,
+    schema: StructType | str | Avro | Protobuf | type[Message],
+    column: str,
+    into: str | None,
+) -> DataFrame:
+    """The frame with the typed columns and ``reason``."""
+    if isinstance(schema, Avro | Protobuf):
+        return _binary(df, schema, column, into)
+    if isinstance(schema, str):
+        if schema.strip().lower() == _JSON:
+            return _as_variant(df, column, into)
+        if is_avro_schema(schema):
+            return _binary(df, Avro(schema), column, into)
+    elif isinstance(schema, type):
+        return _binary(df, Protobuf(schema), column, into)
+    return _typed(df, schema, column, into)
+
+
+def _binary(df: DataFrame, schema: BodySchema, column: str, into: str | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    from penstock.spark.pipelines.binary_bodies import REASON as WHY
+    from penstock.spark.pipelines.binary_bodies import VALUE, body_function, field_names
+
+    names = field_names(schema)
+    _refuse_conflict(df, [into] if into else names)
+    parsed = df.withColumn(_PARSED, body_function(schema)(F.col(column).cast("binary")))
+    value = F.col(_PARSED)[VALUE]
+    added = [value.alias(into)] if into else [value[name].alias(name) for name in names]
+    return parsed.select(*df.columns, *added, F.col(_PARSED)[WHY].alias(REASON))
 
 
 def _as_variant(df: DataFrame, column: str, into: str | None) -> DataFrame:
@@ -101,34 +143,16 @@ def _fields(schema: StructType | str) -> StructType:
 
     if isinstance(schema, StructType):
         return schema
-    _refuse_binary(schema)
     try:
         found = StructType.fromDDL(schema)
     except PySparkException as error:
         raise InvalidArgument(
             f"schema {schema!r} cannot be read: {str(error).splitlines()[0]}",
-            expected="fields such as 'id bigint NOT NULL, amount double', a StructType, or 'json'",
+            expected="fields such as 'id bigint NOT NULL, amount double', a StructType, 'json', "
+            "Avro(...) or Protobuf(...)",
         ) from error
     assert isinstance(found, StructType), "that is what a list of fields is"
     return found
-
-
-def _refuse_binary(schema: str) -> None:
-    """Refuse Avro and Protobuf by name: their functions are in jars that PySpark does not have."""
-    from pyspark import __version__
-
-    text = schema.strip().lower()
-    is_avro_schema = text.startswith("{") and '"type"' in text
-    for kind in ("avro", "protobuf"):
-        if text == kind or (kind == "avro" and is_avro_schema):
-            raise MissingPackage(
-                f"decode of {kind} needs Spark's module spark-{kind}, a jar that is not part of "
-                "PySpark",
-                expected="JSON: a schema such as 'id bigint NOT NULL, amount double', or 'json'",
-                hint="session(config={'spark.jars.packages': "
-                f"'org.apache.spark:spark-{kind}_2.13:{__version__}'}}), then from_{kind} of "
-                f"pyspark.sql.{kind}.functions on the column body",
-            )
 
 
 def _with_text(df: DataFrame, column: str) -> DataFrame:

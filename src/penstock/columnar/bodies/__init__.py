@@ -1,0 +1,1 @@
+"""Bodies in Avro or Protobuf as Arrow columns."""
