@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 SAFE_EXTRACTION: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 EXTRAS = {
     *("lz4", "zstd", "spark", "java", "report", "security", "otel", "arrow", "grpc", "console"),
+    *("avro", "protobuf", "iceberg"),
     "all",
 }
 

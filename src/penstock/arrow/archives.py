@@ -14,7 +14,8 @@ from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.spark.pipelines.archive.directory import data_paths, load_existing
 from penstock.spark.pipelines.archive.state import PRIVATE
-from penstock.spark.pipelines.files import open_files
+from penstock.spark.pipelines.files import is_local
+from penstock.spark.pipelines.readable_files import ParquetFiles, open_readable
 from penstock.spark.source.archive_reading import row_filter
 from penstock.spark.source.options import (
     EARLIEST_OFFSET,
@@ -28,15 +29,19 @@ _ENDLESS: Final = (1 << 63) - 1
 
 
 def is_archive(path: str) -> bool:
-    """Whether a directory of this machine is an archive."""
-    return (Path(path.removeprefix("file://")).expanduser() / PRIVATE).is_dir()
+    """Whether a directory is an archive; one by a URL is nothing else."""
+    return not is_local(path) or (_local(path) / PRIVATE).is_dir()
+
+
+def _local(path: str) -> Path:
+    return Path(path.removeprefix("file://")).expanduser()
 
 
 def read_archive(
     path: str, options: ReadOptions, names: tuple[str, ...], topic: str | None
 ) -> pa.RecordBatchReader:
     """The rows of an archive as of its last commit; files of other times are not opened."""
-    files = open_files(Path(path.removeprefix("file://")).expanduser())
+    files = open_readable(_local(path) if is_local(path) else path)
     state = load_existing(files)
     if topic is not None and topic != state.topic:
         raise InvalidArgument(
@@ -54,19 +59,18 @@ def read_archive(
         ),
         key=lambda file: (file.from_ms, file.path),
     )
-    paths = [str(Path(path.removeprefix("file://")).expanduser() / places[f.path]) for f in chosen]
-    return pa.RecordBatchReader.from_batches(arrow_schema(names), _batches(paths, options, names))
+    paths = [places[file.path] for file in chosen]
+    batches = _batches(files, paths, options, names)
+    return pa.RecordBatchReader.from_batches(arrow_schema(names), batches)
 
 
 def _batches(
-    paths: Sequence[str], options: ReadOptions, names: tuple[str, ...]
+    files: ParquetFiles, paths: Sequence[str], options: ReadOptions, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
-
     needed = {"broker", "queue_id", "offset", "store_timestamp", "tags", "keys"}
     schema = arrow_schema(names)
     for path in paths:
-        with pq.ParquetFile(path) as file:
+        with files.parquet(path) as file:
             for batch in file.iter_batches(columns=sorted({*names, *needed})):
                 rows = pa.Table.from_batches([batch])
                 mask = _mask(rows, options)

@@ -70,6 +70,8 @@ def _job(
     help="Rows that a crash may undo.",
 )
 @option("--compact/--no-compact", default=True, help="Merge small files.")
+@option("--delta", is_flag=True, help="Make the archive a table of Delta Lake, too.")
+@option("--iceberg", metavar="CATALOG.NAMESPACE.TABLE", help="Make it a table of Iceberg, too.")
 @option(
     "--allow-gaps", is_flag=True, help="Continue if the broker deleted messages before archiving."
 )
@@ -81,6 +83,8 @@ def archive_topic(
     directory: str,
     rows_per_commit: int,
     compact: bool,
+    delta: bool,
+    iceberg: str | None,
     allow_gaps: bool,
     master: str | None,
     as_json: bool,
@@ -103,6 +107,8 @@ def archive_topic(
             directory,
             rows_per_commit=rows_per_commit,
             compact=compact,
+            delta=delta,
+            iceberg=iceberg,
             fail_on_data_loss=not allow_gaps,
             **common,
         )

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.columnar.schema import ALL, arrow_schema
 from penstock.spark.pipelines.archive.directory import opened
 from penstock.spark.pipelines.archive.state import STAGING, DataFile
 from penstock.spark.pipelines.files import open_files
 from penstock.spark.pipelines.spans import Span
+
+
+def rows_of(offsets: Sequence[int]) -> pa.Table:
+    """Rows of one queue with all columns, one a second."""
+    start = datetime(2026, 11, 16, tzinfo=UTC)
+    rows = [
+        {
+            "topic": "orders",
+            "broker": "broker-a",
+            "queue_id": 0,
+            "offset": offset,
+            "keys": [f"key-{offset}"],
+            "body": b"body",
+            "properties": {"KEYS": f"key-{offset}"},
+            "store_timestamp": start + timedelta(seconds=offset, microseconds=123_456),
+        }
+        for offset in offsets
+    ]
+    return pa.Table.from_pylist(rows, arrow_schema(ALL))
 
 
 def archive_rows(
@@ -66,5 +87,7 @@ def compact(directory: Path, rows: pa.Table) -> None:
         pq.write_table(rows, directory / staged)
         path = f"day=2026-11-16/part-{state.version}-all.parquet"
         first, last = state.files[0].from_ms, state.files[-1].to_ms
-        new = DataFile(path, "2026-11-16", rows.num_rows, 1, first, last, tuple(spans_of(rows)))
+        size = (directory / staged).stat().st_size
+        spans = tuple(spans_of(rows))
+        new = DataFile(path, "2026-11-16", rows.num_rows, size, first, last, spans)
         archive.commit(state.after_compaction(state.files, [new], [(staged, path)]))

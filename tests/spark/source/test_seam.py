@@ -283,8 +283,8 @@ def test_a_wrong_archive_is_refused(mq: Embedded, table: pa.Table, tmp_path: Pat
         (tmp_path / kind / mark).mkdir(parents=True)
         with pytest.raises(InvalidArgument, match=f"is a table of {kind}"):
             batch(mq.namesrv, archive=str(tmp_path / kind))
-    with pytest.raises(InvalidArgument, match="a directory that driver and executors share"):
-        batch(mq.namesrv, archive="s3://bucket/orders")
+    with pytest.raises(InvalidArgument, match="a URL that Arrow knows"):
+        batch(mq.namesrv, archive="ftp://host/orders")
     with embedded() as younger:
         create(younger.namesrv, "orders", 3)
         produce(younger.namesrv, numbered("orders", range(9)))

@@ -29,8 +29,7 @@ def body_function(schema: BodySchema) -> Callable[[Column], Column]:
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StringType, StructField, StructType
 
-    # Spark's annotations leave structs out, which it documents.
-    result: Any = StructType(
+    result = StructType(
         [
             StructField(VALUE, from_arrow_type(schema.plan().shown)),
             StructField(REASON, StringType()),
@@ -45,7 +44,9 @@ def body_function(schema: BodySchema) -> Callable[[Column], Column]:
     decoded.__annotations__ = {"bodies": pa.Array, "return": pa.Array}
     # Spark calls a deterministic function twice for a row: in the filter by reason, and again
     # for the columns. A function that is not deterministic stays where it is, and is called once.
-    function: Callable[[Column], Column] = arrow_udf(decoded, result).asNondeterministic()
+    # Spark documents structs as results, but its annotations leave them out.
+    make: Any = arrow_udf
+    function: Callable[[Column], Column] = make(decoded, result).asNondeterministic()
     return function
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -17,11 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.columnar.buffers import Numbers
-from penstock.errors import InvalidArgument, StoreDamaged
 from penstock.model import MessageQueue
 from penstock.spark.pipelines.archive.directory import data_paths, load_existing
 from penstock.spark.pipelines.archive.state import DataFile, State
-from penstock.spark.pipelines.files import Files, is_local, open_files
+from penstock.spark.pipelines.readable_files import open_readable
 from penstock.spark.pipelines.spans import Span
 from penstock.spark.source.ranges import Range
 
@@ -34,7 +32,8 @@ PLACE: Final = ("broker", "queue_id", "offset")
 class ArchivedFile:
     """A Parquet file, the offsets in it of each queue, and the store times of its rows."""
 
-    path: Path
+    path: str
+    """Where it is in the archive."""
     ranges: tuple[Range, ...]
     rows: int
     from_ms: int
@@ -52,14 +51,7 @@ class ArchiveIndex:
     """The files and offsets of an archive, as of its last commit."""
 
     def __init__(self, directory: str) -> None:
-        if not is_local(directory):
-            raise InvalidArgument(
-                f"option archive is {directory!r}",
-                expected="a directory that driver and executors share, by a path",
-                hint="mount it, or read it with penstock.spark.read_archive and unite both frames",
-            )
-        self._directory: Files = open_files(directory)
-        self._root = Path(str(self._directory))
+        self._directory = open_readable(directory)
         self._known: dict[str, tuple[Range, ...]] = {}
         """The ranges of files of which the state does not say them."""
         self._version = -1
@@ -114,7 +106,8 @@ class ArchiveIndex:
             if file.from_ms >= timestamp_ms:
                 first = {part.queue: part.low for part in parts}
             elif parts:
-                first = _first_since(file.path, [part.queue for part in parts], timestamp_ms)
+                rows = self.columns(file.path, (*PLACE, "store_timestamp"))
+                first = _first_since(rows, [part.queue for part in parts], timestamp_ms)
             else:
                 continue
             for queue, offset in first.items():
@@ -128,18 +121,26 @@ class ArchiveIndex:
         return Range(self._queue(*span.queue), span.start, span.end)
 
     def _file(self, file: DataFile, place: str) -> ArchivedFile:
-        path = self._root / place
         if file.spans:
             ranges = tuple(map(self._range, file.spans))
         elif (known := self._known.get(file.path)) is not None:
             ranges = known
         else:
             # Written before states named them.
-            ranges = self._known[file.path] = self._ranges_in(path)
-        return ArchivedFile(path, ranges, file.rows, file.from_ms, file.to_ms)
+            ranges = self._known[file.path] = self._ranges_in(place)
+        return ArchivedFile(place, ranges, file.rows, file.from_ms, file.to_ms)
 
-    def _ranges_in(self, path: Path) -> tuple[Range, ...]:
-        rows = read_columns(path, PLACE)
+    def parquet(self, path: str) -> pq.ParquetFile:
+        """Open one of the files."""
+        return self._directory.parquet(path)
+
+    def columns(self, path: str, names: Sequence[str]) -> pa.Table:
+        """Some columns of a file."""
+        with self.parquet(path) as file:
+            return file.read(columns=list(names))
+
+    def _ranges_in(self, path: str) -> tuple[Range, ...]:
+        rows = self.columns(path, PLACE)
         found = rows.group_by(["broker", "queue_id"]).aggregate(
             [("offset", "min"), ("offset", "max")]
         )
@@ -154,19 +155,9 @@ def _by_time(state: State) -> list[DataFile]:
     return sorted(state.files, key=lambda file: (file.from_ms, file.path))
 
 
-def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
-    """Some columns of a file."""
-    try:
-        with pq.ParquetFile(path) as file:
-            return file.read(columns=list(names))
-    except pa.ArrowInvalid as error:
-        raise damaged(path, error) from error
-
-
 def _first_since(
-    path: Path, queues: Sequence[MessageQueue], timestamp_ms: int
+    rows: pa.Table, queues: Sequence[MessageQueue], timestamp_ms: int
 ) -> dict[MessageQueue, int]:
-    rows = read_columns(path, (*PLACE, "store_timestamp"))
     times = rows["store_timestamp"].cast(pa.timestamp("us", "UTC"), safe=False)
     is_late = times.cast(pa.int64()).to_numpy() >= timestamp_ms * 1000
     offsets, places = rows["offset"].to_numpy(), QueuePlaces(rows)
@@ -195,12 +186,3 @@ class QueuePlaces:
             return np.zeros(len(self.numbers), bool)
         number = self._names.index(queue.broker_name) << 32 | queue.queue_id
         return np.equal(self.numbers, number)
-
-
-def damaged(path: Path, error: Exception) -> StoreDamaged:
-    """A file of an archive that is no Parquet file."""
-    return StoreDamaged(
-        f"the archive's file {path} cannot be read: {error}",
-        expected="a Parquet file that penstock wrote",
-        hint="restore it from a copy",
-    )

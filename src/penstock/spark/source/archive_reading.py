@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from penstock.columnar.schema import arrow_schema
 from penstock.errors import StoreDamaged
@@ -27,8 +26,6 @@ from penstock.spark.source.archive_index import (
     ArchiveIndex,
     Mask,
     QueuePlaces,
-    damaged,
-    read_columns,
 )
 from penstock.spark.source.data_loss import lost
 from penstock.spark.source.options import ReadOptions
@@ -91,12 +88,12 @@ class _Reader:
         self._check_count(self._index, 0, self._left)
 
     def _of_file(self, file: ArchivedFile, wanted: Sequence[Range]) -> Iterator[pa.Table]:
-        place = read_columns(file.path, PLACE)
+        place = self._index.columns(file.path, PLACE)
         mask = _mask(place, wanted)
-        self._check_count(file.path, int(mask.sum()), wanted)
+        self._check_count(f"{self._index}/{file.path}", int(mask.sum()), wanted)
         if not mask.any():
             return
-        with _opened(file) as parquet:
+        with self._index.parquet(file.path) as parquet:
             if not _rises(place, mask):
                 rows = parquet.read(columns=self._columns)
                 yield _sorted(rows.filter(pa.array(mask)))
@@ -114,7 +111,7 @@ class _Reader:
         found = []
         for file in files:
             if file.overlaps(part):
-                with _opened(file) as parquet:
+                with self._index.parquet(file.path) as parquet:
                     rows = parquet.read(columns=self._columns)
                 found.append(rows.filter(pa.array(_mask(rows, [part]))))
         rows = _sorted(pa.concat_tables(found)) if found else pa.table({})
@@ -162,13 +159,6 @@ def divided(file: ArchivedFile, ranges: Sequence[Range]) -> tuple[list[Range], l
 
 
 # ------------------------------------------------------------------------------------- the rows
-
-
-def _opened(file: ArchivedFile) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(file.path)
-    except pa.ArrowInvalid as error:
-        raise damaged(file.path, error) from error
 
 
 def _mask(rows: pa.Table, wanted: Sequence[Range]) -> Mask:

@@ -212,8 +212,8 @@ class ReadOptions:
     )
     archive: str | None = option(
         "archive",
-        meaning="the directory of an archive of the topic: what it holds is read from its files, "
-        "and the rest from the cluster, or from `path`",
+        meaning="the directory or URL of an archive of the topic: what it holds is read from its "
+        "files, and the rest from the cluster, or from `path`",
         default_text="none",
     )
     group: str | None = option(

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.source.brokers import SEGMENT, create, numbered, produce, running
+from tests.support.s3_server import serving_s3
 
 from penstock.columnar.schema import ALL
 from penstock.errors import InvalidArgument, PenstockError
@@ -25,6 +27,13 @@ def bodies(rows: DataFrame) -> dict[str, bytes]:
     found = rows.select("keys", "body").collect()
     assert len({row["keys"][0] for row in found}) == len(found)
     return {row["keys"][0]: bytes(row["body"]) for row in found}
+
+
+def delta_bodies(directory: Path) -> dict[str, bytes]:
+    """Bodies by key, as a reader of Delta tables that is not ours finds them."""
+    rows = DeltaTable(directory).to_pyarrow_table(columns=["keys", "body", "day"]).to_pylist()
+    assert all(row["day"] for row in rows)
+    return {row["keys"][0]: row["body"] for row in rows}
 
 
 def test_each_message_is_archived_once_over_several_runs(
@@ -77,13 +86,19 @@ def test_small_files_are_written_together_and_nothing_else_changes(
 ) -> None:
     shop.order(12)
     namesrv = shop.mq.namesrv
-    many = archive(spark, "orders", tmp_path, namesrv=namesrv, rows_per_commit=4, compact=False)
+    many = archive(
+        spark, "orders", tmp_path, namesrv=namesrv, rows_per_commit=4, compact=False, delta=True
+    )
     assert many.files >= 3
+    assert delta_bodies(tmp_path) == shop.sent
     fewer = archive(spark, "orders", tmp_path, namesrv=namesrv, newest_day_files=2)
     assert fewer.compacted == many.files
     assert fewer.files == many.days
     assert bodies(read_archive(spark, tmp_path)) == shop.sent
     assert bodies(spark.read.parquet(str(tmp_path))) == shop.sent
+    # It stays a table of Delta, with a version for each commit, also of runs that do not say so.
+    assert delta_bodies(tmp_path) == shop.sent
+    assert len(DeltaTable(tmp_path).file_uris()) == fewer.files
     # Run once more, it has nothing left to do.
     assert archive(spark, "orders", tmp_path, namesrv=namesrv, newest_day_files=2).compacted == 0
 
@@ -210,15 +225,19 @@ def test_an_archive_in_another_file_system_works_alike(
 
 
 def test_an_archive_and_its_topic_are_one_table_and_one_stream(
-    spark: SparkSession, shop: Shop, tmp_path: Path
+    spark: SparkSession, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = tmp_path / "archive"
+    where = tmp_path / "bucket" / "archive"
     shop.order(30)
     archive(spark, "orders", where, namesrv=shop.mq.namesrv, rows_per_commit=12)
     shop.order(15)
     options = {"namesrv": shop.mq.namesrv, "topic": "orders", "archive": str(where)}
-    rows = spark.read.format("penstock").options(**options).load()
-    assert sorted(row["keys"][0] for row in rows.collect()) == sorted(shop.sent)
+    reader = spark.read.format("penstock").options(**options)
+    with serving_s3(tmp_path, monkeypatch) as storage:
+        # With the address of the storage: workers have the environment of the session's start.
+        rows = reader.option("archive", storage.url("bucket/archive")).load()
+        assert sorted(row["keys"][0] for row in rows.collect()) == sorted(shop.sent)
+    assert any(key.endswith(".parquet") for key in storage.read)
     stream = spark.readStream.format("penstock").options(**options).load().select("keys")
     query = (
         stream.writeStream.format("memory")

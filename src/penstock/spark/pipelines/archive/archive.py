@@ -7,9 +7,10 @@ most the work of one chunk, and no message is archived twice. Small files are th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
@@ -68,6 +69,8 @@ def archive(
     compact: bool = True,
     target_file_bytes: int = TARGET_FILE_BYTES,
     newest_day_files: int = NEWEST_DAY_FILES,
+    delta: bool = False,
+    iceberg: str | None = None,
     fail_on_data_loss: bool = True,
     progress: Progress = silent,
     **keywords: Unpack[AccessKeywords],
@@ -85,6 +88,10 @@ def archive(
     Spark knows. Only one run at a time may work on an archive. ``rows_per_commit`` limits what a
     crash can undo. ``compact`` merges the small files of a day, up to ``target_file_bytes``; the
     newest day, which still grows, is compacted when it has ``newest_day_files`` of them.
+
+    With ``delta`` the same files are also a table of Delta Lake in ``directory``; with ``iceberg``,
+    as ``"CATALOG.NAMESPACE.TABLE"`` of a catalog that pyiceberg is set up for, a table of Iceberg
+    (extra ``[iceberg]``). One run that says so is enough: later ones keep the tables up to date.
     """
     began = time.monotonic()
     check_topic(topic)
@@ -97,6 +104,7 @@ def archive(
         # For an unknown topic no directory may be created.
         admin.topic_stats(topic)
     with opened(files, topic) as target:
+        target.make_tables(delta=delta, iceberg=iceberg)
         with Admin(**access.as_keywords()) as admin:
             # Read again: another run may have ended meanwhile, and archived more.
             ranges = admin.topic_stats(topic)
@@ -175,16 +183,32 @@ def _staged(spark: SparkSession, target: ArchiveDirectory, rows: DataFrame) -> l
 
     staging = target.new_staging()
     counted = Observation()
-    (
-        rows.observe(counted, F.count(F.lit(1)).alias("written"))
-        .withColumn("day", store_day())
-        .write.partitionBy("day")
-        .option("compression", "zstd")
-        .parquet(f"{target.files.root}/{staging}")
-    )
+    with _times_in_microseconds(spark):
+        (
+            rows.observe(counted, F.count(F.lit(1)).alias("written"))
+            .withColumn("day", store_day())
+            .write.partitionBy("day")
+            .option("compression", "zstd")
+            .parquet(f"{target.files.root}/{staging}")
+        )
     found = _read_back(spark, target.files, staging)
     check_shared(str(target.files), int(counted.get["written"]), found)
     return found
+
+
+@contextlib.contextmanager
+def _times_in_microseconds(spark: SparkSession) -> Iterator[None]:
+    """Write times in Parquet's own type, and not in the old one that Spark chooses.
+
+    That one has no time zone, so Iceberg refuses it, and no statistics that let readers skip rows.
+    """
+    name = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before or "INT96")
 
 
 def _file_name() -> Column:

@@ -8,6 +8,12 @@ import uuid
 from collections.abc import Iterator
 
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
+from penstock.spark.pipelines.archive.delta_log import create_delta, is_delta, update_delta
+from penstock.spark.pipelines.archive.iceberg_table import (
+    create_iceberg,
+    iceberg_name,
+    update_iceberg,
+)
 from penstock.spark.pipelines.archive.state import (
     PRIVATE,
     STAGING,
@@ -19,6 +25,7 @@ from penstock.spark.pipelines.archive.state import (
     to_json,
 )
 from penstock.spark.pipelines.files import DirectoryBusy, Files, is_local, open_files
+from penstock.spark.pipelines.readable_files import ReadableFiles
 
 STAGING_KEPT_SECONDS = 24 * 3600.0
 """Without locks, staged rows younger than this may belong to another run."""
@@ -37,6 +44,20 @@ class ArchiveDirectory:
         """A directory for rows that are not committed yet."""
         self._staged += 1
         return f"{STAGING}/{self._run}-{self._staged:06d}"
+
+    def make_tables(self, *, delta: bool = False, iceberg: str | None = None) -> None:
+        """Make the archive a table of these kinds, too, if it is not one yet."""
+        if delta and not is_delta(self.files):
+            create_delta(self.files)
+        if iceberg is not None:
+            create_iceberg(self.files, iceberg)
+        self._update_tables()
+
+    def _update_tables(self) -> None:
+        if is_delta(self.files):
+            update_delta(self.files, self.state)
+        if (name := iceberg_name(self.files)) is not None:
+            update_iceberg(self.files, self.state, name)
 
     def commit(self, state: State) -> None:
         """Make ``state`` the current one, then move and delete files accordingly."""
@@ -67,6 +88,7 @@ class ArchiveDirectory:
         for source, target in self.state.moves:
             if self.files.exists(source):
                 self.files.move(source, target)
+        self._update_tables()
 
     def discard_unused(self, *, is_alone: bool) -> None:
         """Remove staged rows that no state names, and old states."""
@@ -78,7 +100,7 @@ class ArchiveDirectory:
             self.files.delete(state_name(version))
 
 
-def load(files: Files) -> State | None:
+def load(files: ReadableFiles) -> State | None:
     """The newest state; None if there is no archive."""
     versions = state_versions(files.names(PRIVATE))
     if not versions:
@@ -87,15 +109,15 @@ def load(files: Files) -> State | None:
     return from_json(files.read(name), f"{files}/{name}")
 
 
-def load_existing(files: Files) -> State:
+def load_existing(files: ReadableFiles) -> State:
     """The newest state of an archive that must be there."""
     state = load(files)
     if state is None:
         for mark, kind in (("_delta_log", "Delta"), ("metadata", "Iceberg")):
             if files.exists(mark):
                 raise InvalidArgument(
-                    f"{files} is a table of {kind}, which needs a jar in Spark",
-                    expected="an archive of Parquet files, as penstock.spark.archive writes it",
+                    f"{files} is a table of {kind} that is no archive",
+                    expected="a directory that penstock.spark.archive wrote to",
                     hint=f"read it with {kind}'s own format, and unite both frames",
                 )
         raise NotFound(
@@ -134,7 +156,7 @@ def opened(files: Files, topic: str) -> Iterator[ArchiveDirectory]:
         archive.discard_unused(is_alone=is_alone)
 
 
-def data_paths(files: Files, state: State) -> dict[str, str]:
+def data_paths(files: ReadableFiles, state: State) -> dict[str, str]:
     """The current path of each file, even if a run was killed before it moved them."""
     staged = {target: source for source, target in state.moves}
     return {
