@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from tests.spark.source.archives import archive_rows, compact, rows_of
 
 from penstock.errors import InvalidArgument, MissingPackage
+from penstock.spark.pipelines.archive.archive import archive
 from penstock.spark.pipelines.archive.directory import opened
 from penstock.spark.pipelines.archive.iceberg_table import create_iceberg
 from penstock.spark.pipelines.files import LocalFiles, open_files
+
+from ..conftest import Shop
 
 _HOME = tempfile.TemporaryDirectory(prefix="penstock-iceberg-")
 _CATALOG = "PYICEBERG_CATALOG__PENSTOCKTESTS__"
@@ -25,8 +29,8 @@ os.environ[f"{_CATALOG}WAREHOUSE"] = f"file://{_HOME.name}/warehouse"
 
 
 def make_iceberg(directory: Path, name: str) -> None:
-    with opened(open_files(directory), "orders") as archive:
-        archive.make_tables(iceberg=f"penstocktests.{name}")
+    with opened(open_files(directory), "orders") as target:
+        target.make_tables(iceberg=f"penstocktests.{name}")
 
 
 def read(name: str) -> tuple[list[int], int]:
@@ -51,6 +55,17 @@ def test_the_table_has_the_rows_of_the_archive(tmp_path: Path) -> None:
     assert read("shop.orders") == (list(range(8)), 1)
 
 
+def test_files_that_spark_writes_fit_the_table(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.order(6)
+    name = "penstocktests.spark.orders"
+    archive(spark, "orders", tmp_path, namesrv=shop.mq.namesrv, iceberg=name)
+    offsets, files = read("spark.orders")
+    assert len(offsets) == 6
+    assert files == len(list(tmp_path.glob("day=*/*.parquet")))
+
+
 def test_a_killed_run_is_caught_up_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,8 +76,8 @@ def test_a_killed_run_is_caught_up_by_the_next(
         def exists(self, path: str) -> bool:
             return not path.endswith("iceberg.json") and super().exists(path)
 
-    with opened(NoMark(tmp_path), "orders") as archive:
-        archive.commit(archive.state.after_compaction(archive.state.files, [], []))
+    with opened(NoMark(tmp_path), "orders") as target:
+        target.commit(target.state.after_compaction(target.state.files, [], []))
     assert not list(tmp_path.glob("day=*/*.parquet"))
     with opened(open_files(tmp_path), "orders"):
         pass
