@@ -47,6 +47,11 @@ PRINTED = {
         r"billed once each: order-1, order-2, order-3",
     ],
     "request_reply": [r"a book costs 12", r"a coat costs 80", r"unicorn: RequestTimeout"],
+    "topic_in_duckdb": [r"Rome: 2 orders, 14\nOslo: 1 orders, 7\nLima: 1 orders, 4\n"],
+    "polars_into_topic": [
+        r"3 messages sent",
+        r"""\['{"id":1,"amount":5}', '{"id":3,"amount":9}'\]""",
+    ],
     "outbox": [
         *(rf"order-{number}: killed (before|after) .*, exit status -9" for number in range(5)),
         r"order-5: killed never, exit status 0",

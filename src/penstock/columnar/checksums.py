@@ -4,7 +4,7 @@ There is no function that computes the checksums of many values at once, and a c
 costs more than decoding it. But a CRC is linear: of bodies of one length, the checksum of their
 exclusive or is the exclusive or of their checksums (a constant of the length left aside), and zeros
 before a body do not change it. So bodies of similar lengths are filled up with zeros and folded,
-sixteen into one, and one call checks all sixteen. Those that are folded into one are far apart:
+thirty-two into one, and one call checks all of them. Those that are folded into one are far apart:
 damage to neighbours, as by a lost disk sector, shows in many results and cannot cancel itself out.
 Only bodies behind a wrong result are checked one by one.
 """
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 Bytes = npt.NDArray[np.uint8]
 
-FOLDED: Final = 16
+FOLDED: Final = 32
 """The number of bodies that one call checks."""
 MIN_ROWS: Final = 4 * FOLDED
 """For fewer of similar lengths, folding costs more than it saves."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.model import StoredMessage
-from penstock.spark import archive, consume, offsets_behind_latest, session
+from penstock.spark import Avro, archive, consume, decode, offsets_behind_latest, session
 
 
 class Handler:
@@ -39,6 +39,8 @@ def main() -> None:
         found["hadoop"] = str(error)
     rows = spark.read.format("penstock").options(namesrv=namesrv, topic="in").load()
     found["batch"] = rows.count()
+    number = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    found["no_avro"] = decode(rows, Avro(number)).rejected.count()
     written = rows.select("body").write.format("penstock").mode("append")
     written.options(namesrv=namesrv, topic="out").save()
     copying = (

@@ -85,6 +85,7 @@ def test_a_remote_session_reads_writes_streams_and_handles(mq: Embedded, tmp_pat
         with ChildProcess(command, environment={"PYTHONWARNINGS": "ignore"}) as job:
             found = json.loads(job.wait_for_line(r"^(\{.*\})$", _SECONDS)[1])
     assert found["batch"] == 20
+    assert found["no_avro"] == 20
     assert found["behind"][0]["maxOffsetsBehindLatest"] == 0
     for topic in ("out", "copies"):
         assert sum(part.count for part in mq.admin.topic_stats(topic)) == 20
