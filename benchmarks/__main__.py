@@ -38,6 +38,8 @@ NAMES: Final = (
     "broker_pull",
     "broker_topics",
     "broker_idle",
+    "console_page",
+    "metrics_scrape",
     "client_send",
     "client_consume",
     "client_latency",

@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.cli.running import PENSTOCK, run, succeed, wait_for
 
 from penstock import Message, Producer
-from penstock.cli.cluster import _rate, _since_morning, _version, _whole
+from penstock.admin.plain_rows import broker_row
+from penstock.admin.reports import BrokerAddress
 from penstock.runtime.child_process import ChildProcess
 from penstock.testing.embedded import Embedded
 
@@ -63,15 +64,16 @@ def test_a_name_server_without_brokers_says_how_to_start_one(tmp_path: Path) -> 
 
 
 def test_what_brokers_say_of_themselves_is_read_with_care() -> None:
-    assert _version("V4_9_7") == "4.9.7"
-    assert _version(None) is None
-    assert _rate("1.5 2.5 3.5") == 1.5
-    assert _rate("") is None
-    assert _rate("many") is None
-    assert _whole("12") == 12
-    assert _whole("1.5") is None
-    assert _whole("nan") is None
-    assert _whole("inf") is None
+    broker = BrokerAddress("c", "broker-a", 0, "127.0.0.1:10911")
+    row = broker_row(broker, {})
+    assert row["version"] is row["in_per_second"] is row["in_today"] is row["started_ms"] is None
+    assert broker_row(broker, {"brokerVersionDesc": "V4_9_7"})["version"] == "4.9.7"
+    for text, rate in (("1.5 2.5 3.5", 1.5), ("", None), ("many", None)):
+        assert broker_row(broker, {"putTps": text})["in_per_second"] == rate
+    for text, started in (("12", 12), ("1.5", None), ("nan", None), ("inf", None)):
+        assert broker_row(broker, {"bootTimestamp": text})["started_ms"] == started
     info = {"msgPutTotalTodayNow": "10", "msgPutTotalTodayMorning": "4"}
-    assert _since_morning(info, "msgPutTotal") == 6
-    assert _since_morning(info, "msgGetTotal") is None
+    row = broker_row(broker, info)
+    assert (row["in_today"], row["out_today"]) == (6, None)
+    slave = broker_row(BrokerAddress("c", "broker-a", 1, "127.0.0.1:10921"), {}, "no answer")
+    assert (slave["role"], slave["problem"]) == ("slave 1", "no answer")

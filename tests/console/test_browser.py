@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,6 +18,8 @@ from tools.console_screenshots import find_chromium
 
 import penstock
 from penstock import Message
+from penstock.console.live import STEP_SECONDS
+from penstock.console.view import View
 from penstock.testing.embedded import Embedded, embedded
 from penstock.testing.eventually import eventually
 
@@ -38,6 +42,7 @@ PAGES = (
     "clients",
     "brokers",
     "brokers/broker-a",
+    "spark",
     "jobs",
     "search?q=o-1",
     "settings",
@@ -243,6 +248,47 @@ def test_new_messages_come_while_following(mq: Embedded, page: Page) -> None:
         "document.dispatchEvent(new Event('visibilitychange'))"
     )
     expect(page.get_by_role("button", name="Follow live")).to_be_visible()
+
+
+@pytest.mark.spec("C30")
+def test_seven_tabs_of_one_browser_stay_fresh_and_ask_nothing_once_closed(
+    mq: Embedded, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views: list[View] = []
+    get = View.get
+
+    async def noted(view: View, *question: Any) -> Any:
+        if view not in views:
+            views.append(view)
+        return await get(view, *question)
+
+    monkeypatch.setattr(View, "get", noted)
+    mq.admin.create_group("tabs")
+    mq.admin.reset_offsets("tabs", "orders", "last")
+    context = chromium.new_context()
+    pages = [context.new_page() for _ in range(7)]
+    for page in pages:
+        page.goto(at(mq, "groups/tabs"))
+        expect(page.locator('dl [data-live="lag:tabs"]')).to_have_text("0")
+    # The first tabs have lost their streams to the last ones, and ask instead.
+    end = sum(row.count for row in mq.admin.topic_stats("orders"))
+    mq.admin.reset_offsets("tabs", "orders", "first")
+    for page in pages:
+        shown = page.locator('dl [data-live="lag:tabs"]')
+        expect(shown).to_have_text(str(end), timeout=20_000)
+    # A console without open pages asks the cluster nothing.
+    context.close()
+
+    def asked() -> int:
+        return sum(view.asked.total() for view in views)
+
+    assert asked() > 0
+    for _ in range(20):
+        before = asked()
+        time.sleep(2 * STEP_SECONDS)
+        if asked() == before:
+            return
+    raise AssertionError("questions go on after all tabs were closed")
 
 
 @pytest.mark.spec("C27")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from tests.console.browsing import Browser, text_of
+from tests.support.wire import Wire
 
 import penstock
 from penstock import Message
+from penstock.protocol.commands import Language
+from penstock.protocol.versions import readable_version
 from penstock.testing.embedded import Embedded
 from penstock.testing.eventually import eventually
 
 
+@pytest.mark.spec("C19")
 async def test_a_consumer_is_listed_shows_its_stacks_and_handles_a_message_again(
     mq: Embedded, browser: Browser
 ) -> None:
@@ -56,3 +61,22 @@ async def test_timer_messages_are_listed_with_their_time(mq: Embedded, browser: 
         return re.search(r"in 7 min alarms bed-1 [0-9A-F]{32}", shown) is not None
 
     await eventually(listed, 60)
+
+
+@pytest.mark.spec("C19")
+async def test_a_java_client_has_its_language_and_version(mq: Embedded, browser: Browser) -> None:
+    host, _, port = mq.admin.cluster()[0].address.rpartition(":")
+    wire = await Wire.connect(int(port), host, language=Language.JAVA, version=453)
+    async with wire:
+        await wire.heartbeat("10.0.0.7@1234", consumer="java-billing", topics=["calls"])
+        shown = await browser.read("clients")
+        assert "java-billing 10.0.0.7@1234" in shown
+        found = re.search(r"java-billing 10\.0\.0\.7@1234 \S+ java (\S+)", shown)
+        assert found is not None
+        assert found[1] == readable_version(453)
+        # It answers no questions about itself, and the page says so.
+        refused = await browser.client.get(
+            browser.path("groups", "java-billing", "members", "10.0.0.7@1234")
+        )
+        assert refused.status_code == 502
+        assert "did not answer" in text_of(refused.text)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from benchmarks.console_page import write_tables
 from tests.console.browsing import browsing, text_of
 
 import penstock
@@ -27,33 +26,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
     """A cluster with many topics and groups, from the files of its broker."""
     data = tmp_path_factory.mktemp("large")
     config = data / "broker-a/config"
-    version = {"timestamp": 1, "counter": 1, "stateVersion": 0}
-    topic = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-    names = ["orders", *(f"topic-{number:05d}" for number in range(TOPICS))]
-    groups = [f"group-{number:04d}" for number in range(GROUPS)]
-    tables: dict[str, dict[str, Any]] = {
-        "topics.json": {
-            "topicConfigTable": {name: {"topicName": name, **topic} for name in names},
-            "dataVersion": version,
-        },
-        "subscriptionGroup.json": {
-            "subscriptionGroupTable": {name: {"groupName": name} for name in groups},
-            "dataVersion": version,
-        },
-        "consumerOffset.json": {
-            "offsetTable": {
-                f"orders@{name}": {"0": number * 7 % GROUPS} for number, name in enumerate(groups)
-            }
-        },
-    }
     with embedded(data) as mq, penstock.Producer("shop", namesrv=mq.namesrv) as producer:
         mq.admin.create_topic("orders", queues=1)
         for _ in range(0, GROUPS, 100):
             producer.send_batch([Message("orders", b"x")] * 100)
-    for old in config.iterdir():
-        old.unlink()
-    for name, table in tables.items():
-        (config / name).write_text(json.dumps(table))
+    write_tables(config, TOPICS, GROUPS)
     with embedded(data) as mq:
         yield mq
 

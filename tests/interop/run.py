@@ -2,8 +2,8 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
-``--only`` takes rows or parts (java, mqadmin, signed, client, cli, groups, mixed, swap, go, node,
-grpc).
+``--only`` takes rows or parts (java, mqadmin, signed, client, cli, console, groups, mixed, swap,
+go, node, grpc).
 
 The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
 harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows
@@ -27,6 +27,7 @@ from tests.interop import (
     client_failover,
     client_guarded,
     client_scenarios,
+    console_scenarios,
     go_clients,
     grpc_clients,
     mixed_groups,
@@ -194,12 +195,13 @@ def client_cells(
     # Alone it runs once per broker: on Apache's together with that version.
     names = choice.of("client", list(client_scenarios.RUNS))
     verbs = choice.of("cli", list(cli_scenarios.RUNS))
+    looks = choice.of("console", list(console_scenarios.RUNS))
     groups = choice.of("groups", mixed_groups.NAMES)
     for place in ("penstock", apache) if target == "penstock" else (target,):
         first = version == VERSIONS[0] and place not in APACHE
         is_turn = place == apache or first
-        alone, commands = (names, verbs) if is_turn else ([], [])
-        if not alone and not commands and not groups:
+        alone, commands, pages = (names, verbs, looks) if is_turn else ([], [], [])
+        if not alone and not commands and not pages and not groups:
             continue
         with started(place, directory / f"client-{place}") as cluster:
             say(f"our client, and groups with Java {version}: {place} at {cluster.namesrv}")
@@ -207,6 +209,7 @@ def client_cells(
             limits = client_scenarios.PENSTOCK_LIMITS if place == "penstock" else {}
             yield from client_scenarios.run_clients(cluster, alone, f"on {on}", limits=limits)
             yield from cli_scenarios.run_cli(cluster, commands, f"on {on}")
+            yield from console_scenarios.run_console(cluster, pages, f"on {on}")
             column = f"java {version} on {on}"
             yield from mixed_groups.run_groups(toolchain, cluster, groups, column)
     if target in ("penstock", apache):
@@ -277,6 +280,7 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
     others = (
         *client_scenarios.RUNS,
         *cli_scenarios.RUNS,
+        *console_scenarios.RUNS,
         *client_guarded.NAMES,
         *client_failover.NAMES,
         *OTHER_ROWS,

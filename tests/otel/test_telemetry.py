@@ -18,10 +18,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.support.trace_entries import decode_traces
 
 from penstock import (
     DeadLetter,
     Message,
+    MessageQueue,
     Middleware,
     Producer,
     PushConsumer,
@@ -30,8 +32,10 @@ from penstock import (
     StoredMessage,
     aio,
 )
+from penstock.model.names import TRACE_TOPIC
 from penstock.otel import Telemetry
 from penstock.otel.propagation import creation_of, with_context
+from penstock.protocol.traces import ConsumeBegun, ConsumeEnded, Published
 from penstock.testing.embedded import Embedded, embedded
 
 SECONDS = 60
@@ -252,8 +256,6 @@ def test_what_the_user_set_stays_and_what_is_broken_is_ignored() -> None:
     assert kept.properties == {"traceparent": W3C}
 
     def stored(**properties: str) -> StoredMessage:
-        from penstock import MessageQueue
-
         return StoredMessage("t", b"x", properties, MessageQueue("t", "b", 0), 0)
 
     found = creation_of(stored(traceparent=W3C))
@@ -289,6 +291,7 @@ def test_failures_are_on_the_span_and_in_the_metrics(mq: Embedded, recorded: Rec
     assert point.attributes["error.type"] == raised.type.__name__
 
 
+@pytest.mark.spec("O13")
 def test_metrics_count_messages_and_time(mq: Embedded, recorded: Recorded) -> None:
     mq.admin.create_topic("counted", 1)
     telemetry = recorded.telemetry()
@@ -312,6 +315,47 @@ def test_metrics_count_messages_and_time(mq: Embedded, recorded: Recorded) -> No
     assert sum(point.count for point in durations) == 2
     [operation] = recorded.points("messaging.client.operation.duration")
     assert operation.count == 2
+
+
+@pytest.mark.spec("O13")
+def test_the_trace_topic_and_spans_are_both_complete(mq: Embedded, recorded: Recorded) -> None:
+    mq.admin.create_topic("both", 1)
+    telemetry = recorded.telemetry()
+    with Producer("p", namesrv=mq.namesrv, middleware=[telemetry], trace=True) as producer:
+        ids_sent = {producer.send(Message("both", b"x")).msg_id for _ in range(3)}
+    calls = threading.Semaphore(0)
+    consumer = PushConsumer(
+        "g-both", namesrv=mq.namesrv, start_from="first", middleware=[telemetry], trace=True
+    )
+
+    @consumer.on("both")
+    def handle(message: StoredMessage) -> None:
+        calls.release()
+
+    with consumer:
+        for _ in range(3):
+            assert calls.acquire(timeout=SECONDS)
+    # Both are sent by the time a client has stopped.
+    sends, processes = recorded.spans("send both"), recorded.spans("process both")
+    assert {attributes(span)["messaging.message.id"] for span in sends} == ids_sent
+    assert {attributes(span)["messaging.message.id"] for span in processes} == ids_sent
+    for msg_id in ids_sent:
+        events = mq.admin.message_life(msg_id, topic="both").events
+        assert [one.kind for one in events].count("handled") == 1
+    traces = [
+        entry
+        for row in mq.admin.topic_stats(TRACE_TOPIC)
+        for message in mq.admin.messages(
+            MessageQueue(TRACE_TOPIC, row.broker_name, row.queue_id), 0, count=100
+        ).messages
+        for entry in decode_traces(message.body)
+        if getattr(entry, "msg_id", None) in ids_sent
+    ]
+    kinds = [type(entry) for entry in traces]
+    for kind in (Published, ConsumeBegun, ConsumeEnded):
+        assert kinds.count(kind) == 3, kind
+    # Neither writes into the other: a trace message has no context, its send no span.
+    assert recorded.spans(f"send {TRACE_TOPIC}") == []
 
 
 def test_it_travels_to_other_processes_without_its_providers(recorded: Recorded) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock import Admin
+    from penstock.admin.plain_rows import BrokerJson
     from penstock.admin.reports import BrokerAddress
 
 app = Group(
@@ -22,7 +22,6 @@ app = Group(
 )
 
 _NEARLY_FULL = 0.85
-_MASTER = "master"
 
 
 def _percent(ratio: object) -> str:
@@ -63,12 +62,14 @@ def overview(
 
     Example: penstock cluster overview --namesrv 127.0.0.1:9876
     """
+    from penstock.admin.plain_rows import MASTER
+
     with target.admin() as admin:
         rows = [_row(admin, broker) for broker in admin.cluster()]
     # Terminals are narrow: columns with one value for all brokers are left out.
     clusters = {str(row["cluster"]) for row in rows}
     hidden = {"cluster"} if len(clusters) == 1 else set()
-    hidden |= {"role"} if all(row["role"] == _MASTER for row in rows) else set()
+    hidden |= {"role"} if all(row["role"] == MASTER for row in rows) else set()
     hidden |= set() if any(row["problem"] for row in rows) else {"problem"}
     output.show(
         Table(
@@ -84,54 +85,10 @@ def overview(
         raise click.exceptions.Exit(1)
 
 
-def _row(admin: Admin, broker: BrokerAddress) -> dict[str, object]:
-    info: Mapping[str, str] = {}
-    problem = None
+def _row(admin: Admin, broker: BrokerAddress) -> BrokerJson:
+    from penstock.admin.plain_rows import broker_row
+
     try:
-        info = admin.broker_info(broker.address)
+        return broker_row(broker, admin.broker_info(broker.address))
     except PenstockError as error:
-        problem = error.what
-    return {
-        "cluster": broker.cluster,
-        "broker": broker.broker_name,
-        "broker_id": broker.broker_id,
-        "role": _MASTER if broker.broker_id == 0 else f"slave {broker.broker_id}",
-        "address": broker.address,
-        "version": _version(info.get("brokerVersionDesc")),
-        "in_per_second": _rate(info.get("putTps")),
-        # RocketMQ has written the word both ways.
-        "out_per_second": _rate(info.get("getTransferredTps") or info.get("getTransferedTps")),
-        "in_today": _since_morning(info, "msgPutTotal"),
-        "out_today": _since_morning(info, "msgGetTotal"),
-        "disk_used": _number(info.get("commitLogDiskRatio")),
-        "started_ms": _whole(info.get("bootTimestamp")),
-        "problem": problem,
-    }
-
-
-def _version(text: str | None) -> str | None:
-    """``V5_3_3`` as people write it."""
-    return None if text is None else text.removeprefix("V").replace("_", ".")
-
-
-def _rate(rates: str | None) -> float | None:
-    """The first of the rates over ten seconds, a minute and ten minutes."""
-    return _number(rates.split()[0]) if rates and rates.split() else None
-
-
-def _since_morning(info: Mapping[str, str], total: str) -> int | None:
-    now, morning = _whole(info.get(f"{total}TodayNow")), _whole(info.get(f"{total}TodayMorning"))
-    return None if now is None or morning is None else now - morning
-
-
-def _number(text: str | None) -> float | None:
-    """A number that a broker reported as text; None if it is not a number."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return None
-
-
-def _whole(text: str | None) -> int | None:
-    number = _number(text)
-    return None if number is None or number != number // 1 else int(number)
+        return broker_row(broker, {}, error.what)

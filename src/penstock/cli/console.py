@@ -65,10 +65,25 @@ _REACH = "Reach and rules"
     section=_REACH,
 )
 @option(
+    "--operator",
+    "operators",
+    metavar="USER",
+    multiple=True,
+    help="With --login: a user who may change things; others only look. May be repeated.",
+    section=_REACH,
+)
+@option(
     "--insecure",
     is_flag=True,
     help="Serve other machines without --login.",
     section=_REACH,
+)
+@option(
+    "--archive",
+    "archives",
+    metavar="DIR",
+    multiple=True,
+    help="An archive of `penstock spark archive` to show; may be repeated.",
 )
 @option(
     "--audit", "audit_file", type=PATH, metavar="FILE", help="Write a line here for each change."
@@ -85,7 +100,9 @@ def console(
     hide_bodies: bool,
     no_export: bool,
     login: bool,
+    operators: tuple[str, ...],
     insecure: bool,
+    archives: tuple[str, ...],
     audit_file: Path | None,
     fd: int | None,
     as_json: bool,
@@ -105,6 +122,10 @@ def console(
             expected="a loopback address, or --login",
             hint="--login, or --insecure if the network is trusted",
         )
+    if operators and not login:
+        raise ConfigError(
+            "--operator without --login", expected="--login, which says who a user is"
+        )
     if base_path and (not base_path.startswith("/") or base_path.endswith("/")):
         raise ConfigError(f"--base-path {base_path!r}", expected="a path such as /mq")
     options = ConsoleOptions(
@@ -115,6 +136,8 @@ def console(
         hide_bodies=hide_bodies,
         no_export=no_export,
         login=login,
+        operators=frozenset(operators) if operators else None,
+        archives=archives,
         audit_file=audit_file,
     )
     bound = listen(bind, port) if fd is None else socket.socket(fileno=fd)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli import messages, output
 from penstock.cli.commands import Group, Number, argument, option
-from penstock.cli.dead_letter_rows import LETTER_COLUMNS, NOT_RECORDED, Choice, row
+from penstock.cli.dead_letter_rows import LETTER_COLUMNS, Choice
 from penstock.cli.messages import key_option, settled_flag, tag_option, where_option
 from penstock.cli.name_completion import complete_groups, group_argument, nearest
 from penstock.cli.output import Column, Table, json_flag, yes_flag
@@ -109,6 +109,7 @@ def list_letters(
     Example: penstock dlq list billing --reason Timeout --where "attempts > 3"
     """
     from penstock.admin import DeadLetterRow, queue_reading
+    from penstock.admin.plain_rows import dead_letter
     from penstock.admin.redrive_task import redriven_anywhere, stretches_of
 
     if group is None:
@@ -129,7 +130,7 @@ def list_letters(
         ]
         done = redriven_anywhere(admin, group, found)
     settled_before = {place.queue: place.settled for place in places}
-    rows = [row(letter, done, settled_before) for letter in found]
+    rows = [dead_letter(letter, done, settled_before) for letter in found]
     if as_json:
         output.print_json(rows)
         return
@@ -144,17 +145,12 @@ def list_letters(
 
 
 def _groups(admin: Admin) -> Table:
-    rows: list[dict[str, object]] = []
-    for group in admin.dead_letter_groups():
-        places = admin.dead_letter_queues(group)
-        rows.append(
-            {
-                "group": group,
-                "pending": sum(place.pending for place in places),
-                "stored": sum(place.count for place in places),
-                "last_ms": max((place.last_timestamp for place in places), default=0) or None,
-            }
-        )
+    from penstock.admin.plain_rows import dead_letter_group
+
+    rows = [
+        dead_letter_group(group, admin.dead_letter_queues(group))
+        for group in admin.dead_letter_groups()
+    ]
     return Table(_GROUP_COLUMNS, rows, empty="No group has dead letters.")
 
 
@@ -177,6 +173,7 @@ def show_letter(
     Example: penstock dlq show billing 7F000001000D1B4A7E4F5A274F000000
     """
     from penstock.admin import DeadLetterRow, queue_reading
+    from penstock.admin.plain_rows import NOT_RECORDED, dead_letter
     from penstock.admin.redrive_task import redriven_anywhere, stretches_of
     from penstock.cli.query import show_message
 
@@ -197,7 +194,7 @@ def show_letter(
             )
         letter = DeadLetterRow.from_message(found[0])
         done = redriven_anywhere(admin, group, [letter])
-    values = row(letter, done, {place.queue: place.settled for place in places})
+    values = dead_letter(letter, done, {place.queue: place.settled for place in places})
     if as_json:
         output.print_json(values)
         return
@@ -296,7 +293,9 @@ def redrive_letters(
 
 
 def _show_plan(plan: RedriveTask) -> None:
-    rows = [row(letter, set(), {}) for letter in plan.sample]
+    from penstock.admin.plain_rows import dead_letter
+
+    rows = [dead_letter(letter, set(), {}) for letter in plan.sample]
     more = len(plan.chosen) - len(rows)
     note = f"{len(plan.chosen)} would be redriven" + (f", {more} not shown." if more else ".")
     empty = "There is nothing to redrive."

@@ -19,6 +19,7 @@ from penstock.runtime.durations import seconds
 if TYPE_CHECKING:
     from penstock import Admin
     from penstock.admin import Member, QueueLag
+    from penstock.admin.plain_rows import LagQueueJson
     from penstock.model import MessageQueue
 
 EVERY = "2s"
@@ -53,26 +54,11 @@ class Standing:
         """The lag of all queues."""
         return sum(queue.lag for queue in self.queues)
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> list[LagQueueJson]:
         """A row for each queue."""
-        from penstock.model import MessageQueue
+        from penstock.admin.plain_rows import lag_queue
 
-        return [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "committed": queue.committed,
-                "latest": queue.latest,
-                "lag": queue.lag,
-                "in_flight": queue.in_flight,
-                "last_ms": queue.last_timestamp or None,
-                "members": self.holders.get(
-                    MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
-                ),
-            }
-            for queue in self.queues
-        ]
+        return [lag_queue(queue, self.holders) for queue in self.queues]
 
     def rates_since(self, before: Standing | None) -> tuple[float, float] | None:
         """Messages per second that arrived and were consumed between two moments."""

@@ -34,18 +34,6 @@ _COLUMNS = (
 )
 
 
-def _row(move: Move) -> dict[str, object]:
-    return {
-        "topic": move.queue.topic,
-        "broker": move.queue.broker_name,
-        "queue_id": move.queue.queue_id,
-        "committed": move.committed,
-        "target": move.target,
-        "change": move.change,
-        "lag": move.lag,
-    }
-
-
 @command
 @on_cluster
 @group_argument
@@ -87,6 +75,8 @@ def reset_group(
 
     Example: penstock group reset billing --topic orders --to 2026-11-16T01:40
     """
+    from penstock.admin.plain_rows import move_row
+
     goal = position(to, option="--to")
     with target.admin() as admin, guessing_group(admin, group):
         where = topic or _only_topic(admin, group)
@@ -101,7 +91,7 @@ def reset_group(
         one = moves[0].queue if queue is not None or isinstance(goal, int) else None
         stands = admin.reset_offsets(group, where, goal, queue=one)
     if as_json:
-        rows = [{**_row(move), "target": stands.get(move.queue, move.target)} for move in moves]
+        rows = [{**move_row(move), "target": stands.get(move.queue, move.target)} for move in moves]
         output.print_json(rows)
     else:
         queues = output.counted(len(stands), "queue")
@@ -128,9 +118,11 @@ def _only_topic(admin: Admin, group: str) -> str:
 
 
 def _table(moves: list[Move], group: str, target: Target) -> Table:
+    from penstock.admin.plain_rows import move_row
+
     return Table(
         _COLUMNS,
-        [_row(move) for move in moves],
+        [move_row(move) for move in moves],
         title=f"Group {group} at {target.namesrv}",
         empty="The topic has no queues.",
     )

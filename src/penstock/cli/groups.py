@@ -205,17 +205,11 @@ def describe_group(
 
 
 def _member(member: Member) -> dict[str, object]:
-    from penstock.protocol.versions import readable_version
+    from penstock.admin.plain_rows import client_row
 
-    client = member.client
     held = None if member.queues is None else _consumed(member.queues)
     return {
-        "client_id": client.client_id,
-        "address": client.address,
-        "language": client.language,
-        "version": client.version,
-        "release": readable_version(client.version),
-        "brokers": list(client.broker_names),
+        **client_row(member.client),
         "orderly": member.is_orderly,
         "queues": None if held is None else list(map(str, held)),
         "holds": None if held is None else _ranges(held),

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
@@ -67,7 +67,7 @@ class Table:
     """Rows of plain values, one for each column at least; more are shown in JSON only."""
 
     columns: Sequence[Column]
-    rows: Sequence[dict[str, object]]
+    rows: Sequence[Mapping[str, object]]
     title: str | None = None
     note: str | None = None
     """A sentence below the table, on stderr: what the reader may want to do next."""
@@ -145,7 +145,7 @@ def show_names(names: Sequence[str], *, as_json: bool) -> None:
 
 def show_summaries(
     names: Sequence[str],
-    summary: Callable[[str], dict[str, object]],
+    summary: Callable[[str], Mapping[str, object]],
     columns: Sequence[Column],
     *,
     empty: str,

@@ -383,18 +383,10 @@ def _rows(target: Target, name: str | None, data: Path | None) -> list[dict[str,
             if name in (None, user.name)
             for entry in user.entries
         ]
+    from penstock.admin.plain_rows import right_row
+
     with target.admin() as admin:
-        return [
-            {
-                "user": right.user,
-                "resource": right.resource,
-                "actions": list(right.actions),
-                "decision": right.decision,
-                "sources": list(right.sources),
-                "policy": right.policy,
-            }
-            for right in admin.rights(name)
-        ]
+        return [dict(right_row(right)) for right in admin.rights(name)]
 
 
 def _standing(target: Target, name: str, data: Path | None) -> tuple[bool, bool]:

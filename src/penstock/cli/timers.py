@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.cli import output
 from penstock.cli.commands import Group, Number, argument, option
 from penstock.cli.name_completion import topic_argument
 from penstock.cli.output import Column, Table, json_flag
 from penstock.cli.target import Target, on_cluster
-
-if TYPE_CHECKING:
-    from penstock.admin.reports import WaitingTimer
 
 app = Group(
     help="Timer messages that wait for their time: list, recall.\n\nExample: penstock timer list",
@@ -40,30 +35,20 @@ def list_timers(target: Target, topic: str | None, limit: int, as_json: bool) ->
 
     Example: penstock timer list --topic orders
     """
+    from penstock.admin.plain_rows import timer_row
+
     with target.admin() as admin:
         found = admin.timers(topic)
     output.show(
         Table(
             _COLUMNS,
-            [_row(one) for one in found[:limit]],
+            [timer_row(one) for one in found[:limit]],
             empty="No timer message waits.",
         ),
         as_json=as_json,
     )
     if len(found) > limit:
         output.note(f"{len(found) - limit:,} more wait: --limit {len(found)}")
-
-
-def _row(one: WaitingTimer) -> dict[str, object]:
-    return {
-        "due_ms": one.due_ms,
-        "topic": one.topic,
-        "queue": one.queue_id,
-        "broker": one.broker_name,
-        "keys": " ".join(one.keys),
-        "id": one.msg_id,
-        "recall_handle": one.recall_handle,
-    }
 
 
 @app.command("recall")

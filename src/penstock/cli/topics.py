@@ -24,7 +24,7 @@ from penstock.errors import InvalidArgument, PenstockError, TopicNotFound
 
 if TYPE_CHECKING:
     from penstock import Admin
-    from penstock.admin.reports import QueueRange
+    from penstock.admin.plain_rows import TopicSummaryJson
     from penstock.model import TopicRoute
     from penstock.protocol.bodies.topics import TopicConfig
 
@@ -87,20 +87,15 @@ def _message_types(admin: Admin) -> dict[str, str]:
         return {}
 
 
-def _summary(admin: Admin, topic: str) -> dict[str, object]:
+def _summary(admin: Admin, topic: str) -> TopicSummaryJson:
     """A topic in one line; what its brokers do not tell is left open."""
+    from penstock.admin.plain_rows import topic_summary
+
     try:
-        queues = admin.topic_stats(topic)
+        return topic_summary(topic, admin.topic_stats(topic))
     except PenstockError:
         # Deleted meanwhile, or a broker is away: the others are still worth listing.
-        return {"topic": topic, "brokers": None, "queues": None, "messages": None, "last_ms": None}
-    return {
-        "topic": topic,
-        "brokers": sorted({queue.broker_name for queue in queues}),
-        "queues": len(queues),
-        "messages": sum(queue.count for queue in queues),
-        "last_ms": max((queue.last_timestamp for queue in queues), default=0) or None,
-    }
+        return topic_summary(topic, None)
 
 
 @app.command("create")
@@ -329,12 +324,14 @@ def describe_topic(
 
     Example: penstock topic describe orders
     """
+    from penstock.admin.plain_rows import topic_queue
+
     with target.admin() as admin, guessing_topic(admin, topic):
         configs = admin.topic_config(topic)
         queues = admin.topic_stats(topic)
         groups = admin.topic_groups(topic)
     settings = [_setting(broker, config) for broker, config in configs.items()]
-    rows = [_queue(queue) for queue in queues]
+    rows = [topic_queue(queue) for queue in queues]
     if as_json:
         output.print_json({"topic": topic, "settings": settings, "queues": rows, "groups": groups})
         return
@@ -354,17 +351,6 @@ def _setting(broker: str, config: TopicConfig) -> dict[str, object]:
         "message_type": config.message_type,
         "order": config.order,
         "attributes": [f"{key}={value}" for key, value in (config.attributes or {}).items()],
-    }
-
-
-def _queue(queue: QueueRange) -> dict[str, object]:
-    return {
-        "broker": queue.broker_name,
-        "queue_id": queue.queue_id,
-        "min_offset": queue.min_offset,
-        "max_offset": queue.max_offset,
-        "messages": queue.count,
-        "last_ms": queue.last_timestamp or None,
     }
 
 

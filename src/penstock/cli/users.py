@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,21 +101,15 @@ def list_users(target: Target, data: Path | None, as_json: bool) -> None:
 
     Example: penstock user list
     """
+    from penstock.admin.plain_rows import user_row
+
+    rows: Sequence[Mapping[str, object]]
     if data is not None:
         rows = [_row(user) for user in load_users(data).by_name.values()]
     else:
         with target.admin() as admin:
             rights = admin.rights()
-            rows = [
-                {
-                    "name": user.name,
-                    "type": "Super" if user.is_super else "Normal",
-                    "status": "enable" if user.is_enabled else "disable",
-                    "rights": sum(right.user == user.name for right in rights),
-                    "secrets": None,
-                }
-                for user in admin.users()
-            ]
+            rows = [user_row(user, rights) for user in admin.users()]
     columns = _COLUMNS if data is not None else _COLUMNS[:-1]
     output.show(Table(columns, rows, empty="No users."), as_json=as_json)
 

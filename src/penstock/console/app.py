@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from penstock.console.api import api_routes, problem
 from penstock.console.audit import Audit
 from penstock.console.options import ConsoleOptions
 from penstock.console.pages import PAGES
@@ -41,6 +42,7 @@ def make_app(options: ConsoleOptions) -> Starlette:
         Mount("/static", _Static(directory=STATIC)),
         *(LOGIN_ROUTES if options.login else []),
         Mount("/c/{context}", routes=pages),
+        *api_routes(pages),
     ]
     if options.base_path:
         routes = [Mount(options.base_path, routes=routes)]
@@ -83,6 +85,8 @@ async def _first_page(request: Request) -> Response:
 async def _missing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for these alone"
     console: Console = request.app.state.console
+    if request.url.path.startswith(f"{console.options.base_path}/api/"):
+        return problem(NotFound(f"there is no {request.method} {request.url.path}"), 404)
     session = console.sessions.find(request.cookies) or console.sessions.start()
     visit = Visit(request, console, session)
     return visit_error(visit, NotFound(f"there is no page {request.url.path}"), 404)

@@ -45,6 +45,14 @@ class History:
             series.pop()
         series.append(Point(now, value))
 
+    def slope(self, name: str, seconds: float = 30) -> float | None:
+        """How much a value grows in a second; None until there are two values."""
+        points = self.points(name, seconds)
+        if len(points) < 2:
+            return None
+        first, last = points[0], points[-1]
+        return (last.value - first.value) / (last.at - first.at)
+
     def points(self, name: str, seconds: float = 1800) -> list[Point]:
         """The values of the last time, oldest first."""
         first = time.time() - seconds

@@ -33,6 +33,8 @@ class Job:
     context: str
     total: int
     link: tuple[str, ...] = ()
+    owner: str = ""
+    """The user who started it; empty without a login."""
     done: int = 0
     state: str = "running"
     error: str | None = None
@@ -77,6 +79,7 @@ class Jobs:
         work: Callable[[Job], None],
         *,
         link: tuple[str, ...] = (),
+        owner: str = "",
     ) -> Job:
         """Run work in a thread."""
         running = sum(job.is_running for job in self._jobs.values())
@@ -84,7 +87,7 @@ class Jobs:
             raise InvalidArgument(
                 f"{running} jobs are running", expected=f"at most {MAX_RUNNING} at a time"
             )
-        job = Job(next(self._numbers), title, context, total, link)
+        job = Job(next(self._numbers), title, context, total, link, owner)
         self._jobs[job.number] = job
         while len(self._jobs) > KEPT:
             oldest = next(n for n, job in self._jobs.items() if not job.is_running)
@@ -108,14 +111,18 @@ class Jobs:
         finally:
             job.ended_ms = time.time_ns() // 1_000_000
 
-    def find(self, number: int, context: str) -> Job | None:
-        """A job of a cluster."""
+    def find(self, number: int, context: str, owner: str = "") -> Job | None:
+        """A job that this user started on this cluster."""
         job = self._jobs.get(number)
-        return job if job is not None and job.context == context else None
+        return job if job is not None and (job.context, job.owner) == (context, owner) else None
 
-    def of(self, context: str) -> list[Job]:
-        """The jobs of a cluster, newest first."""
-        return [job for job in reversed(self._jobs.values()) if job.context == context]
+    def of(self, context: str, owner: str = "") -> list[Job]:
+        """The jobs that this user started on this cluster, newest first."""
+        return [
+            job
+            for job in reversed(self._jobs.values())
+            if (job.context, job.owner) == (context, owner)
+        ]
 
     async def close(self) -> None:
         """Cancel all and wait for them."""

@@ -3,19 +3,20 @@
     GET /c/local/live?watch=lag:billing,chart:lag:billing,in
 
 Every two seconds the values that changed are sent as one JSON object. They are values, so a tab
-that reconnects needs nothing of what it missed. A hidden tab closes its stream.
+that reconnects needs nothing of what it missed. A hidden tab closes its stream. A browser with many
+tabs keeps a few streams (`streams`); the other tabs ask every ten seconds.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.console.charts import Series, chart
+from penstock.console.streams import ENDED, ended_within
 from penstock.console.templating import number, rate
 from penstock.console.view import page_deadline
 from penstock.console.visit import Visit, page
@@ -23,7 +24,6 @@ from penstock.errors import PenstockError
 
 STEP_SECONDS = 2.0
 MAX_WATCHED = 100
-MAX_STREAMS = 200
 
 
 async def value_of(visit: Visit, name: str) -> str | None:
@@ -61,32 +61,33 @@ async def _chart(visit: Visit, name: str) -> str | None:
 
 
 async def live(visit: Visit) -> Response:
-    """The stream of a tab."""
-    console = visit.console
-    if console.streams >= MAX_STREAMS:
-        return Response("too many open streams\n", 503)
+    """The stream of a tab; with ``once=1`` the values of now."""
+    streams = visit.console.streams
     names = [name for name in visit.query("watch").split(",") if name][:MAX_WATCHED]
+    if visit.query("once"):
+        return JSONResponse(await _values(visit, names))
+    if streams.is_full:
+        return Response("too many open streams\n", 503)
 
     async def events() -> AsyncIterator[str]:
-        console.streams += 1
         page_deadline.set(None)
         shown: dict[str, str] = {}
-        try:
+        with streams.opened(visit.session.key) as ended:
             yield "retry: 5000\n\n"
-            while True:
-                values = {name: await value_of(visit, name) for name in names}
-                changed = {
-                    name: value
-                    for name, value in values.items()
-                    if value is not None and shown.get(name) != value
-                }
+            while not ended.is_set():
+                values = await _values(visit, names)
+                changed = {name: text for name, text in values.items() if shown.get(name) != text}
                 shown |= changed
                 yield f"data: {json.dumps(changed)}\n\n" if changed else ": no change\n\n"
-                await asyncio.sleep(STEP_SECONDS)
-        finally:
-            console.streams -= 1
+                await ended_within(ended, STEP_SECONDS)
+            yield ENDED
 
     return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _values(visit: Visit, names: list[str]) -> dict[str, str]:
+    values = {name: await value_of(visit, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 ROUTES = [Route("/live", page(live))]

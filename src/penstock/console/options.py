@@ -29,5 +29,9 @@ class ConsoleOptions:
     """Do not offer messages as files."""
     login: bool = False
     """Ask for an access key, with which the user's requests are signed."""
+    operators: frozenset[str] | None = None
+    """With a login: the users who may change things; others only look. None: the broker decides."""
+    archives: tuple[str, ...] = ()
+    """Directories with archives of Spark, shown beside its streams."""
     audit_file: Path | None = None
     """Where changes are written, one JSON object for each."""

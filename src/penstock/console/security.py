@@ -142,13 +142,25 @@ class Sessions:
         return found
 
     def start(self, user: str = "", secret: str = "") -> Session:
-        """A new session; beyond the limit, the oldest one ends."""
+        """A new session; beyond the limit, one of a visitor without login ends."""
         now = time.monotonic()
         made = Session(secrets.token_urlsafe(32), now, now, user, secret)
         self._by_key[made.key] = made
-        while len(self._by_key) > MAX_SESSIONS:
-            self._by_key.pop(next(iter(self._by_key)))
+        self._forget()
         return made
+
+    def _forget(self) -> None:
+        """Keep to the limit. Visitors without a login go first: their number costs nothing."""
+        while len(self._by_key) > MAX_SESSIONS:
+            visitors = (one.key for one in self._by_key.values() if not one.user)
+            self._by_key.pop(next(visitors, None) or next(iter(self._by_key)))
+
+    def of_user(self, user: str, secret: str) -> Session | None:
+        """The session of a request of the API that brings its keys along."""
+        for found in self._by_key.values():
+            if found.user == user and hmac.compare_digest(found.secret.encode(), secret.encode()):
+                return self.find({COOKIE: found.key})
+        return None
 
     def end(self, session: Session) -> None:
         """Forget a session, and its keys."""

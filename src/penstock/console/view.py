@@ -30,6 +30,7 @@ from penstock.admin import (
 )
 from penstock.admin.admin import Admin
 from penstock.admin.blocking import Admin as BlockingAdmin
+from penstock.admin.reports import UserRight, UserRow
 from penstock.client.cluster_access import ClusterAccess
 from penstock.console.history import History
 from penstock.errors import PenstockError
@@ -53,6 +54,7 @@ FAILURE_SECONDS = 1.0
 CLUSTER_SECONDS = 5.0
 TABLE_SECONDS = 2.0
 ROW_SECONDS = 2.0
+PRODUCER_SECONDS = 5.0
 DOCTOR_SECONDS = 10.0
 
 
@@ -247,6 +249,16 @@ class View:
         return await self.get(
             ("clients", group), ROW_SECONDS * 2, lambda: self.admin.clients(group)
         )
+
+    async def producers(self) -> Partial[tuple[str, Client]]:
+        """Every connected producer with its group."""
+        return await self.get(("producers",), PRODUCER_SECONDS, self.admin.all_producers)
+
+    async def users(self) -> list[UserRow]:
+        return await self.get(("users",), CLUSTER_SECONDS, self.admin.users)
+
+    async def rights(self) -> list[UserRight]:
+        return await self.get(("rights",), CLUSTER_SECONDS, self.admin.rights)
 
     async def dead_letter_groups(self) -> list[str]:
         return await self.get(("dead",), TABLE_SECONDS, self.admin.dead_letter_groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import re
 import time
@@ -11,16 +12,18 @@ import zoneinfo
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from penstock.console import security, templating
 from penstock.console.audit import Audit
 from penstock.console.jobs import Jobs
 from penstock.console.options import ConsoleOptions
 from penstock.console.security import Session, Sessions
+from penstock.console.streams import Streams
 from penstock.console.templating import Times
 from penstock.console.view import PAGE_SECONDS, View, page_deadline
 from penstock.errors import (
@@ -33,6 +36,7 @@ from penstock.errors import (
 )
 from penstock.runtime.durations import seconds
 
+API = "/api/v1"
 THEMES = ("auto", "light", "dark")
 MAX_FORM_FIELDS = 20_000
 _BAD_TOKEN = "the form is from an earlier session"
@@ -47,7 +51,7 @@ class Console:
     jobs: Jobs = field(default_factory=Jobs)
     audit: Audit = field(default_factory=Audit)
     views: dict[tuple[str, str, str], View] = field(default_factory=dict)
-    streams: int = 0
+    streams: Streams = field(default_factory=Streams)
 
     def view(self, context: str, session: Session) -> View:
         """The cluster of a context as a user sees it: with a login, requests are the user's own."""
@@ -83,6 +87,7 @@ class Visit:
         self.console = console
         self.session = session
         self.is_new = False
+        self.is_api = False
         self.context: str = request.path_params.get("context", "")
         self.times = Times(self.zone)
 
@@ -158,8 +163,22 @@ class Visit:
         return chosen if chosen in THEMES else "auto"
 
     @property
+    def has_keys(self) -> bool:
+        """Whether requests are signed, so that the cluster has users and rights to show."""
+        return self.options.login or self.options.contexts[self.context].credentials is not None
+
+    @property
     def may_change(self) -> bool:
-        return not self.options.read_only
+        operators = self.options.operators
+        return not self.options.read_only and (operators is None or self.session.user in operators)
+
+    def require_operator(self) -> None:
+        """Refuse a user who only looks."""
+        if not self.may_change:
+            raise Forbidden(
+                f"user {self.session.user!r} may not change anything here",
+                expected="a user of --operator",
+            )
 
     # ------------------------------------------------------------------------------- links
 
@@ -167,6 +186,11 @@ class Visit:
         """The address of a page of this cluster; parameters that are empty are left out."""
         path = "/".join(quote(str(part), safe="") for part in parts)
         return self._with_query(f"{self.options.base_path}/c/{quote(self.context)}/{path}", query)
+
+    def api_at(self, *parts: object, **query: object) -> str:
+        """The address of a page's twin in the API."""
+        base = self.options.base_path
+        return f"{base}{API}{self.at(*parts, **query).removeprefix(base)}"
 
     def here(self, **changed: object) -> str:
         """This page with other parameters."""
@@ -225,15 +249,33 @@ class Visit:
         )
         return HTMLResponse(text, status)
 
+    def answer(
+        self, template: str, data: Callable[[], object], *, status: int = 200, **values: object
+    ) -> Response:
+        """A page, or for the API its twin: the plain object that ``data`` makes."""
+        if not self.is_api:
+            return self.render(template, status=status, **values)
+        response = JSONResponse(data(), status)
+        if silent := values.get("silent"):
+            assert isinstance(silent, list), "names of brokers"
+            response.headers["x-partial"] = quote(", ".join(silent), safe=", ")
+        return response
+
     def go(self, *parts: object, **query: object) -> Response:
-        """Lead the browser to another page, after a change."""
+        """Lead the browser to another page, after a change; the API names its twin."""
+        if self.is_api:
+            return JSONResponse({"location": self.api_at(*parts, **query)})
         return RedirectResponse(self.at(*parts, **query), 303)
 
-    async def form(self) -> dict[str, list[str]]:
+    async def form(self, *, is_change: bool = True) -> dict[str, list[str]]:
         """The fields of a form that this session's page sent."""
+        if is_change:
+            self.require_operator()
         body = await self.request.body()
         if len(body) > security.MAX_REQUEST_BYTES:
             raise InvalidArgument("a form of that size", expected="at most 5 MiB")
+        if self.is_api:
+            return _fields(self.request.headers.get("content-type", ""), body)
         fields: dict[str, list[str]] = {}
         try:
             pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
@@ -245,6 +287,11 @@ class Visit:
         if self.is_new or not self.console.sessions.is_token(self.session, sent):
             raise Forbidden(_BAD_TOKEN, hint="open the page again and repeat the change")
         return fields
+
+    def record_refusal(self, error: Exception) -> None:
+        """Note a change that was asked for and not made."""
+        if self.request.method == "POST":
+            self.record("refused", self._raw_path, before=None, after=None, result=str(error))
 
     def record(self, action: str, target: str, **facts: object) -> None:
         """Write a change to the audit log."""
@@ -259,6 +306,31 @@ class Visit:
         )
 
 
+def _fields(content_type: str, body: bytes) -> dict[str, list[str]]:
+    """The members of a JSON object as fields of a form."""
+    # A page of another origin cannot send this type without asking first, and is not answered.
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise Forbidden(f"a change as {content_type!r}", expected="application/json")
+    try:
+        found = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"a request that is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument(
+            "a request that is no JSON object", expected='such as {"to": "first"}'
+        )
+    return {
+        key: [_field(one) for one in (value if isinstance(value, list) else [value])]
+        for key, value in found.items()
+    }
+
+
+def _field(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else ""
+    return "" if value is None else str(value)
+
+
 class Forbidden(PenstockError):
     """A change without the token of its page."""
 
@@ -266,10 +338,21 @@ class Forbidden(PenstockError):
 Endpoint = Callable[[Visit], Awaitable[Response]]
 
 
-def page(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    """A page of a cluster: finds cluster and session; what goes wrong becomes a page as well."""
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What the API gives in place of a page."""
 
-    @functools.wraps(endpoint)
+    endpoint: Endpoint
+    shape: Any
+    """The type of the answer, for its description."""
+
+
+def page(endpoint: Endpoint, twin: Any = None) -> Callable[[Request], Awaitable[Response]]:
+    """A page of a cluster: finds cluster and session; what goes wrong becomes a page as well.
+
+    With ``twin``, the type of a plain object, the API has the same page as JSON.
+    """
+
     async def serve(request: Request) -> Response:
         console: Console = request.app.state.console
         session = console.sessions.find(request.cookies)
@@ -287,6 +370,8 @@ def page(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
             )
         return response
 
+    if twin is not None:
+        serve.twin = Twin(endpoint, twin)  # type: ignore[attr-defined]
     return serve
 
 
@@ -299,14 +384,25 @@ async def _answer(endpoint: Endpoint, visit: Visit) -> Response:
         return RedirectResponse(f"{base}/login?next={target}", 303)
     try:
         return await endpoint(visit)
-    except (NotFound, TopicNotFound, GroupNotFound) as error:
-        return visit_error(visit, error, 404)
-    except (Forbidden, NoPermission) as error:
-        return visit_error(visit, error, 403)
-    except InvalidArgument as error:
-        return visit_error(visit, error, 400)
     except (PenstockError, TimeoutError) as error:
-        return visit_error(visit, error, 502)
+        visit.record_refusal(error)
+        return visit_error(visit, error, status_of(error))
+
+
+def status_of(error: Exception) -> int:
+    """The status of HTTP that says what kind of error it is."""
+    if isinstance(error, (NotFound, TopicNotFound, GroupNotFound)):
+        return 404
+    if isinstance(error, (Forbidden, NoPermission)):
+        return 403
+    return 400 if isinstance(error, InvalidArgument) else 502
+
+
+def error_title(status: int) -> str:
+    """What went wrong, in a few words."""
+    return {404: "Not found", 403: "Not allowed", 400: "That cannot be done"}.get(
+        status, "The cluster did not answer"
+    )
 
 
 def visit_error(visit: Visit, error: Exception, status: int) -> Response:
@@ -319,7 +415,5 @@ def visit_error(visit: Visit, error: Exception, status: int) -> Response:
         what=getattr(error, "what", None) or str(error) or type(error).__name__,
         expected=getattr(error, "expected", None),
         hint=getattr(error, "hint", None),
-        title={404: "Not found", 403: "Not allowed", 400: "That cannot be done"}.get(
-            status, "The cluster did not answer"
-        ),
+        title=error_title(status),
     )

@@ -51,6 +51,12 @@ def stream_group(group: str) -> str:
     return f"{SPARK_GROUP}_stream_{group}"
 
 
+def group_of_stream(producer_group: str) -> str | None:
+    """The consumer group that a stream commits to; None for other producers."""
+    start = stream_group("")
+    return producer_group.removeprefix(start) if producer_group.startswith(start) else None
+
+
 POP_RETRY_MARKS: Final = ("_", "+")
 """What stands between group and topic in the name of a pop retry topic: two spellings."""
 

@@ -279,6 +279,7 @@ async def test_many_topics_end_at_the_bound_and_deleted_ones_go(
     assert (await scrape(broker)).values("rocketmq_messages_in_total", topic="T") == []
 
 
+@pytest.mark.spec("O7")
 async def test_a_scrape_lets_others_run_in_between(broker: Broker, wire: Wire) -> None:
     for number in range(10_000):
         broker.state.stats.put(f"T{number}", 0, 10)

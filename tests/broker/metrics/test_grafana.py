@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,7 @@ async def test_the_documentation_names_every_metric(exposed: Metrics) -> None:
     assert missing == [], f"say in {PAGE.name} what they mean"
 
 
+@pytest.mark.spec("O8")
 async def test_every_metric_and_label_is_exposed(exposed: Metrics) -> None:
     names = {name for name, _ in exposed.samples}
     labels = {key for _, pairs in exposed.samples for key, _ in pairs} | OF_PROMETHEUS
@@ -107,3 +110,34 @@ def test_the_files_are_part_of_the_documentation() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert "grafana/penstock.json" in page
     assert "grafana/alerts.yml" in page
+
+
+PROMTOOL = shutil.which("promtool")
+
+
+@pytest.mark.spec("O8")
+@pytest.mark.skipif(
+    PROMTOOL is None, reason="no promtool found; it is part of Prometheus, docs/testing.md says how"
+)
+def test_each_alert_fires_in_its_case_and_not_otherwise() -> None:
+    assert PROMTOOL is not None
+    cases = ALERTS.with_name("alerts_test.yml")
+    for words in (["check", "rules", ALERTS], ["test", "rules", cases]):
+        done = subprocess.run([PROMTOOL, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.spec("O8")
+def test_each_alert_has_a_case() -> None:
+    cases = yaml.safe_load(ALERTS.with_name("alerts_test.yml").read_text(encoding="utf-8"))
+    fired = {
+        one["alertname"]
+        for case in cases["tests"]
+        for one in case["alert_rule_test"]
+        if one["exp_alerts"]
+    }
+    assert fired == {rule["alert"] for rule in rules()}
+    # Names and labels of the cases are those that a broker exposes: see the first test.
+    used = set(METRIC.findall(json.dumps(cases)))
+    named = {name for expression in expressions() for name, _ in METRIC.findall(expression)}
+    assert {name for name, _ in used} <= named

@@ -4,6 +4,7 @@
 
 from penstock.console import live
 from penstock.console.pages import (
+    access,
     brokers,
     clients,
     dead_letters,
@@ -15,6 +16,7 @@ from penstock.console.pages import (
     resets,
     search,
     sending,
+    spark,
     topics,
     waiting,
     work,
@@ -32,6 +34,8 @@ PAGES = (
     waiting,
     clients,
     brokers,
+    spark,
+    access,
     search,
     work,
     preferences,

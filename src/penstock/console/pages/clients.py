@@ -7,7 +7,9 @@ import asyncio
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.admin.plain_rows import client_row
 from penstock.console.pages.listing import MAX_ROWS
+from penstock.console.shapes import ClientsJson, MemberJson
 from penstock.console.visit import Visit, page
 from penstock.protocol.versions import readable_version
 
@@ -16,7 +18,7 @@ async def clients(visit: Visit) -> Response:
     """Everything that is connected, as far as brokers list it."""
     view = visit.view
     producers, groups = await asyncio.gather(
-        view.attempt(view.get(("producers",), 5.0, view.admin.all_producers)),
+        view.attempt(view.producers()),
         view.attempt(view.groups()),
     )
     names = (groups.value or [])[:MAX_ROWS]
@@ -24,8 +26,17 @@ async def clients(visit: Visit) -> Response:
     consumers = [
         (group, client) for group, answer in members.items() for client in answer.value or ()
     ]
-    return visit.render(
+
+    def as_json() -> ClientsJson:
+        connected = producers.value.rows if producers.value else ()
+        return {
+            "consumers": [{"group": group, **client_row(one)} for group, one in consumers],
+            "producers": [{"group": group, **client_row(one)} for group, one in connected],
+        }
+
+    return visit.answer(
         "clients.html",
+        as_json,
         producers=producers,
         consumers=consumers,
         groups=groups,
@@ -40,10 +51,29 @@ async def member(visit: Visit) -> Response:
     """What one consumer reports about itself, with its stacks."""
     group, client_id = visit.name("group"), visit.name("client")
     info = await visit.view.admin.running_info(group, client_id, stacks=True)
-    return visit.render("member.html", group=group, client_id=client_id, info=info)
+
+    def as_json() -> MemberJson:
+        return {
+            "group": group,
+            "client_id": client_id,
+            "properties": info.properties,
+            "queues": [
+                {
+                    "queue": str(queue),
+                    "committed": state.commit_offset,
+                    "cached": state.cached_count,
+                    "last_pull_ms": state.last_pull_timestamp or None,
+                    "last_consumed_ms": state.last_consume_timestamp or None,
+                }
+                for queue, state in info.mq_table.items()
+            ],
+            "stacks": info.stack_trace,
+        }
+
+    return visit.answer("member.html", as_json, group=group, client_id=client_id, info=info)
 
 
 ROUTES = [
-    Route("/clients", page(clients)),
-    Route("/groups/{group}/members/{client}", page(member)),
+    Route("/clients", page(clients, ClientsJson)),
+    Route("/groups/{group}/members/{client}", page(member, MemberJson)),
 ]

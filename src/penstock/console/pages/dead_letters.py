@@ -13,9 +13,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.admin import DeadLetterRow, LetterEdit
+from penstock.admin.plain_rows import (
+    DeadLetterGroupJson,
+    DeadLetterJson,
+    dead_letter,
+    dead_letter_group,
+    reason_text,
+)
 from penstock.admin.redrive_task import RedriveTask, redriven_anywhere
 from penstock.console import bodies
 from penstock.console.jobs import Job
+from penstock.console.shapes import Done, LettersJson, RedrivePlanJson, Rows
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, NotFound
 from penstock.protocol.validation import check_body
@@ -24,12 +32,6 @@ SHOWN = 200
 MAX_CHOSEN = 10_000
 RATE = 50.0
 MAX_RATE = 1000.0
-NOT_RECORDED = "not recorded"
-
-
-def reason_of(letter: DeadLetterRow) -> str:
-    """The reason on one line."""
-    return ": ".join(filter(None, (letter.reason_type, letter.reason))) or NOT_RECORDED
 
 
 @dataclass(slots=True)
@@ -53,20 +55,16 @@ async def all_groups(visit: Visit) -> Response:
     view = visit.view
     names = await view.dead_letter_groups()
     answers = await view.attempt_all(names[:SHOWN], view.dead_letter_queues)
-    rows = []
-    for name, answer in answers.items():
-        queues = answer.value
-        rows.append(
-            (
-                name,
-                None if queues is None else sum(one.pending for one in queues),
-                None if queues is None else sum(one.count for one in queues),
-                max((one.last_timestamp for one in queues or ()), default=0),
-                answer.error,
-            )
-        )
-    rows.sort(key=lambda row: -(row[1] or 0))
-    return visit.render("dead_letter_groups.html", rows=rows, left_out=len(names) - len(rows))
+    rows = [
+        (dead_letter_group(name, answer.value), answer.error) for name, answer in answers.items()
+    ]
+    rows.sort(key=lambda row: -(row[0]["pending"] or 0))
+    return visit.answer(
+        "dead_letter_groups.html",
+        lambda: Rows[DeadLetterGroupJson](rows=[row for row, _ in rows]),
+        rows=rows,
+        left_out=len(names) - len(rows),
+    )
 
 
 async def of_group(visit: Visit) -> Response:
@@ -81,18 +79,27 @@ async def of_group(visit: Visit) -> Response:
     done = await asyncio.to_thread(redriven_anywhere, view.blocking, group, letters)
     by_reason: dict[str, Reason] = defaultdict(lambda: Reason(""))
     for letter in letters:
-        reason = reason_of(letter)
+        reason = reason_text(letter)
         by_reason[reason].text = reason
         by_reason[reason].letters.append(letter)
-    return visit.render(
+    settled_before = {one.queue: one.settled for one in queues}
+    pending, stored = sum(one.pending for one in queues), sum(one.count for one in queues)
+    hide = visit.options.hide_bodies
+
+    def as_json() -> LettersJson:
+        rows = [dead_letter(one, done, settled_before, hide_body=hide) for one in letters]
+        return {"group": group, "pending": pending, "stored": stored, "rows": rows}
+
+    return visit.answer(
         "dead_letters.html",
+        as_json,
         group=group,
-        pending=sum(one.pending for one in queues),
-        stored=sum(one.count for one in queues),
+        pending=pending,
+        stored=stored,
         reasons=sorted(by_reason.values(), key=lambda one: -one.last_ms),
         shown=len(letters),
         done=done,
-        settled_before={one.queue: one.settled for one in queues},
+        settled_before=settled_before,
         line=lambda m: "" if visit.options.hide_bodies else bodies.line(m.body),
         with_all=settled,
     )
@@ -111,11 +118,12 @@ async def letter(visit: Visit) -> Response:
     row = await _letter(visit, group, offset_id)
     done = await asyncio.to_thread(redriven_anywhere, visit.view.blocking, group, [row])
     can_edit = not visit.options.hide_bodies and bodies.is_text(row.message.body)
-    return visit.render(
+    return visit.answer(
         "dead_letter.html",
+        lambda: dead_letter(row, done, {}, hide_body=visit.options.hide_bodies),
         group=group,
         letter=row,
-        reason=reason_of(row),
+        reason=reason_text(row),
         done=offset_id in done,
         body=None if visit.options.hide_bodies else bodies.show(row.message.body),
         can_edit=can_edit,
@@ -140,7 +148,7 @@ class Order:
         """Whether a letter is chosen."""
         if self.ids:
             return one.message.offset_msg_id in self.ids
-        return self.reason is None or reason_of(one) == self.reason
+        return self.reason is None or reason_text(one) == self.reason
 
 
 async def _order(visit: Visit, group: str) -> Order:
@@ -216,12 +224,24 @@ async def dry_run(visit: Visit) -> Response:
     """What would go, what went before; nothing is sent."""
     order = await _order(visit, visit.name("group"))
     task = await asyncio.to_thread(_plan, visit, order)
-    return visit.render(
+
+    def as_json() -> RedrivePlanJson:
+        hide = visit.options.hide_bodies
+        return {
+            "group": order.group,
+            "to": order.to,
+            "letters": len(task.chosen),
+            "stay_pending": len(task.others),
+            "sample": [dead_letter(one, (), {}, hide_body=hide) for one in task.sample],
+        }
+
+    return visit.answer(
         "redrive_plan.html",
+        as_json,
         order=order,
         task=task,
         before=max(0, len(order.ids) - len(task.chosen)) if order.ids else None,
-        reason_of=reason_of,
+        reason_of=reason_text,
         line=lambda m: "" if visit.options.hide_bodies else bodies.line(m.body),
         edit=next(iter(order.edits.values()), None),
     )
@@ -242,8 +262,15 @@ async def redrive(visit: Visit) -> Response:
         len(task.chosen),
         _work(task, order),
         link=("groups", order.group, "dead-letters"),
+        owner=visit.session.user,
     )
-    facts: dict[str, object] = {"job": job.number, "letters": len(task.chosen), "to": order.to}
+    pending = len(task.chosen) + len(task.others)
+    facts: dict[str, object] = {
+        "before": {"pending": pending},
+        "after": {"redriven": len(task.chosen), "pending": len(task.others)},
+        "job": job.number,
+        "to": order.to or f"group {order.group}",
+    }
     for offset_id, edit in order.edits.items():
         row = await _letter(visit, order.group, offset_id)
         facts["edited"] = {
@@ -280,8 +307,14 @@ async def put_aside(visit: Visit) -> Response:
     form = await visit.form()
     if form.get("sure", [""])[0] != "1":
         raise InvalidArgument("nothing was put aside", expected="the box to be checked")
+    queues = await visit.view.admin.dead_letter_queues(group)
     marks = await visit.view.admin.settle_dead_letters(group)
-    visit.record("put aside", group, after={str(q): offset for q, offset in marks.items()})
+    visit.record(
+        "put aside",
+        group,
+        before={str(one.queue): one.settled for one in queues},
+        after={str(queue): offset for queue, offset in marks.items()},
+    )
     visit.view.forget("dead", "doctor")
     return visit.go("groups", group, "dead-letters")
 
@@ -294,20 +327,21 @@ async def delete(visit: Visit) -> Response:
         raise InvalidArgument(
             f"the dead letters of {group!r} were not deleted", expected="the group's name, typed"
         )
+    stored = sum(one.count for one in await visit.view.admin.dead_letter_queues(group))
     await visit.view.admin.delete_dead_letters(group)
-    visit.record("delete dead letters", group)
+    visit.record("delete dead letters", group, before={"stored": stored}, after={"stored": 0})
     visit.view.forget("dead", "doctor", "topics")
     return visit.go("dead-letters")
 
 
 ROUTES = [
-    Route("/dead-letters", page(all_groups)),
-    Route("/groups/{group}/dead-letters", page(of_group)),
-    Route("/groups/{group}/dead-letters/{id}", page(letter)),
+    Route("/dead-letters", page(all_groups, Rows[DeadLetterGroupJson])),
+    Route("/groups/{group}/dead-letters", page(of_group, LettersJson)),
+    Route("/groups/{group}/dead-letters/{id}", page(letter, DeadLetterJson)),
 ]
 CHANGES = [
-    Route("/groups/{group}/dead-letters/plan", page(dry_run), methods=["POST"]),
-    Route("/groups/{group}/dead-letters/redrive", page(redrive), methods=["POST"]),
-    Route("/groups/{group}/dead-letters/aside", page(put_aside), methods=["POST"]),
-    Route("/groups/{group}/dead-letters/delete", page(delete), methods=["POST"]),
+    Route("/groups/{group}/dead-letters/plan", page(dry_run, RedrivePlanJson), methods=["POST"]),
+    Route("/groups/{group}/dead-letters/redrive", page(redrive, Done), methods=["POST"]),
+    Route("/groups/{group}/dead-letters/aside", page(put_aside, Done), methods=["POST"]),
+    Route("/groups/{group}/dead-letters/delete", page(delete, Done), methods=["POST"]),
 ]

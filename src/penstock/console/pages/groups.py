@@ -11,11 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.admin import GroupLag, QueueLag
+from penstock.admin.plain_rows import client_row, lag_queue
 from penstock.console.charts import Series, chart
 from penstock.console.pages.listing import listed
+from penstock.console.shapes import GroupJson, GroupListJson, PageOfRows
 from penstock.console.visit import Visit, page
 from penstock.doctor.facts import MemberFacts
 from penstock.errors import GroupNotFound
+from penstock.model import MessageQueue
 from penstock.protocol.versions import readable_version
 
 _SORTS = {
@@ -42,8 +45,24 @@ async def groups(visit: Visit) -> Response:
         view.attempt_all(shown, view.clients),
         view.attempt_all([name for name in shown if name in with_letters], view.pending_letters),
     )
-    return visit.render(
+
+    def row_json(row: GroupLag) -> GroupListJson:
+        clients = members[row.group].value
+        pending = letters[row.group].value if row.group in letters else 0
+        return {
+            "group": row.group,
+            "members": None if clients is None else len(clients),
+            "topics": list(row.topics),
+            "lag": row.lag + row.retries,
+            "retries": row.retries,
+            "in_flight": row.in_flight,
+            "behind_since_ms": row.behind_since if row.lag and row.behind_since else None,
+            "dead_letters": pending,
+        }
+
+    return visit.answer(
         "groups.html",
+        lambda: listing.as_json(row_json),
         listing=listing,
         members=members,
         letters=letters,
@@ -90,8 +109,23 @@ async def group(visit: Visit) -> Response:
         for one in sorted(row.queues if row else (), key=lambda one: -one.lag)
     ]
     points = view.history.points(f"lag:{name}")
-    return visit.render(
+
+    def as_json() -> GroupJson:
+        holders = {MessageQueue(*place): [owner] for place, owner in owners.items()}
+        return {
+            "group": name,
+            "lag": None if row is None else row.lag + row.retries,
+            "retries": None if row is None else row.retries,
+            "in_flight": None if row is None else row.in_flight,
+            "dead_letters": letters.value,
+            "queues": [lag_queue(one.lag, holders) for one in queues],
+            "members": None if clients.value is None else [client_row(c) for c in clients.value],
+            "doctor": None if report.value is None else report.value.as_dict(),
+        }
+
+    return visit.answer(
         "group.html",
+        as_json,
         group=name,
         row=row,
         lag=lag,
@@ -118,4 +152,7 @@ def _subscriptions(members: Iterable[MemberFacts]) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-ROUTES = [Route("/groups", page(groups)), Route("/groups/{group}", page(group))]
+ROUTES = [
+    Route("/groups", page(groups, PageOfRows[GroupListJson])),
+    Route("/groups/{group}", page(group, GroupJson)),
+]

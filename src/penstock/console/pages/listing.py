@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from penstock.console.shapes import PageOfRows
 from penstock.console.visit import Visit
 
 _T = TypeVar("_T")
+_Json = TypeVar("_Json")
 
 ROWS = 50
 MAX_ROWS = 200
@@ -29,6 +31,16 @@ class Listing(Generic[_T]):
     @property
     def first(self) -> int:
         return (self.page - 1) * (len(self.rows) or 1) + 1
+
+    def as_json(self, row: Callable[[_T], _Json]) -> PageOfRows[_Json]:
+        """The same for the API."""
+        return {
+            "rows": [row(one) for one in self.rows],
+            "total": self.total,
+            "matching": self.matching,
+            "page": self.page,
+            "pages": self.pages,
+        }
 
 
 def listed(

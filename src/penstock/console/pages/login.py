@@ -6,9 +6,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from penstock.admin.admin import Admin
 from penstock.console import security
-from penstock.console.view import REQUEST_SECONDS
+from penstock.console.key_check import refusal
 from penstock.console.visit import Console, Visit
 from penstock.errors import PenstockError
 
@@ -36,28 +35,14 @@ async def _try(visit: Visit, console: Console) -> str | None:
     client = visit.request.client
     address = client.host if client else "-"
     try:
-        form = await visit.form()
+        form = await visit.form(is_change=False)
     except PenstockError as error:
         return str(error)
-    if not console.sessions.may_try(address):
-        return "too many attempts; try again in a minute"
     user, secret = form.get("user", [""])[0].strip(), form.get("secret", [""])[0]
-    access = console.options.contexts[visit.context]
-    try:
-        async with Admin(
-            timeout=REQUEST_SECONDS,
-            namesrv=access.namesrv,
-            access_key=user,
-            secret_key=secret,
-            security_token="",
-            tls=access.tls or False,
-            namespace=access.namespace or "",
-        ) as admin:
-            await admin.topics()
-    except PenstockError as error:
-        console.sessions.note_failure(address)
+    refused = await refusal(console, visit.context, user, secret, address)
+    if refused is not None:
         visit.record("login refused", user)
-        return f"the cluster refused {user!r}: {error}"
+        return refused
     console.sessions.end(visit.session)
     visit.session = console.sessions.start(user, secret)
     visit.record("login", user)
@@ -79,7 +64,7 @@ async def logout(request: Request) -> Response:
     session = console.sessions.find(request.cookies)
     if session is not None:
         visit = Visit(request, console, session)
-        await visit.form()
+        await visit.form(is_change=False)
         console.sessions.end(session)
     return RedirectResponse(f"{console.options.base_path}/login", 303)
 

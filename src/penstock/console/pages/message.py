@@ -11,10 +11,12 @@ from penstock.admin.message_life import LifeEvent, MessageLife
 from penstock.console import bodies
 from penstock.console.life_drawing import draw_life
 from penstock.console.message_as_test import as_test
+from penstock.console.shapes import HandledJson, LifeEventJson, MessageLifeJson
 from penstock.console.view import page_deadline
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, NotFound
 from penstock.model import StoredMessage
+from penstock.model.message_json import message_json
 
 LIFE_SECONDS = 10.0
 """It asks for each group of the topic, so it takes longer than other pages."""
@@ -46,8 +48,17 @@ async def message(visit: Visit) -> Response:
             for group, answer in answers.items()
             for client in answer.value or ()
         ]
-    return visit.render(
+
+    def as_json() -> MessageLifeJson:
+        return {
+            "message": message_json(record, hide_body=visit.options.hide_bodies),
+            "life": None if life.value is None else [_event(one) for one in life.value.events],
+            "not_known": [str(life.error)] if life.value is None else list(life.value.unknown),
+        }
+
+    return visit.answer(
         "message.html",
+        as_json,
         msg_id=msg_id,
         message=record,
         life=life,
@@ -56,6 +67,17 @@ async def message(visit: Visit) -> Response:
         body=None if visit.options.hide_bodies else bodies.show(record.body, visit.query("view")),
         clients=clients,
     )
+
+
+def _event(one: LifeEvent) -> LifeEventJson:
+    return {
+        "at_ms": one.at_ms or None,
+        "kind": one.kind,
+        "text": one.text,
+        "group": one.group,
+        "reason": one.reason,
+        "offset_msg_id": one.offset_msg_id,
+    }
 
 
 def _lanes(life: MessageLife | None) -> list[tuple[str | None, list[LifeEvent]]]:
@@ -93,17 +115,34 @@ async def handle_again(visit: Visit) -> Response:
     result = await visit.view.admin.consume_directly(
         group, client_id, record.offset_msg_id, topic=record.topic
     )
-    visit.record("handle again", record.msg_id, group=group, client=client_id)
-    return visit.render(
-        "handled.html", message=record, group=group, client_id=client_id, result=result
+    visit.record(
+        "handle again",
+        record.msg_id,
+        before=None,
+        after=result.consume_result.value,
+        group=group,
+        client=client_id,
+    )
+    return visit.answer(
+        "handled.html",
+        lambda: HandledJson(
+            group=group,
+            client_id=client_id,
+            result=result.consume_result.value,
+            remark=result.remark,
+        ),
+        message=record,
+        group=group,
+        client_id=client_id,
+        result=result,
     )
 
 
 ROUTES = [
-    Route("/messages/{id}", page(message)),
+    Route("/messages/{id}", page(message, MessageLifeJson)),
 ]
 EXPORTS = [
     Route("/messages/{id}/body", page(body)),
     Route("/messages/{id}/test", page(test_file)),
 ]
-CHANGES = [Route("/messages/{id}/handle", page(handle_again), methods=["POST"])]
+CHANGES = [Route("/messages/{id}/handle", page(handle_again, HandledJson), methods=["POST"])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
@@ -14,10 +13,12 @@ from starlette.routing import Route
 
 from penstock.console import bodies, browse, templating
 from penstock.console.message_filter import MessageFilter
+from penstock.console.shapes import MessagesJson
+from penstock.console.streams import ENDED, ended_within
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue, StoredMessage
-from penstock.model.message_json import message_json
+from penstock.model.message_json import MessageJson, message_json
 
 ROWS = 50
 MAX_ROWS = 500
@@ -114,8 +115,19 @@ async def messages(visit: Visit) -> Response:
         skip = sum(1 for one in shown if one.store_timestamp == last)
         skip += asked.skip if last == asked.end_ms else 0
         older = visit.here(upto=last, skip=skip)
-    return visit.render(
+
+    def as_json() -> MessagesJson:
+        return {
+            "rows": [message_json(one, hide_body=visit.options.hide_bodies) for one in shown],
+            "read": found.read,
+            "total": found.total,
+            "complete": found.is_complete,
+            "older": older,
+        }
+
+    return visit.answer(
         "messages.html",
+        as_json,
         topic=asked.topic,
         asked=asked,
         found=found,
@@ -149,15 +161,14 @@ async def export(visit: Visit) -> Response:
     )
 
 
-def _csv(rows: Iterable[dict[str, object]]) -> str:
+def _csv(rows: Iterable[MessageJson]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     columns = ("store_timestamp", "broker", "queue_id", "queue_offset", "msg_id", "tags", "keys")
     writer.writerow([*columns, "body"])
     for row in rows:
-        keys = " ".join(map(str, row["keys"])) if isinstance(row["keys"], list) else ""
-        values = [keys if name == "keys" else row[name] for name in columns]
-        writer.writerow([_cell(value) for value in (*values, row["body"])])
+        values: dict[str, object] = {**row, "keys": " ".join(row["keys"])}
+        writer.writerow([_cell(values[name]) for name in (*columns, "body")])
     return text.getvalue()
 
 
@@ -172,22 +183,28 @@ async def tail(visit: Visit) -> Response:
     asked = _question(visit)
     admin = visit.view.admin
 
+    streams = visit.console.streams
+    if streams.is_full:
+        return Response("too many open streams\n", 503)
+
     async def events() -> AsyncIterator[str]:
         position: dict[tuple[str, int], int] | None = None
-        yield "retry: 3000\n\n"
-        while True:
-            try:
-                rows = await admin.topic_stats(asked.topic)
-            except PenstockError:
-                await asyncio.sleep(TAIL_STEP_SECONDS * 4)
-                continue
-            ends = {(row.broker_name, row.queue_id): row.max_offset for row in rows}
-            if position is not None:
-                found, skipped = await _grown(visit, asked, position, ends)
-                if found or skipped:
-                    yield f"data: {json.dumps(_tail_rows(visit, asked, found, skipped))}\n\n"
-            position = ends
-            await asyncio.sleep(TAIL_STEP_SECONDS)
+        with streams.opened(visit.session.key) as ended:
+            yield "retry: 3000\n\n"
+            while not ended.is_set():
+                try:
+                    rows = await admin.topic_stats(asked.topic)
+                except PenstockError:
+                    await ended_within(ended, TAIL_STEP_SECONDS * 4)
+                    continue
+                ends = {(row.broker_name, row.queue_id): row.max_offset for row in rows}
+                if position is not None:
+                    found, skipped = await _grown(visit, asked, position, ends)
+                    if found or skipped:
+                        yield f"data: {json.dumps(_tail_rows(visit, asked, found, skipped))}\n\n"
+                position = ends
+                await ended_within(ended, TAIL_STEP_SECONDS)
+            yield ENDED
 
     return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -234,7 +251,7 @@ def _tail_rows(
 
 
 ROUTES = [
-    Route("/topics/{topic}/messages", page(messages)),
+    Route("/topics/{topic}/messages", page(messages, MessagesJson)),
     Route("/topics/{topic}/messages/tail", page(tail)),
 ]
 EXPORTS = [Route("/topics/{topic}/messages/export", page(export))]

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from penstock.admin import GroupLag
 from penstock.console.charts import Series, chart
+from penstock.console.shapes import OverviewJson
 from penstock.console.view import Answer
 from penstock.console.visit import Visit, page
 from penstock.doctor import Finding, GroupReport, Severity
@@ -42,27 +43,55 @@ async def overview(visit: Visit) -> Response:
     for table in (lags.value, topics.value):
         silent |= set(table.silent) if table is not None else set()
     history = view.history
-    return visit.render(
+    findings = _findings(behind, reports)
+    delayed = _delayed(infos)
+    total_lag = sum(row.lag + row.retries for row in rows) if lags.is_known else None
+    own_topics = [row for row in topics.value.rows if not row.kind] if topics.value else []
+    came, went = rates.value or (None, None)
+
+    def as_json() -> OverviewJson:
+        return {
+            "in_per_second": came,
+            "out_per_second": went,
+            "lag": total_lag,
+            "groups_behind": sum(1 for row in rows if row.lag + row.retries),
+            "dead_letters": pending,
+            "delayed": delayed,
+            "topics": len(own_topics),
+            "findings": [
+                {
+                    "group": group,
+                    "cause": one.cause,
+                    "severity": one.severity.value,
+                    "what": one.what,
+                }
+                for group, one in findings
+            ],
+            "silent": sorted(silent),
+        }
+
+    return visit.answer(
         "overview.html",
+        as_json,
         cluster=cluster,
         lags=lags,
-        total_lag=sum(row.lag + row.retries for row in rows) if lags.is_known else None,
+        total_lag=total_lag,
         groups_behind=sum(1 for row in rows if row.lag + row.retries),
         behind=behind,
         pending=sorted(pending.items(), key=lambda item: -item[1]),
         dead_total=sum(pending.values()) if dead.is_known else None,
-        findings=_findings(behind, reports),
+        findings=findings,
         infos=infos,
         brokers=[row for row in cluster.value or () if row.broker_id == 0],
         silent=sorted(silent),
-        topics=[row for row in topics.value.rows if not row.kind] if topics.value else [],
-        rates=rates.value or (None, None),
+        topics=own_topics,
+        rates=(came, went),
         rate_chart=chart(
             [Series("in", history.points("in")), Series("out", history.points("out"))],
             visit.times,
             unit="/s",
         ),
-        delayed=_delayed(infos),
+        delayed=delayed,
     )
 
 
@@ -97,4 +126,4 @@ def _delayed(infos: dict[str, Answer[dict[str, str]]]) -> int | None:
     return total if known else None
 
 
-ROUTES = [Route("/", page(overview))]
+ROUTES = [Route("/", page(overview, OverviewJson))]

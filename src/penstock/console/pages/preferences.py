@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zoneinfo
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from penstock.console.security import set_cookie
+from penstock.console.shapes import Rows
 from penstock.console.visit import THEMES, Visit, page
 from penstock.errors import InvalidArgument
 
@@ -23,7 +25,7 @@ async def preferences(visit: Visit) -> Response:
 
 async def save(visit: Visit) -> Response:
     """Keep theme and zone, and go back to the page the browser came from."""
-    form = await visit.form()
+    form = await visit.form(is_change=False)
     back = urlsplit(form.get("back", [""])[0])
     path = back.path if back.path.startswith(visit.at()) else visit.at("settings")
     response = RedirectResponse(f"{path}?{back.query}" if back.query else path, 303)
@@ -47,13 +49,21 @@ async def save(visit: Visit) -> Response:
 
 async def audit(visit: Visit) -> Response:
     """The newest changes that were made through this console."""
-    entries = [one for one in visit.console.audit.newest if one.get("context") == visit.context]
-    return visit.render("audit.html", entries=entries)
+    own = visit.session.user
+    entries = [
+        one
+        for one in visit.console.audit.newest
+        # With a login, each user sees what was done in their own name.
+        if one.get("context") == visit.context and (not own or one.get("user") == own)
+    ]
+    return visit.answer(
+        "audit.html", lambda: Rows[dict[str, Any]](rows=[*entries]), entries=entries
+    )
 
 
 ROUTES = [
     Route("/settings", page(preferences)),
     # A preference changes nothing of the cluster, so it is there with --read-only, too.
     Route("/settings/save", page(save), methods=["POST"]),
-    Route("/audit", page(audit)),
+    Route("/audit", page(audit, Rows[dict[str, Any]])),
 ]

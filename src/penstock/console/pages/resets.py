@@ -10,6 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.admin import Move
+from penstock.admin.plain_rows import move_row
+from penstock.console.shapes import PlanJson, StandsJson
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument
 
@@ -82,6 +84,7 @@ async def _plan(visit: Visit, group: str, goal: Goal) -> Plan:
 
 async def reset(visit: Visit) -> Response:
     """The form, and with a goal in the address the plan."""
+    visit.require_operator()
     group = visit.name("group")
     goal = Goal(*(visit.query(name) for name in ("topic", "to", "time", "offset", "queue")))
     plan = await _plan(visit, group, goal) if goal.to and goal.topic else None
@@ -95,8 +98,19 @@ async def _show(
     lag = await view.attempt(view.group_lag(group))
     topics = lag.value.rows[0].topics if lag.value and lag.value.rows else ()
     clients = await view.attempt(view.clients(group))
-    return visit.render(
+
+    def as_json() -> PlanJson:
+        return {
+            "moves": [move_row(one) for one in plan.moves] if plan else [],
+            "again": plan.again if plan else 0,
+            "left_out": plan.left_out if plan else 0,
+            "plan": plan.digest if plan else None,
+            "problem": problem or None,
+        }
+
+    return visit.answer(
         "reset.html",
+        as_json,
         status=status,
         group=group,
         goal=goal,
@@ -133,11 +147,18 @@ async def move(visit: Visit) -> Response:
         after={str(queue): offset for queue, offset in stands.items()},
     )
     visit.view.forget("lags", "doctor", "stats")
-    return visit.render("reset_done.html", group=group, goal=goal, plan=plan, stands=stands)
+    return visit.answer(
+        "reset_done.html",
+        lambda: StandsJson(stands={str(queue): offset for queue, offset in stands.items()}),
+        group=group,
+        goal=goal,
+        plan=plan,
+        stands=stands,
+    )
 
 
 ROUTES: list[Route] = []
 CHANGES = [
-    Route("/groups/{group}/reset", page(reset)),
-    Route("/groups/{group}/reset", page(move), methods=["POST"]),
+    Route("/groups/{group}/reset", page(reset, PlanJson)),
+    Route("/groups/{group}/reset", page(move, StandsJson), methods=["POST"]),
 ]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from penstock.console.shapes import SearchJson
 from penstock.console.view import page_deadline
 from penstock.console.visit import Visit, page
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.model import StoredMessage
+from penstock.model.message_json import message_json
 
 MAX_TOPICS = 500
 MAX_NAMES = 20
@@ -23,39 +25,57 @@ async def search(visit: Visit) -> Response:
     text = visit.query("q")
     view = visit.view
     page_deadline.set(time.monotonic() + SEARCH_SECONDS)
+    if visit.is_api and not text:
+        raise InvalidArgument("a search for nothing", expected="?q= with an id, a key or a name")
     if not text:
         return visit.render("search.html", search_shown=True, text="", found=None)
     topic, group, by_id = await asyncio.gather(
         view.attempt(view.find_topic(text)), view.attempt(view.has_group(text)), _by_id(visit, text)
     )
     if topic.value is not None:
-        return visit.go("topics", text)
+        return _open(visit, "topics", text)
     if group.value:
-        return visit.go("groups", text)
+        return _open(visit, "groups", text)
     topics, groups = await asyncio.gather(view.attempt(view.topics()), view.attempt(view.groups()))
     names = [row.name for row in topics.value.rows] if topics.value else []
     message, id_error = by_id
     if message is not None:
-        return visit.go("messages", text, topic=message.topic)
+        return _open(visit, "messages", text, topic=message.topic)
     plain = [row.name for row in topics.value.rows if not row.kind] if topics.value else []
     keyed, key_errors = await _by_key(visit, text, plain[:MAX_TOPICS])
     if len(keyed) == 1:
-        return visit.go("messages", keyed[0].offset_msg_id, topic=keyed[0].topic)
+        return _open(visit, "messages", keyed[0].offset_msg_id, topic=keyed[0].topic)
     low = text.lower()
     errors = [error for error in (topics.error, groups.error, id_error, *key_errors) if error]
-    return visit.render(
+    near_topics = [name for name in names if low in name.lower()][:MAX_NAMES]
+    near_groups = [name for name in groups.value or () if low in name.lower()][:MAX_NAMES]
+    hide = visit.options.hide_bodies
+    return visit.answer(
         "search.html",
+        lambda: SearchJson(
+            location=None,
+            topics=near_topics,
+            groups=near_groups,
+            messages=[message_json(one, hide_body=hide) for one in keyed],
+            errors=errors,
+        ),
         search_shown=True,
         text=text,
-        found={
-            "topics": [name for name in names if low in name.lower()][:MAX_NAMES],
-            "groups": [name for name in groups.value or () if low in name.lower()][:MAX_NAMES],
-            "messages": keyed,
-        },
+        found={"topics": near_topics, "groups": near_groups, "messages": keyed},
         searched=min(len(plain), MAX_TOPICS),
         left_out=max(0, len(plain) - MAX_TOPICS),
         errors=sorted(set(errors))[:5],
     )
+
+
+def _open(visit: Visit, *parts: str, **query: object) -> Response:
+    """Lead to the one page that is meant."""
+    if not visit.is_api:
+        return visit.go(*parts, **query)
+    found = SearchJson(
+        location=visit.api_at(*parts, **query), topics=[], groups=[], messages=[], errors=[]
+    )
+    return JSONResponse(found)
 
 
 async def _by_id(visit: Visit, text: str) -> tuple[StoredMessage | None, str | None]:
@@ -80,4 +100,4 @@ async def _by_key(
     return found[:200], [answer.error for answer in answers.values() if answer.error]
 
 
-ROUTES = [Route("/search", page(search))]
+ROUTES = [Route("/search", page(search, SearchJson))]

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from penstock.client.nonblocking.producer import Producer
 from penstock.console import bodies
+from penstock.console.shapes import ReceiptJson
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import Message
@@ -31,6 +32,7 @@ class Draft:
 
 async def form(visit: Visit) -> Response:
     """The form, filled from another message with ``like=``."""
+    visit.require_operator()
     draft, note = Draft(), ""
     if like := visit.query("like"):
         message = await visit.view.admin.message(like)
@@ -63,12 +65,31 @@ async def send(visit: Visit) -> Response:
     try:
         async with Producer(PRODUCER_GROUP, **visit.view.access.as_keywords()) as producer:
             receipt = await producer.send(_message(topic, draft))
-        visit.record("send", topic, msg_id=receipt.msg_id, bytes=len(draft.body.encode()))
+        visit.record(
+            "send",
+            topic,
+            before=None,
+            after={"msg_id": receipt.msg_id, "bytes": len(draft.body.encode())},
+        )
         visit.view.forget("topics", "stats")
     except PenstockError as error:
+        if visit.is_api:
+            raise
+        visit.record_refusal(error)
         problem = str(error)
-    return visit.render(
+
+    def as_json() -> ReceiptJson:
+        assert receipt is not None, "the error was raised"
+        return {
+            "msg_id": receipt.msg_id,
+            "offset_msg_id": receipt.offset_msg_id,
+            "queue": str(receipt.queue),
+            "queue_offset": receipt.queue_offset,
+        }
+
+    return visit.answer(
         "send.html",
+        as_json,
         status=400 if problem else 200,
         topic=topic,
         draft=draft,
@@ -101,5 +122,5 @@ def _message(topic: str, draft: Draft) -> Message:
 ROUTES: list[Route] = []
 CHANGES = [
     Route("/topics/{topic}/send", page(form)),
-    Route("/topics/{topic}/send", page(send), methods=["POST"]),
+    Route("/topics/{topic}/send", page(send, ReceiptJson), methods=["POST"]),
 ]

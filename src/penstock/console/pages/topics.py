@@ -9,10 +9,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.admin import TopicRow
+from penstock.admin.plain_rows import topic_queue, topic_summary
 from penstock.console.pages.listing import listed
+from penstock.console.shapes import Done, PageOfRows, TopicJson, TopicListJson
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model.names import READ, WRITE
+from penstock.protocol.permissions import permission_text
 
 _SORTS = {
     "name": lambda row: row.name,
@@ -29,8 +32,14 @@ async def topics(visit: Visit) -> Response:
     listing = listed(visit, rows, name=lambda row: row.name, sorts=_SORTS, default="name")
     names = [row.name for row in listing.rows]
     stats = await visit.view.attempt_all(names, visit.view.topic_stats)
-    return visit.render(
+
+    def row_json(row: TopicRow) -> TopicListJson:
+        summary = topic_summary(row.name, stats[row.name].value)
+        return {**summary, "kind": row.kind, "message_type": row.message_type.upper() or None}
+
+    return visit.answer(
         "topics.html",
+        lambda: listing.as_json(row_json),
         listing=listing,
         stats=stats,
         internal=internal,
@@ -54,8 +63,21 @@ async def topic(visit: Visit) -> Response:
             one.group: sum(queue.lag for queue in one.queues if queue.topic == name)
             for one in lags.value.rows
         }
-    return visit.render(
+
+    def as_json() -> TopicJson:
+        return {
+            "topic": name,
+            "kind": row.kind,
+            "message_type": row.message_type.upper() or None,
+            "permission": permission_text(row.permission),
+            "queues": None if stats.value is None else [topic_queue(one) for one in stats.value],
+            "groups": groups.value,
+            "lag_by_group": {one: by_group[one] for one in groups.value or () if one in by_group},
+        }
+
+    return visit.answer(
         "topic.html",
+        as_json,
         topic=row,
         stats=stats,
         groups=groups,
@@ -86,8 +108,10 @@ async def create(visit: Visit) -> Response:
     text = form.get("queues", ["8"])[0].strip()
     if not text.isascii() or not text.isdigit() or len(text) > 5:
         raise InvalidArgument(f"{text!r} queues", expected="a number such as 8")
+    known = await visit.view.find_topic(name)
+    before = None if known is None else {"queues": known.read_queues}
     await visit.view.admin.create_topic(name, int(text))
-    visit.record("create topic", name, queues=int(text))
+    visit.record("create topic", name, before=before, after={"queues": int(text)})
     visit.view.forget("topics", "stats")
     return visit.go("topics", name)
 
@@ -101,13 +125,16 @@ async def delete(visit: Visit) -> Response:
             f"topic {name!r} was not deleted", expected="its name, typed into the field"
         )
     await visit.view.admin.delete_topic(name)
-    visit.record("delete topic", name)
+    visit.record("delete topic", name, before="present", after="deleted")
     visit.view.forget("topics", "stats")
     return visit.go("topics")
 
 
-ROUTES = [Route("/topics", page(topics)), Route("/topics/{topic}", page(topic))]
+ROUTES = [
+    Route("/topics", page(topics, PageOfRows[TopicListJson])),
+    Route("/topics/{topic}", page(topic, TopicJson)),
+]
 CHANGES = [
-    Route("/topics/new", page(create), methods=["POST"]),
-    Route("/topics/{topic}/delete", page(delete), methods=["POST"]),
+    Route("/topics/new", page(create, Done), methods=["POST"]),
+    Route("/topics/{topic}/delete", page(delete, Done), methods=["POST"]),
 ]

@@ -8,11 +8,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.admin import WaitingTimer
+from penstock.admin.plain_rows import timer_row
 from penstock.console import bodies, browse
 from penstock.console.message_filter import MessageFilter
+from penstock.console.shapes import DelaysJson, Rows
 from penstock.console.view import Answer
 from penstock.console.visit import Visit, page
 from penstock.errors import PenstockError, TopicNotFound
+from penstock.model.message_json import MessageJson, message_json
 from penstock.model.names import Failure, retry_topic
 from penstock.protocol.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 
@@ -50,8 +53,20 @@ async def delays(visit: Visit) -> Response:
     if 0 < parked <= MAX_TIMERS:
         # The list is read from the messages themselves, so it is left out where there are many.
         timers = await view.attempt(view.get(("timers",), 2.0, view.admin.timers))
-    return visit.render(
+
+    def as_json() -> DelaysJson:
+        return {
+            "levels": [
+                {"level": one.number, "delay": one.text, "waiting": one.waiting}
+                for _, one in sorted(levels.items())
+            ],
+            "timers": None if timers.value is None else [timer_row(one) for one in timers.value],
+            "waiting_timers": parked,
+        }
+
+    return visit.answer(
         "delays.html",
+        as_json,
         levels=[levels[number] for number in sorted(levels)],
         timers=timers,
         parked=parked,
@@ -86,8 +101,12 @@ async def retries(visit: Visit) -> Response:
             (row.topic, row.broker_name, row.queue_id): row.committed
             for row in lag.value.rows[0].queues
         }
-    return visit.render(
+    shown = found.messages if found else ()
+    return visit.answer(
         "retries.html",
+        lambda: Rows[MessageJson](
+            rows=[message_json(one, hide_body=visit.options.hide_bodies) for one in shown]
+        ),
         group=group,
         found=found,
         committed=committed,
@@ -96,4 +115,7 @@ async def retries(visit: Visit) -> Response:
     )
 
 
-ROUTES = [Route("/delays", page(delays)), Route("/groups/{group}/retries", page(retries))]
+ROUTES = [
+    Route("/delays", page(delays, DelaysJson)),
+    Route("/groups/{group}/retries", page(retries, Rows[MessageJson])),
+]

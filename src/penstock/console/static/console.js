@@ -5,6 +5,7 @@ const body = document.body;
 
 // Numbers and charts from one stream of events; closed while the tab is hidden.
 let stream = null;
+let polling = null;
 function watched() {
   const names = new Set();
   for (const part of document.querySelectorAll("[data-live]")) names.add(part.dataset.live);
@@ -26,13 +27,25 @@ function show(values) {
     if (value !== undefined) part.innerHTML = value;
   }
 }
+function disconnect() {
+  stream?.close();
+  clearInterval(polling);
+  stream = polling = null;
+}
 function connect() {
-  if (stream) stream.close();
-  stream = null;
+  disconnect();
   const names = watched();
   if (document.hidden || !names.length || !body.dataset.liveUrl) return;
-  stream = new EventSource(body.dataset.liveUrl + "?watch=" + encodeURIComponent(names.join(",")));
+  const url = body.dataset.liveUrl + "?watch=" + encodeURIComponent(names.join(","));
+  stream = new EventSource(url);
   stream.onmessage = (event) => show(JSON.parse(event.data));
+  // Many tabs of one browser: the newest ones keep a stream, this one asks from time to time.
+  stream.addEventListener("ended", () => {
+    disconnect();
+    polling = setInterval(async () => {
+      try { show(await (await fetch(url + "&once=1")).json()); } catch { /* The next round asks again. */ }
+    }, 8000);
+  });
 }
 
 // Sections that are asked for again: the page itself is fetched and its fresh parts are taken over.
@@ -82,6 +95,10 @@ if (follow) {
     note.hidden = false;
     note.textContent = "Waiting for new messages.";
     tail = new EventSource(follow.dataset.tail);
+    tail.addEventListener("ended", () => {
+      stopFollowing();
+      note.textContent = "Stopped, as other tabs of this browser follow, too.";
+    });
     tail.onmessage = (event) => {
       const { html, skipped: more } = JSON.parse(event.data);
       skipped += more;
@@ -111,7 +128,7 @@ document.addEventListener("click", async (event) => {
 });
 
 // Keys: / search, g then a letter, j and k for rows, Enter opens; not while typing.
-const places = { o: "", t: "topics", g: "groups", d: "dead-letters", l: "delays", c: "clients", b: "brokers", s: "settings" };
+const places = { o: "", t: "topics", g: "groups", d: "dead-letters", l: "delays", c: "clients", b: "brokers", s: "spark", a: "access" };
 let leading = false;
 let row = -1;
 function mark() {
@@ -149,7 +166,7 @@ for (const all of document.querySelectorAll("[data-all]")) {
 }
 
 document.addEventListener("visibilitychange", connect);
-window.addEventListener("pagehide", () => stream?.close());
+window.addEventListener("pagehide", disconnect);
 offerCopying(document);
 connect();
 setTimeout(refreshAgain, 2500);
