@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import penstock
-from penstock import Message
+from penstock import Message, RetryLater
+from penstock.admin import LetterEdit
+from penstock.model.names import Redrive
 from penstock.testing.embedded import Embedded, embedded
 
 TARGET = Path(__file__).parent.parent / "docs/images/console"
@@ -38,18 +40,21 @@ def shop() -> Iterator[Embedded]:
         mq.admin.create_topic("payments", queues=2)
         billing = _consumer(mq, "billing", fails=lambda total: total % 7 == 3)
         shipping = _consumer(mq, "shipping", fails=lambda total: False)
+        audit = _consumer(mq, "audit", fails=lambda total: False)
         with penstock.Producer("shop", namesrv=mq.namesrv) as producer:
-            mq.admin.create_group("audit")
             for number in range(60):
                 producer.send(_order(number))
             producer.send(Message("payments", b"later", delay="10m"))
             with billing, shipping:
                 _wait(lambda: sum(q.pending for q in mq.admin.dead_letter_queues("billing")) >= 8)
-                _wait(lambda: _lag(mq, "billing") == _lag(mq, "shipping") == 0)
-                mq.admin.reset_offsets("audit", "orders", "first")
+                with audit:
+                    groups = ("audit", "billing", "shipping")
+                    _wait(lambda: all(_committed(mq, group) == 60 for group in groups))
+                _repair_one(mq)
                 with _consumer(mq, "shipping", fails=lambda total: False):
                     for number in range(60, 400):
                         producer.send(_order(number * 7))
+                    _wait(lambda: _committed(mq, "shipping") == 400)
                     yield mq
 
 
@@ -69,7 +74,9 @@ def _order(number: int) -> Message:
 
 
 def _consumer(mq: Embedded, group: str, *, fails: object) -> penstock.PushConsumer:
-    consumer = penstock.PushConsumer(group, namesrv=mq.namesrv, start_from="first", max_retries=0)
+    consumer = penstock.PushConsumer(
+        group, namesrv=mq.namesrv, start_from="first", max_retries=2, trace=True
+    )
 
     @consumer.on("orders")
     def handle(message: penstock.StoredMessage) -> None:
@@ -77,16 +84,24 @@ def _consumer(mq: Embedded, group: str, *, fails: object) -> penstock.PushConsum
 
         assert callable(fails)
         total = json.loads(message.body)["total"]
-        if fails(total):
-            raise ValueError(
-                "amount cannot be read" if total % 2 else "customer is not in the register"
-            )
+        if fails(total) and message.properties.get(Redrive.FROM) is None:
+            reason = "amount cannot be read" if total % 2 else "customer is not in the register"
+            raise RetryLater("1s") from ValueError(reason)
 
     return consumer
 
 
-def _lag(mq: Embedded, group: str) -> int:
-    return sum(row.lag for row in mq.admin.lag_table([group]).rows)
+def _committed(mq: Embedded, group: str) -> int:
+    """How many orders a group has finished."""
+    [row] = mq.admin.lag_table([group]).rows
+    return sum(queue.committed for queue in row.queues if queue.topic == "orders")
+
+
+def _repair_one(mq: Embedded) -> None:
+    """Redrive the first dead letter, edited."""
+    letter = mq.admin.dead_letters("billing")[-1]
+    edit = LetterEdit(b'{"id": "o-3", "total": 30}', letter.message.tag, letter.message.keys)
+    mq.admin.redrive("billing", [letter], edits={letter.message.offset_msg_id: edit})
 
 
 def _wait(condition: object) -> None:

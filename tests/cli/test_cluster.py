@@ -66,7 +66,8 @@ def test_a_name_server_without_brokers_says_how_to_start_one(tmp_path: Path) -> 
 def test_what_brokers_say_of_themselves_is_read_with_care() -> None:
     broker = BrokerAddress("c", "broker-a", 0, "127.0.0.1:10911")
     row = broker_row(broker, {})
-    assert row["version"] is row["in_per_second"] is row["in_today"] is row["started_ms"] is None
+    known = (row["version"], row["in_per_second"], row["in_today"], row["started_ms"])
+    assert known == (None, None, None, None)
     assert broker_row(broker, {"brokerVersionDesc": "V4_9_7"})["version"] == "4.9.7"
     for text, rate in (("1.5 2.5 3.5", 1.5), ("", None), ("many", None)):
         assert broker_row(broker, {"putTps": text})["in_per_second"] == rate

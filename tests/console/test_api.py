@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -67,8 +68,10 @@ async def get(browser: Browser, path: str, status: int = 200, **headers: str) ->
     return answer.json()
 
 
-def command(mq: Embedded, *words: str) -> Any:
-    done = CliRunner().invoke(command_line, [*words, "--json", "--namesrv", mq.namesrv])
+async def command(mq: Embedded, *words: str) -> Any:
+    arguments = [*words, "--json", "--namesrv", mq.namesrv]
+    # Some commands have a loop of their own.
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, arguments)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -139,31 +142,37 @@ async def test_fields_are_those_of_the_command_line(mq: Embedded, browser: Brows
 
     same(
         (await get(browser, "/brokers"))["rows"],
-        command(mq, "cluster", "overview"),
+        await command(mq, "cluster", "overview"),
         but=("in_per_second", "out_per_second", "out_today", "disk_used"),
     )
     topics = await get(browser, "/topics?q=orders")
-    listed = [row for row in command(mq, "topic", "list") if row["topic"] == "orders"]
+    listed = [row for row in await command(mq, "topic", "list") if row["topic"] == "orders"]
     # A type that was not declared is NORMAL; the table does not have it.
     ours = [row for row in topics["rows"] if row["topic"] == "orders"]
     same(ours, listed, but=("message_type",))
-    described = command(mq, "topic", "describe", "orders")
+    described = await command(mq, "topic", "describe", "orders")
     topic = await get(browser, "/topics/orders")
     assert topic["queues"] == described["queues"]
     assert topic["groups"] == described["groups"]
     group = await get(browser, "/groups/billing")
-    order = {"key": lambda row: (row["topic"], row["queue_id"])}
-    same(sorted(group["queues"], **order), sorted(command(mq, "group", "lag", "billing"), **order))
-    assert group["doctor"].keys() == command(mq, "doctor", "billing").keys()
+
+    def place(row: dict[str, Any]) -> tuple[str, int]:
+        return row["topic"], row["queue_id"]
+
+    same(
+        sorted(group["queues"], key=place),
+        sorted(await command(mq, "group", "lag", "billing"), key=place),
+    )
+    assert group["doctor"].keys() == (await command(mq, "doctor", "billing")).keys()
     plan = await get(browser, "/groups/billing/reset?topic=orders&to=first")
     reset = ("group", "reset", "billing", "--topic", "orders", "--to", "first", "--dry-run")
-    assert plan["moves"] == command(mq, *reset)
+    assert plan["moves"] == await command(mq, *reset)
     letters = await get(browser, "/groups/billing/dead-letters?all=1")
-    same(letters["rows"], command(mq, "dlq", "list", "billing", "--all"))
-    assert (await get(browser, "/dead-letters"))["rows"] == command(mq, "dlq", "list")
-    assert (await get(browser, "/delays"))["timers"] == command(mq, "timer", "list")
+    same(letters["rows"], await command(mq, "dlq", "list", "billing", "--all"))
+    assert (await get(browser, "/dead-letters"))["rows"] == await command(mq, "dlq", "list")
+    assert (await get(browser, "/delays"))["timers"] == await command(mq, "timer", "list")
     [message] = (await get(browser, "/topics/orders/messages?key=o-1"))["rows"]
-    assert message == command(mq, "query", "orders", "--key", "o-1")[0]
+    assert message == (await command(mq, "query", "orders", "--key", "o-1"))[0]
 
 
 @pytest.mark.spec("C33")

@@ -129,7 +129,7 @@ async def visiting(namesrv: str, **options: Any) -> AsyncIterator[tuple[Starlett
 @pytest.fixture
 def shop(namesrv: str) -> Iterator[Admin]:
     """Orders, a group with a dead letter, and a user without rights."""
-    keys = {"access_key": "admin", "secret_key": SECRET}
+    keys: Any = {"access_key": "admin", "secret_key": SECRET}
     with Admin(namesrv=namesrv, **keys) as admin:
         admin.create_topic("orders", queues=1)
         admin.create_group("billing")

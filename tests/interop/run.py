@@ -2,8 +2,8 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
-``--only`` takes rows or parts (java, mqadmin, signed, client, cli, console, groups, mixed, swap,
-go, node, grpc).
+``--only`` takes rows or parts (java, mqadmin, signed, client, cli, console, groups, traces, mixed,
+swap, go, node, grpc).
 
 The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
 harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.interop import (
+    agent_traces,
     cli_scenarios,
     client_failover,
     client_guarded,
@@ -197,11 +198,12 @@ def client_cells(
     verbs = choice.of("cli", list(cli_scenarios.RUNS))
     looks = choice.of("console", list(console_scenarios.RUNS))
     groups = choice.of("groups", mixed_groups.NAMES)
+    traces = choice.of("traces", agent_traces.NAMES)
     for place in ("penstock", apache) if target == "penstock" else (target,):
         first = version == VERSIONS[0] and place not in APACHE
         is_turn = place == apache or first
         alone, commands, pages = (names, verbs, looks) if is_turn else ([], [], [])
-        if not alone and not commands and not pages and not groups:
+        if not any((alone, commands, pages, groups, traces)):
             continue
         with started(place, directory / f"client-{place}") as cluster:
             say(f"our client, and groups with Java {version}: {place} at {cluster.namesrv}")
@@ -212,6 +214,7 @@ def client_cells(
             yield from console_scenarios.run_console(cluster, pages, f"on {on}")
             column = f"java {version} on {on}"
             yield from mixed_groups.run_groups(toolchain, cluster, groups, column)
+            yield from agent_traces.run_traces(toolchain, cluster, traces, column)
     if target in ("penstock", apache):
         guarded = choice.of("client", client_guarded.NAMES)
         column = f"on {apache.replace('-', ' ')}"
@@ -284,6 +287,7 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
         *client_guarded.NAMES,
         *client_failover.NAMES,
         *OTHER_ROWS,
+        *agent_traces.NAMES,
     )
     names = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *others, *mixed_groups.NAMES])
     order = {name: at for at, name in enumerate(names)}

@@ -68,13 +68,14 @@ class Toolchain:
 
 def prepare(version: str, sources: Path = HERE / "java") -> Toolchain:
     """Download the jars of ``version`` and compile ``sources``, or raise `Unavailable`."""
-    tools = {name: _find(name) for name in ("java", "javac", "mvn")}
+    tools = {name: find_tool(name) for name in ("java", "javac", "mvn")}
     jars = _class_path(tools["mvn"], version)
     classes = _compile(tools["javac"], version, jars, sources)
     return Toolchain(version=version, java=tools["java"], jars=jars, classes=classes)
 
 
-def _find(name: str) -> str:
+def find_tool(name: str) -> str:
+    """A program on the path, or `Unavailable`."""
     found = shutil.which(name)
     if found is None:
         raise Unavailable(f"{name} is not on PATH; a JDK (17 or newer) and Maven are needed")

@@ -4,28 +4,56 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 
+def _look(console: str) -> None:
+    """The demo leaves something to look at."""
+
+    def page(path: str) -> str:
+        with urllib.request.urlopen(f"{console}c/local/{path}", timeout=60) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    assert "fraud-check" in page("")
+    assert re.search(r'data-label="Messages" class="num">1\d\d<', page("topics"))
+    assert "total" in page("topics/orders/messages")
+    assert page("groups/fraud-check/dead-letters").count('name="id"') > 0
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("quick_java")
 def test_the_demo_accounts_for_every_order_and_writes_its_report(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "demo", "--orders", "100", "--json"],
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "demo", "--orders", "100", "--json", "--stay"],
         cwd=tmp_path,
         env=_without_java(tmp_path),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=540,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    with demo:
+        assert demo.stderr is not None
+        said = []
+        try:
+            for line in demo.stderr:
+                said.append(line)
+                if found := re.search(r"Look at (http://\S+)", line):
+                    _look(found[1])
+                    demo.send_signal(signal.SIGINT)
+                    break
+            out, err = demo.communicate(timeout=120)
+        finally:
+            demo.kill()
+    assert demo.returncode == 0, [*said, err]
+    result = json.loads(out)
     assert result.pop("seconds") > 0
     assert result == {
         "orders": 100,

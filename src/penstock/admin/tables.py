@@ -103,6 +103,8 @@ class TableActions(DeadLetterActions):
                 tables, missing = await self.each_answering(masters, ask)
                 silent |= missing
                 found[group] = [row for table in tables.values() for row in self._lag_rows(table)]
+                if not any(row.topic.startswith(RETRY_PREFIX) for row in found[group]):
+                    found[group] += await self._untouched_retries(self.long_name(group))
         return Partial(
             tuple(_group_lag(name, found[name]) for name in sorted(found)),
             silent,

@@ -18,10 +18,16 @@ from penstock.cli.output import json_flag
     default=Path("demo-report.html"),
     help="Where the page with plots is written.",
 )
+@option(
+    "--stay",
+    is_flag=True,
+    help="Keep the broker and its console running at the end, until Ctrl-C.",
+)
 @json_flag
 def demo(
     orders: int,
     report: Path,
+    stay: bool,
     as_json: bool,
 ) -> None:
     """Run a demo shop: send, bill, ship, check and archive with Spark, repair.
@@ -33,5 +39,5 @@ def demo(
     # Loaded only when it runs: every other verb starts faster without it.
     from penstock.cli.demo_day import run_day
 
-    if not run_day(orders, report, as_json=as_json):
+    if not run_day(orders, report, as_json=as_json, stay=stay):
         raise click.exceptions.Exit(1)

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,7 +91,7 @@ class Day:
         ]
 
 
-def run_day(orders: int, report: Path, *, as_json: bool = False) -> bool:
+def run_day(orders: int, report: Path, *, as_json: bool = False, stay: bool = False) -> bool:
     """Run the whole demo; whether the sums agree."""
     _require_packages()
     # Orders fail on purpose here; the table tells, so the log need not.
@@ -99,7 +100,7 @@ def run_day(orders: int, report: Path, *, as_json: bool = False) -> bool:
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
         work = Path(directory)
         with _quiet(work / "spark.log") as console, _steps(console, as_json) as tell:
-            day = _day(orders, report, work, tell, console)
+            day = _day(orders, report, work, tell, console, stay=stay)
     day.seconds = time.monotonic() - started
     if as_json:
         output.print_json(
@@ -129,7 +130,7 @@ def _require_packages() -> None:
         )
 
 
-def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) -> Day:
+def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console, *, stay: bool) -> Day:
     from penstock.spark import session
     from penstock.spark.pipelines.report.group_watch import GroupWatch
     from penstock.spark.session_setup.orphan_jvm import abort_start
@@ -183,6 +184,11 @@ def _day(orders: int, report: Path, work: Path, tell: Tell, console: Console) ->
                 starting.result().stop()
             raise
         starting.result().stop()
+        if stay:
+            where = f"{mq.console} and " if is_installed() else ""
+            console.print(f"Look at {where}namesrv={mq.namesrv}; Ctrl-C ends.", highlight=False)
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
     return day
 
 

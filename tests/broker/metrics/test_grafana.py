@@ -122,7 +122,7 @@ PROMTOOL = shutil.which("promtool")
 def test_each_alert_fires_in_its_case_and_not_otherwise() -> None:
     assert PROMTOOL is not None
     cases = ALERTS.with_name("alerts_test.yml")
-    for words in (["check", "rules", ALERTS], ["test", "rules", cases]):
+    for words in (["check", "rules", str(ALERTS)], ["test", "rules", str(cases)]):
         done = subprocess.run([PROMTOOL, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
