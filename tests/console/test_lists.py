@@ -96,5 +96,5 @@ async def test_a_topic_is_made_and_deleted_with_its_name_typed(
     await browser.send("topics", "fresh", "delete", name="fresh")
     assert "fresh" not in mq.admin.topics()
     shown = await browser.read("audit")
-    assert "create topic fresh queues=3" in shown
+    assert "create topic fresh after={'queues': 3}" in shown
     assert "delete topic fresh" in shown

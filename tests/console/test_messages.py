@@ -156,7 +156,7 @@ async def test_a_message_is_sent_and_another_one_like_it(mq: Embedded, browser: 
     form = (await browser.client.get(like[1])).text
     for part in ("hello</textarea>", 'value="t"', 'value="k1 k2"', "region=eu"):
         assert part in form, part
-    assert "send sends msg_id=" in await browser.read("audit")
+    assert "send sends after={'msg_id': " in await browser.read("audit")
 
 
 @pytest.mark.spec("C11")

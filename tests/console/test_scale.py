@@ -78,6 +78,19 @@ async def test_many_readers_cause_one_request(large: Embedded) -> None:
         assert view.asked["lags",] == 1
 
 
+async def test_live_numbers_of_a_list_are_one_request(large: Embedded) -> None:
+    async with browsing(large.namesrv) as browser:
+        names = [f"lag:group-{number:04d}" for number in range(50)]
+        path = browser.path("live")
+        answer = await browser.client.get(path, params={"watch": ",".join(names), "once": "1"})
+        shown = answer.json()
+        assert set(shown) == set(names)
+        lag = sum(row.lag for row in large.admin.group_lag("group-0001"))
+        assert shown["lag:group-0001"] == str(lag)
+        [view] = browser.app.state.console.views.values()
+        assert [key for key in view.asked if key[0] == "lags"] == [("lags",)]
+
+
 @pytest.mark.spec("C3")
 async def test_a_silent_broker_leaves_holes_and_the_rest_is_right(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock"]

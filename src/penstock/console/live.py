@@ -24,10 +24,14 @@ from penstock.errors import PenstockError
 
 STEP_SECONDS = 2.0
 MAX_WATCHED = 100
+MAX_SINGLE = 5
 
 
-async def value_of(visit: Visit, name: str) -> str | None:
-    """The text of a watched value; None for an unknown name or value."""
+async def value_of(visit: Visit, name: str, *, from_table: bool = False) -> str | None:
+    """The text of a watched value; None for an unknown name or value.
+
+    With ``from_table`` the lag of a group is looked up in the table of all groups.
+    """
     view = visit.view
     kind, _, rest = name.partition(":")
     try:
@@ -35,8 +39,8 @@ async def value_of(visit: Visit, name: str) -> str | None:
             came, went = await view.rates()
             return rate(came if kind == "in" else went)
         if kind == "lag" and rest:
-            row = (await view.group_lag(rest)).rows[0]
-            return number(row.lag + row.retries)
+            table = await (view.lags() if from_table else view.group_lag(rest))
+            return number(sum(row.lag + row.retries for row in table.rows if row.group == rest))
         if kind == "total" and rest == "lag":
             return number(sum(row.lag + row.retries for row in (await view.lags()).rows))
         if kind == "dead" and rest:
@@ -86,7 +90,9 @@ async def live(visit: Visit) -> Response:
 
 
 async def _values(visit: Visit, names: list[str]) -> dict[str, str]:
-    values = {name: await value_of(visit, name) for name in names}
+    # A list of groups is one question about all of them, not one about each.
+    from_table = sum(name.startswith("lag:") for name in names) > MAX_SINGLE
+    values = {name: await value_of(visit, name, from_table=from_table) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 
