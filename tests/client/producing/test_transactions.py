@@ -15,7 +15,7 @@ from penstock.client.facades import producer as producer_facade
 from penstock.client.producing.transactions import decision_of
 from penstock.errors import InvalidArgument, RequestRefused
 from penstock.model.hosts import pack_host
-from penstock.model.properties import encode_properties
+from penstock.model.properties import encode_properties, parse_properties
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import encode_header
@@ -320,3 +320,12 @@ def test_more_checks_than_can_wait_are_dropped(
         wait_for(lambda: len(decisions(cluster)) == 5)
         ask(cluster)
         wait_for(lambda: len(decisions(cluster)) == 6)
+
+
+def test_a_half_names_the_group_that_is_asked_about_it(cluster: ThreadedCluster) -> None:
+    with Producer(group="shop", namesrv=cluster.namesrv) as producer:
+        producer.send_in_transaction(Message("T", b"x"), lambda message: True)
+    header, _ = cluster.broker.sent[0]
+    properties = parse_properties((header.properties or "").encode())
+    assert properties["PGROUP"] == "shop"
+    assert properties["TRAN_MSG"] == "true"
