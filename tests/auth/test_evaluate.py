@@ -124,3 +124,21 @@ def test_names_are_exact_and_words_are_not() -> None:
     assert not decide(rows, TOPIC, "NS%t", {Action.PUB}, None).is_allowed
     assert not decide(rows, TOPIC, "other", {Action.PUB}, None).is_allowed
     assert not decide(rows, ResourceType.CLUSTER, "ns%t", {Action.PUB}, None).is_allowed
+
+
+def may_read(name: str, *rows: tuple[str, str]) -> bool:
+    entries = [
+        Entry.parse(resource, ["Sub"], decision, [], "Custom") for resource, decision in rows
+    ]
+    return decide(entries, TOPIC, name, {Action.SUB}, None).is_allowed
+
+
+def test_the_rules_one_by_one() -> None:
+    """What few drawn examples meet: the property above needs two entries of the same topic."""
+    assert may_read("abc", ("Topic:*", "Allow"))
+    assert not may_read("%DLQ%a", ("Topic:*", "Allow"))
+    assert may_read("%DLQ%a", ("Topic:%DLQ%a", "Allow"))
+    assert not may_read("abc", ("Topic:a*", "Allow"), ("Topic:ab*", "Deny"))
+    assert may_read("abc", ("Topic:a*", "Deny"), ("Topic:ab*", "Allow"))
+    assert not may_read("abc", ("Topic:ab*", "Allow"), ("Topic:ab*", "Deny"))
+    assert not may_read("abc", ("Topic:ab*", "Deny"), ("Topic:ab*", "Allow"))
