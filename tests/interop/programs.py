@@ -49,6 +49,11 @@ def not_run(names: Sequence[str], section: str, column: str, reason: object) -> 
         yield Cell(section, name, column, SKIP, str(reason))
 
 
+def program_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program."""
+    return {**os.environ, **more}
+
+
 def _lines(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterator[str]:
     with (
         log.open("w") as errors,
@@ -58,7 +63,7 @@ def _lines(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterato
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, **env},
+            env=program_environment(env),
         ) as program,
     ):
         try:

@@ -2,8 +2,13 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
+<<<<<<< HEAD
 ``--only`` takes rows or parts (java, mqadmin, signed, client, cli, console, groups, traces, mixed,
 swap, go, node, grpc).
+=======
+``--only`` takes rows or parts (java, mqadmin, signed, client, cli, groups, mixed, swap, go, node,
+grpc, grpc-apache, grpc-before-apache).
+>>>>>>> aa64d2a (interop: official gRPC clients of Node, Go and Rust, and Apache's proxy)
 
 The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
 harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows
@@ -38,16 +43,28 @@ from tests.interop import (
     signed_clients,
     store_swap,
 )
+from tests.interop.programs import not_run
 from tests.interop.results import FAIL, NOT_APPLICABLE, Cell, matrix, save, summary
 from tests.interop.servers import (
     Cluster,
+    apache,
     apache_broker,
     apache_namesrv,
+    apache_proxy,
     penstock_broker,
     penstock_nameserver,
+    penstock_proxy,
     penstock_up,
 )
-from tests.interop.toolchain import BUILD, QUICK, VERSIONS, Toolchain, Unavailable, prepare
+from tests.interop.toolchain import (
+    BUILD,
+    QUICK,
+    VERSIONS,
+    Toolchain,
+    Unavailable,
+    prepare,
+    prepare_proxy,
+)
 
 APACHE = tuple(f"apache-{version}" for version in VERSIONS)
 TARGETS = (
@@ -62,6 +79,8 @@ OTHER_ROWS = (
     *mixed_groups.GO_NAMES,
     *node_clients.SCENARIOS,
     *grpc_clients.SCENARIOS,
+    *grpc_clients.GUARDED,
+    grpc_clients.RESTART,
 )
 # Rows in which a broker depends on its name server, run by default with servers of two kinds.
 MIXED = ("send_sync", "send_auto_create", "push_concurrent", "push_orderly", "topic_delete")
@@ -245,9 +264,51 @@ def other_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
             yield from grpc_clients.run_grpc(cluster, grpc)
 
 
+def grpc_cells(target: str, choice: Choice, directory: Path) -> Iterator[Cell]:
+    """gRPC rows with servers of their own: users, a restart, and Apache's endpoint and broker."""
+    if target != "penstock":
+        return
+    guarded = choice.of("grpc", grpc_clients.GUARDED)
+    if guarded:
+        yield from grpc_clients.run_guarded(directory / "guarded", guarded)
+    if choice.of("grpc", [grpc_clients.RESTART]):
+        yield from grpc_clients.run_restart(directory / "restart")
+    places = (
+        ("grpc-apache", grpc_clients.APACHE, apache_endpoint),
+        ("grpc-before-apache", grpc_clients.BEFORE_APACHE, before_apache),
+    )
+    for part, place, start in places:
+        names = list(grpc_clients.SCENARIOS)
+        if not choice.of(part, [part]):
+            continue
+        try:
+            with start(directory / part) as cluster:
+                say(f"{part} at {cluster.grpc}")
+                yield from grpc_clients.run_grpc(cluster, names, place)
+        except Unavailable as missing:
+            yield from not_run(names, place.section, "all clients", missing)
+
+
+@contextmanager
+def apache_endpoint(directory: Path) -> Iterator[Cluster]:
+    """Apache's proxy in local mode."""
+    with apache_proxy(prepare_proxy(VERSIONS[0]), directory) as cluster:
+        yield cluster
+
+
+@contextmanager
+def before_apache(directory: Path) -> Iterator[Cluster]:
+    """Our proxy in front of Apache's broker."""
+    with (
+        apache(prepare(VERSIONS[0]), directory) as cluster,
+        penstock_proxy(directory, cluster) as seen,
+    ):
+        yield seen
+
+
 def needs_java(target: str, only: Sequence[str]) -> bool:
     """Whether a selected row or the servers need Java."""
-    others = {"go", "node", "grpc", *OTHER_ROWS}
+    others = {"go", "node", "grpc", "grpc-apache", "grpc-before-apache", *OTHER_ROWS}
     return target != "penstock" or not only or not set(only) <= others
 
 
@@ -279,6 +340,8 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
             for found in cells_of(target, toolchain, Choice(only), place):
                 keep(documented(found, target, toolchain.version))
         for found in other_cells(target, Choice(only), Path(directory) / "others"):
+            keep(found)
+        for found in grpc_cells(target, Choice(only), Path(directory) / "grpc"):
             keep(found)
     others = (
         *client_scenarios.RUNS,

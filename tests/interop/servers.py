@@ -6,6 +6,7 @@ address, so a name server of one kind can serve a broker of the other.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,20 @@ def apache_broker(
     """
     settings = {"listenPort": str(free_port()), "brokerName": BROKER_NAME, **(settings or {})}
     store = directory / "store"
-    conf = write_properties(
+    conf = _broker_conf(directory, namesrv, settings)
+    command = toolchain.command(
+        "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), heap=heap, options=options
+    )
+    env = apache_home(directory)
+    address, name = f"127.0.0.1:{settings['listenPort']}", settings["brokerName"]
+    with process(command, directory / "broker.log", "boot success", env, kill=kill):
+        wait_until_registered(namesrv, address, wait, **(access or {}))
+        yield Cluster(namesrv, address, CLUSTER_NAME, name, store)
+
+
+def _broker_conf(directory: Path, namesrv: str, settings: Mapping[str, str]) -> Path:
+    store = directory / "store"
+    return write_properties(
         directory / "broker.conf",
         {
             "brokerClusterName": CLUSTER_NAME,
@@ -190,14 +204,59 @@ def apache_broker(
             **settings,
         },
     )
-    command = toolchain.command(
-        "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), heap=heap, options=options
-    )
-    env = apache_home(directory)
-    address, name = f"127.0.0.1:{settings['listenPort']}", settings["brokerName"]
-    with process(command, directory / "broker.log", "boot success", env, kill=kill):
-        wait_until_registered(namesrv, address, wait, **(access or {}))
-        yield Cluster(namesrv, address, CLUSTER_NAME, name, store)
+
+
+@contextmanager
+def apache_proxy(
+    toolchain: Toolchain,
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    heap: str = "1g",
+    options: tuple[str, ...] = QUICK,
+) -> Iterator[Cluster]:
+    """Apache's name server, and its proxy in local mode: broker and gRPC endpoint in one process.
+
+    The toolchain is one of `prepare_proxy`.
+    """
+    store, env = directory / "store", apache_home(directory)
+    port, grpc = free_port(), free_port()
+    with apache_namesrv(toolchain, directory) as namesrv:
+        named = {"listenPort": str(port), "brokerName": BROKER_NAME, **(settings or {})}
+        conf = _broker_conf(directory, namesrv, named)
+        proxy_conf = directory / "home" / "conf" / "rmq-proxy.json"
+        endpoint = {
+            "rocketMQClusterName": CLUSTER_NAME,
+            "namesrvAddr": namesrv,
+            "localServeAddr": "127.0.0.1",
+            "grpcServerPort": grpc,
+            "remotingListenPort": free_port(),
+        }
+        proxy_conf.write_text(json.dumps(endpoint))
+        command = toolchain.command(
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            *("-pm", "local", "-n", namesrv, "-bc", str(conf), "-pc", str(proxy_conf)),
+            heap=heap,
+            options=options,
+        )
+        with process(command, directory / "proxy.log", "startup successfully", env):
+            address = f"127.0.0.1:{port}"
+            wait_until_registered(namesrv, address)
+            yield Cluster(namesrv, address, CLUSTER_NAME, BROKER_NAME, store, f"127.0.0.1:{grpc}")
+
+
+@contextmanager
+def penstock_proxy(directory: Path, cluster: Cluster, *arguments: str) -> Iterator[Cluster]:
+    """``penstock proxy`` in front of a cluster."""
+    command = [
+        penstock_command(),
+        "proxy",
+        f"--namesrv={cluster.namesrv}",
+        "--grpc-port=0",
+        *arguments,
+    ]
+    with process(command, directory / "penstock-proxy.log", "grpc=") as line:
+        yield replace(cluster, grpc=_ready_fields(line)["grpc"])
 
 
 def wait_until_registered(

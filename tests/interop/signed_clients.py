@@ -71,19 +71,21 @@ NAMES: tuple[str, ...] = (
 
 
 @contextmanager
-def guarded(directory: Path) -> Iterator[Cluster]:
-    """``penstock up`` that takes TLS connections and signed requests only."""
+def guarded(directory: Path, *, tls: bool = True) -> Iterator[Cluster]:
+    """``penstock up`` that takes signed requests only, with ``tls`` over TLS connections only."""
     directory.mkdir(parents=True, exist_ok=True)
     secret = directory / "admin.secret"
     secret.write_text(ADMIN_SECRET)
-    options = ("--auth", f"--admin-secret-file={secret}", "--tls=auto")
+    options = ["--auth", f"--admin-secret-file={secret}"]
+    if tls:
+        options.append("--tls=auto")
     env = {"XDG_CONFIG_HOME": str(directory)}
     with penstock_up(directory, None, *options, env=env) as cluster:
         with Admin(
             namesrv=cluster.namesrv,
             access_key="admin",
             secret_key=ADMIN_SECRET,
-            tls=Tls(ca_file=directory / "data" / "tls" / "ca.pem"),
+            tls=Tls(ca_file=directory / "data" / "tls" / "ca.pem") if tls else None,
         ) as admin:
             admin.create_user(USER, SECRET)
             admin.grant(USER, ["*"], ["All"])

@@ -74,6 +74,15 @@ def prepare(version: str, sources: Path = HERE / "java") -> Toolchain:
     return Toolchain(version=version, java=tools["java"], jars=jars, classes=classes)
 
 
+def prepare_proxy(version: str) -> Toolchain:
+    """Download the jars of Apache's proxy, which hold its broker, or raise `Unavailable`."""
+    java, maven = find_tool("java"), find_tool("mvn")
+    jars = _class_path(maven, version, "proxy")
+    classes = BUILD / version / "no-classes"
+    classes.mkdir(exist_ok=True)
+    return Toolchain(version=version, java=java, jars=jars, classes=classes)
+
+
 def find_tool(name: str) -> str:
     """A program on the path, or `Unavailable`."""
     found = shutil.which(name)
@@ -82,8 +91,9 @@ def find_tool(name: str) -> str:
     return found
 
 
-def _class_path(maven: str, version: str) -> str:
-    cache = BUILD / version / "classpath.txt"
+def _class_path(maven: str, version: str, profile: str = "broker") -> str:
+    """The jars of a profile of the pom."""
+    cache = BUILD / version / f"classpath-{profile}.txt"
     if cache.is_file():
         jars = cache.read_text()
         if all(Path(jar).is_file() for jar in jars.split(":")):
@@ -96,6 +106,7 @@ def _class_path(maven: str, version: str) -> str:
             "-B",
             "-Dstyle.color=never",
             f"--file={HERE / 'pom.xml'}",
+            f"-P{profile}",
             f"-Drocketmq={version}",
             "dependency:build-classpath",
             f"-Dmdep.outputFile={cache}",

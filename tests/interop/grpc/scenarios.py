@@ -8,6 +8,7 @@ Each prints a JSON line. The topics ``TYPE_SUFFIX`` and the group ``fifo_SUFFIX`
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -30,7 +31,9 @@ from rocketmq import (  # type: ignore[import-not-found]
 )
 
 ENDPOINT, SUFFIX = sys.argv[1:3]
-WHERE = ClientConfiguration(ENDPOINT, Credentials())
+KEYS = (os.environ.get("INTEROP_ACCESS_KEY", ""), os.environ.get("INTEROP_SECRET_KEY", ""))
+WHERE = ClientConfiguration(ENDPOINT, Credentials(*KEYS))
+TLS = {"tls_enable": os.environ.get("INTEROP_TLS") == "1"}
 WAIT_SECONDS = 90
 
 
@@ -47,7 +50,7 @@ def message(kind: str, body: bytes, **more: Any) -> Any:
 
 
 def producer(*kinds: str, **more: Any) -> Any:
-    made = Producer(WHERE, tuple(map(topic, kinds)), **more)
+    made = Producer(WHERE, tuple(map(topic, kinds)), **TLS, **more)
     made.startup()
     return made
 
@@ -78,7 +81,8 @@ class Listener(MessageListener):  # type: ignore[misc]
 
 
 def pushing(group: str, kind: str, listener: Listener) -> Any:
-    made = PushConsumer(WHERE, f"{group}_{SUFFIX}", listener, {topic(kind): FilterExpression("*")})
+    wanted = {topic(kind): FilterExpression("*")}
+    made = PushConsumer(WHERE, f"{group}_{SUFFIX}", listener, wanted, **TLS)
     made.startup()
     return made
 
@@ -88,9 +92,8 @@ def grpc_send_and_simple_consumer() -> str:
     made = message("NORMAL", b"hello", tag="t", keys="k")
     made.add_property("colour", "red")
     sent = sender.send(made).message_id
-    consumer = SimpleConsumer(
-        WHERE, f"simple_{SUFFIX}", {topic("NORMAL"): FilterExpression("t")}, await_duration=20
-    )
+    wanted = {topic("NORMAL"): FilterExpression("t")}
+    consumer = SimpleConsumer(WHERE, f"simple_{SUFFIX}", wanted, await_duration=20, **TLS)
     consumer.startup()
     (got,) = consumer.receive(10, 15)
     found = (got.message_id, got.body, got.tag, set(got.keys), got.properties["colour"])
@@ -193,6 +196,26 @@ def grpc_transaction() -> str:
     return "one committed, one asked about"
 
 
+def grpc_restart() -> str:
+    sender, listener = producer("RESTART"), Listener()
+    pushing("restart", "RESTART", listener)
+    sent: list[int] = []
+    end = time.monotonic() + float(os.environ["INTEROP_SECONDS"])
+    offset = time.time() - time.monotonic()
+    sys.stdout.write("running\n")
+    sys.stdout.flush()
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        try:
+            sender.send(message("RESTART", b"%d" % number))
+            sent.append(round(time.time() * 1000))
+        except Exception:
+            traceback.print_exc()
+        time.sleep(0.1)
+    return json.dumps({"sent": sent, "got": [(at + offset) * 1000 for at in listener.times]})
+
+
 def main(names: list[str]) -> None:
     for name in names:
         begun = time.monotonic()
@@ -208,3 +231,5 @@ def main(names: list[str]) -> None:
 
 
 main(sys.argv[3:])
+# The threads of a client that was not shut down keep the process alive.
+os._exit(0)

@@ -9,7 +9,10 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
+import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
@@ -184,12 +187,44 @@ public class GrpcScenarios {
         return "one committed, one asked about";
     }
 
+    static String restart() throws Exception {
+        Producer sender = producer("RESTART");
+        List<Long> got = Collections.synchronizedList(new ArrayList<>());
+        PROVIDER.newPushConsumerBuilder().setClientConfiguration(where)
+            .setConsumerGroup("restart_" + suffix)
+            .setSubscriptionExpressions(Map.of(topic("RESTART"), FilterExpression.SUB_ALL))
+            .setMessageListener(one -> {
+                got.add(System.currentTimeMillis());
+                return ConsumeResult.SUCCESS;
+            }).build();
+        List<Long> sent = new ArrayList<>();
+        long end = System.currentTimeMillis() + 1000 * Long.parseLong(System.getenv("INTEROP_SECONDS"));
+        System.out.println("running");
+        for (int number = 0; System.currentTimeMillis() < end; number++) {
+            try {
+                sender.send(message("RESTART", "" + number).build());
+                sent.add(System.currentTimeMillis());
+            } catch (ClientException error) {
+                error.printStackTrace();
+            }
+            Thread.sleep(100);
+        }
+        return "{\"sent\":" + sent + ",\"got\":" + new ArrayList<>(got) + "}";
+    }
+
     static String quoted(String text) {
-        return '"' + text.replace("\\", "\\\\").replace("\"", "'").replaceAll("\\s+", " ") + '"';
+        return '"' + text.replace("\\", "\\\\").replace("\"", "\\\"").replaceAll("\\s+", " ") + '"';
     }
 
     public static void main(String[] arguments) {
-        where = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false).build();
+        ClientConfigurationBuilder building = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
+            .enableSsl("1".equals(System.getenv("INTEROP_TLS")));
+        String key = System.getenv("INTEROP_ACCESS_KEY");
+        if (key != null) {
+            String secret = System.getenv("INTEROP_SECRET_KEY");
+            building.setCredentialProvider(new StaticSessionCredentialsProvider(key, secret));
+        }
+        where = building.build();
         suffix = arguments[1];
         Map<String, Callable<String>> scenarios = new TreeMap<>();
         scenarios.put("grpc_send_and_simple_consumer", GrpcScenarios::sendAndSimpleConsumer);
@@ -198,6 +233,7 @@ public class GrpcScenarios {
         scenarios.put("grpc_fifo", GrpcScenarios::fifo);
         scenarios.put("grpc_delay_and_recall", GrpcScenarios::delayAndRecall);
         scenarios.put("grpc_transaction", GrpcScenarios::transaction);
+        scenarios.put("grpc_restart", GrpcScenarios::restart);
         for (String name : Arrays.copyOfRange(arguments, 2, arguments.length)) {
             long begun = System.nanoTime();
             String status = "pass";
