@@ -8,6 +8,7 @@ servers of their own: users with TLS, and a restart under all clients at once.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 import time
@@ -48,6 +49,9 @@ TYPES: Final = {
 }
 GROUPS: Final = ("simple", "push", "retry", "fifo", "delay", "transaction", "restart")
 RESTART_SECONDS: Final = 50
+_REFUSAL: Final = re.compile(
+    "signature is wrong|failed to fetch topic|ProducerImpl.*has FAILED", re.IGNORECASE
+)
 SEND_AGAIN_SECONDS, CONSUME_AGAIN_SECONDS = 5.0, 10.0
 
 
@@ -62,7 +66,16 @@ class Place:
 
 
 PENSTOCK: Final = Place()
-APACHE: Final = Place(f"{SECTION}, Apache's proxy in local mode", creates_groups=False)
+APACHE: Final = Place(
+    f"{SECTION}, Apache's proxy in local mode",
+    creates_groups=False,
+    differs={
+        ("python", "grpc_send_and_simple_consumer"): (
+            "the client polls before its settings are answered; Apache's proxy refuses that with "
+            "50001, Penstock serves it"
+        )
+    },
+)
 BEFORE_APACHE: Final = Place(f"{SECTION}, penstock proxy before Apache", creates_groups=False)
 
 
@@ -157,10 +170,9 @@ def _run_signed(
 
 
 def _refused(cell: Cell) -> Cell:
-    """A wrong key is right if the client reports the refusal."""
-    said = cell.evidence.lower()
-    reported = "signature is wrong" in said or "unauthorized" in said or "40100" in said
-    return replace(cell, status=PASS if cell.status == FAIL and reported else FAIL)
+    """With a wrong key the client must not start; three of the clients do not say why."""
+    is_refusal = cell.status == FAIL and _REFUSAL.search(cell.evidence) is not None
+    return replace(cell, status=PASS if is_refusal else FAIL)
 
 
 # A restart under all clients

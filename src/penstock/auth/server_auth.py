@@ -49,6 +49,13 @@ class ServerAuth:
         check_white_list(self.served_without_user, "served_without_user")
         check_white_list(self.served_without_right, "served_without_right")
 
+    @property
+    def account(self) -> tuple[str, str] | None:
+        """Name and secret of the user that this server is, if it has one."""
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return self.access_key, self.secret_key
+
     def sign(self, command: Command) -> Command:
         """Sign a request of this server to another one, if it has a user for that."""
         if self.access_key and self.secret_key:

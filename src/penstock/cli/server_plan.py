@@ -215,9 +215,6 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     key = None if plan.other_brokers else secrets.token_hex(16)
     security = _security(plan, settings)
     port = chosen_port(plan.grpc_port, any_port=settings.broker.listen_port == 0)
-    if len(names) > 1 and security.auth is not None:
-        # The endpoint could not check signatures for brokers of other processes.
-        port = None
     async with AsyncExitStack() as stack:
         undo = stack.enter_context(first_users_undone(security))
         loading = stack.enter_context(Loading()) if port is not None else None
@@ -295,6 +292,8 @@ def _grpc_server(
         shown=settings.broker.broker_ip1,
         tls=security.tls,
         client_tls=security.client_tls,
+        user_file=None if security.auth is None else security.auth.user_file,
+        account=None if security.auth is None else security.auth.account,
     )
     return server
 

@@ -100,13 +100,7 @@ def prepare(
     auth, admin = _prepare_users(plan, data, cluster, config or AuthConfig())
     if files is None:
         return Security(auth, admin=admin)
-    mode = TlsMode(plan.tls_mode)
-    tls = ServerTls(
-        mode=mode,
-        certificate_file=files.certificate,
-        key_file=files.key,
-        client_ca_file=plan.tls_client_ca,
-    )
+    tls = _server_tls(plan, files)
     authority = files.authority if files.authority.exists() else None
     own = files.client_certificate.exists() and files.client_key.exists()
     client = Tls(
@@ -117,6 +111,26 @@ def prepare(
         key_file=files.client_key if own else None,
     )
     return Security(auth, tls, client, admin, authority)
+
+
+def server_tls(plan: SecurityPlan) -> ServerTls | None:
+    """TLS with the certificates of a directory, for a server without data of its own."""
+    if plan.tls is None:
+        return None
+    if plan.tls == AUTOMATIC:
+        raise ConfigError(
+            f"--tls {AUTOMATIC}", expected="a directory", hint="penstock cert --dir DIR"
+        )
+    return _server_tls(plan, _prepare_certificates(plan.tls, Path(), ()))
+
+
+def _server_tls(plan: SecurityPlan, files: CertificateFiles) -> ServerTls:
+    return ServerTls(
+        mode=TlsMode(plan.tls_mode),
+        certificate_file=files.certificate,
+        key_file=files.key,
+        client_ca_file=plan.tls_client_ca,
+    )
 
 
 def check_bind(host: str, plan: SecurityPlan) -> None:

@@ -49,16 +49,23 @@ class Signer:
 class Access:
     """Finds the user of a call."""
 
-    def __init__(self, users: Callable[[], UserSource | None], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        users: Callable[[], UserSource | None],
+        now_ms: Callable[[], int],
+        unchecked: Signer | None = None,
+    ) -> None:
+        """``unchecked`` signs the requests of callers where no users are known."""
         self._users = users
         self._now_ms = now_ms
+        self._unchecked = unchecked
         self._failed_tries = FailedTries()
 
     def signer(self, caller: Caller) -> Signer | None:
-        """What signs the requests of a caller; None without authentication; else `Refused`."""
+        """What signs the requests of a caller; None: they are not signed. Raises `Refused`."""
         source = self._users()
         if source is None:
-            return None
+            return self._unchecked
         name = _CREDENTIAL.search(caller.authorization)
         claimed = _SIGNATURE.search(caller.authorization)
         if name is None or claimed is None or not caller.date_time:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from penstock.auth.user_source import UserSource
+from penstock.proxy.access import Signer
 from penstock.proxy.facts import GroupFacts, TopicFacts
 from penstock.remoting import Peer
 from penstock.remoting.peer import Handler
@@ -30,11 +31,15 @@ class Backend(Protocol):
     def users(self) -> UserSource | None:
         """The users whose signatures are checked; None: without authentication."""
 
+    @property
+    def own_signer(self) -> Signer | None:
+        """The user of the endpoint itself, if the brokers want one."""
+
     async def topic(self, name: str) -> TopicFacts | None:
         """A topic; None if there is none of that name."""
 
     async def group(self, name: str) -> GroupFacts:
-        """A group, created if that is allowed; raises `GroupNotFound`."""
+        """A group, as its first use would create it; raises `GroupNotFound`."""
 
     async def broker_names(self) -> list[str]:
         """The brokers that clients are registered at."""

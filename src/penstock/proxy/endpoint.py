@@ -117,7 +117,7 @@ class Endpoint(Service):
             advertised=self._own_endpoints,
             in_background=self._start,
         )
-        self._access = Access(lambda: backend.users, clock.time_ms)
+        self._access = Access(lambda: backend.users, clock.time_ms, backend.own_signer)
 
     # Calls
 

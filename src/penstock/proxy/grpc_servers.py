@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from penstock.auth.user_file import UserFile
+from penstock.auth.user_source import UserSource
 from penstock.broker import Broker
+from penstock.protocol.acl import Verifier
+from penstock.proxy.access import Signer
 from penstock.proxy.endpoint import Endpoint
 from penstock.proxy.local_backend import LocalBackend
 from penstock.proxy.remote_backend import RemoteBackend
@@ -40,9 +45,21 @@ class ClusterServer(Service):
         shown: str | None = None,
         tls: ServerTls | None = None,
         client_tls: Tls | None = None,
+        user_file: Path | None = None,
+        account: tuple[str, str] | None = None,
     ) -> None:
-        """``shown`` is the host for clients that do not say how they connected."""
-        self._backend = RemoteBackend(name_servers, clock, tls=client_tls)
+        """``shown`` is the host for clients that do not say how they connected.
+
+        ``user_file`` has the users of the brokers, ``account`` is the endpoint's own: its name and
+        secret.
+        """
+        self._backend = RemoteBackend(
+            name_servers,
+            clock,
+            tls=client_tls,
+            users=None if user_file is None else UserSource(UserFile(user_file), clock),
+            own_signer=None if account is None else Signer(account[0], Verifier(account[1])),
+        )
         self._shown = shown or host
         endpoint = Endpoint(self._backend, clock, advertised=lambda: (self._shown, self.port))
         self._server = GrpcServer(endpoint, clock, host=host, port=port, tls=tls)

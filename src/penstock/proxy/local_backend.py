@@ -8,6 +8,7 @@ from penstock.errors import ConnectFailed
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.half_messages import TransactionKey
+from penstock.proxy.access import Signer
 from penstock.proxy.backend import HalfPlace
 from penstock.proxy.facts import GroupFacts, TopicAtBroker, TopicFacts
 from penstock.remoting import Peer
@@ -27,6 +28,11 @@ class LocalBackend:
         return self._broker.state.users
 
     @property
+    def own_signer(self) -> Signer | None:
+        """None: the endpoint asks the tables of the broker, not its requests."""
+        return None
+
+    @property
     def _name(self) -> str:
         return self._broker.state.config.broker_name
 
@@ -35,7 +41,8 @@ class LocalBackend:
         return None if config is None else topic_facts(name, {self._name: config})
 
     async def group(self, name: str) -> GroupFacts:
-        return group_facts(self._broker.state.groups.require(name))
+        # A request that the broker checks creates it; a caller without rights creates nothing.
+        return group_facts(self._broker.state.groups.foresee(name))
 
     async def broker_names(self) -> list[str]:
         return [self._name]

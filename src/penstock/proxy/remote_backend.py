@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import Final, Generic, TypeVar
 
 from penstock.auth.user_source import UserSource
@@ -28,6 +29,7 @@ from penstock.protocol.commands import Command
 from penstock.protocol.headers.admin import GetGroupConfig, GetTopicConfig
 from penstock.protocol.headers.codec import Header, encode_header
 from penstock.protocol.headers.routes import GetRouteInfo
+from penstock.proxy.access import Signer
 from penstock.proxy.backend import HalfPlace
 from penstock.proxy.facts import GroupFacts, TopicAtBroker, TopicFacts
 from penstock.proxy.local_backend import MESSAGE_TYPE, group_facts
@@ -69,11 +71,23 @@ class RemoteBackend(Service):
     """All brokers that name servers know."""
 
     def __init__(
-        self, name_servers: Sequence[str], clock: Clock, *, tls: Tls | None = None
+        self,
+        name_servers: Sequence[str],
+        clock: Clock,
+        *,
+        tls: Tls | None = None,
+        users: UserSource | None = None,
+        own_signer: Signer | None = None,
     ) -> None:
+        """``users`` are those of the brokers: calls are checked with them and signed as them.
+
+        Without them, ``own_signer`` signs the calls of all clients.
+        """
         self._name_servers = tuple(name_servers)
         self._clock = clock
         self._tls = tls
+        self._users = users
+        self._own_signer = own_signer
         self._pool: Pool | None = None
         self._topics: _Known[TopicFacts | None] = _Known(clock)
         self._groups: _Known[GroupFacts] = _Known(clock)
@@ -81,11 +95,17 @@ class RemoteBackend(Service):
 
     @property
     def users(self) -> UserSource | None:
-        """None: brokers with users refuse what is not signed."""
-        return None
+        return self._users
+
+    @property
+    def own_signer(self) -> Signer | None:
+        return self._own_signer
 
     async def _run(self, ready: Callable[[], None]) -> None:
-        async with Pool(_refuse, tls=self._tls) as self._pool:
+        async with AsyncExitStack() as stack:
+            if self._users is not None:
+                await stack.enter_async_context(self._users)
+            self._pool = await stack.enter_async_context(Pool(_refuse, tls=self._tls))
             ready()
             await asyncio.get_running_loop().create_future()
 
@@ -175,7 +195,10 @@ class RemoteBackend(Service):
     async def _ask(self, address: str, code: int, header: Header | None) -> Command:
         assert self._pool is not None, "the backend was started"
         ext = None if header is None else encode_header(header)
-        return await self._pool.request(address, Command(code, ext=ext), _SECONDS)
+        command = Command(code, ext=ext)
+        if self._own_signer is not None:
+            command = self._own_signer.sign(command)
+        return await self._pool.request(address, command, _SECONDS)
 
 
 def _refuse(peer: Peer, command: Command) -> Command:

@@ -48,13 +48,8 @@ class Groups:
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """A group, created on first use if that is allowed and the name is legal."""
-        config = self._table.get(group)
-        if config is None and (self._auto_create() or group.startswith(SYSTEM_GROUP_PREFIX)):
-            try:
-                check_group(group)
-            except IllegalName:
-                return None
-            config = SubscriptionGroupConfig(group).with_defaults()
+        config = self._find_or_make(group)
+        if config is not None and group not in self._table:
             self.put(config)
         return config
 
@@ -62,11 +57,25 @@ class Groups:
         """A group, created on first use if that is allowed; else `GroupNotFound`."""
         config = self.find_or_create(group)
         if config is None:
-            raise GroupNotFound(
-                f"subscription group [{group[:255]}] does not exist",
-                expected="a group that exists, or a legal name and autoCreateSubscriptionGroup",
-                hint="create it, or set autoCreateSubscriptionGroup=true on the broker",
-            )
+            raise _not_found(group)
+        return config
+
+    def foresee(self, group: str) -> SubscriptionGroupConfig:
+        """A group as its first use would find it; nothing is created. Raises `GroupNotFound`."""
+        config = self._find_or_make(group)
+        if config is None:
+            raise _not_found(group)
+        return config
+
+    def _find_or_make(self, group: str) -> SubscriptionGroupConfig | None:
+        """A group of the table, or the one that may be put there."""
+        config = self._table.get(group)
+        if config is None and (self._auto_create() or group.startswith(SYSTEM_GROUP_PREFIX)):
+            try:
+                check_group(group)
+            except IllegalName:
+                return None
+            config = SubscriptionGroupConfig(group).with_defaults()
         return config
 
     def may_not_read(self, group: str, topic: str) -> bool:
@@ -133,3 +142,11 @@ class Groups:
     def _note_change(self, group: str) -> None:
         self._version = self._version.following(self._now_ms())
         self._changed(group)
+
+
+def _not_found(group: str) -> GroupNotFound:
+    return GroupNotFound(
+        f"subscription group [{group[:255]}] does not exist",
+        expected="a group that exists, or a legal name and autoCreateSubscriptionGroup",
+        hint="create it, or set autoCreateSubscriptionGroup=true on the broker",
+    )

@@ -10,7 +10,6 @@ import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
-import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
@@ -204,7 +203,7 @@ public class GrpcScenarios {
             try {
                 sender.send(message("RESTART", "" + number).build());
                 sent.add(System.currentTimeMillis());
-            } catch (ClientException error) {
+            } catch (Exception error) {
                 error.printStackTrace();
             }
             Thread.sleep(100);
