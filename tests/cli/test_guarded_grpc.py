@@ -23,6 +23,7 @@ from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import ClientType, Code
 from penstock.proxy.wire.definitions import SERVICE
 from penstock.runtime.child_process import ChildProcess
+from penstock.testing.eventually import eventually
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 UP = [*PENSTOCK, "up", "--nameserver-port=0", "--broker-port=0", "--console=off", "--auth"]

@@ -17,7 +17,8 @@ WORDS = {PASS: "yes", FAIL: "**no**", LIMIT: "refused", NOT_APPLICABLE: "n/a"}
 INTRO = """# Compatibility
 
 Every cell below is the result of a real run of `make interop`: Apache RocketMQ's own Java and Go
-clients, two Node clients and the command-line tool mqadmin with `penstock up`; Penstock's client
+clients, two Node clients, the gRPC clients of 5.x in five languages and the command-line tool
+mqadmin with `penstock up`; Penstock's client
 with Apache's brokers and in groups with Apache's clients; brokers and name servers of both kinds
 with each other; and store directories exchanged with Apache's broker. `tests/interop/README.md`
 explains the rows. "refused" means that Penstock answers with an error and a reason because the

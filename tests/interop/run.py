@@ -2,13 +2,8 @@
 
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
-<<<<<<< HEAD
 ``--only`` takes rows or parts (java, mqadmin, signed, client, cli, console, groups, traces, mixed,
-swap, go, node, grpc).
-=======
-``--only`` takes rows or parts (java, mqadmin, signed, client, cli, groups, mixed, swap, go, node,
-grpc, grpc-apache, grpc-before-apache).
->>>>>>> aa64d2a (interop: official gRPC clients of Node, Go and Rust, and Apache's proxy)
+swap, go, node, grpc, grpc-apache, grpc-before-apache).
 
 The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
 harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows

@@ -27,7 +27,7 @@ from penstock.proxy.grpc_servers import local_server
 from penstock.proxy.server import GrpcServer
 from penstock.proxy.times import duration
 from penstock.proxy.wire import messages as wire
-from penstock.proxy.wire.codes import Code
+from penstock.proxy.wire.codes import ClientType, Code
 from penstock.proxy.wire.definitions import SERVICE
 from penstock.runtime.clock import SystemClock
 from penstock.store import StoreConfig
@@ -267,3 +267,38 @@ async def test_streams_that_are_opened_and_left(caller: Caller) -> None:
         await call.write(wire.TelemetryCommand())
         call.cancel()
     await eventually(lambda: caller.server.endpoint.open_streams() == 0)
+
+
+@pytest.mark.spec("G67")
+async def test_clients_go_on_after_a_restart_without_new_settings(tmp_path: Path) -> None:
+    """Most clients send their settings again only minutes later; the rest must work at once."""
+    async with Broker(BrokerConfig(listen_port=0), tmp_path) as broker:
+        broker.state.topics.put(topic_config(queues=1))
+        first = local_server(broker, SystemClock(), host="127.0.0.1", port=0)
+        await first.start()
+        caller = Caller(broker, first)
+        stream = caller.telemetry()
+        await stream.write(wire.TelemetryCommand(settings=consumer_settings()))
+        assert (await stream.read()).settings.subscription.group.name == GROUP
+        poll = asyncio.ensure_future(collect(caller.receive()))
+        await polls_are_held(caller, 1)
+        await first.stop()
+        assert (await poll)[0].status.code == Code.MESSAGE_NOT_FOUND
+        assert await stream.read() is grpc.aio.EOF
+        async with local_server(broker, SystemClock(), host="127.0.0.1", port=first.port):
+            await eventually(lambda: sends(caller), 30)
+            responses = await collect(caller.receive())
+            assert responses[1].message.body == b"x"
+            beat = wire.HeartbeatRequest(
+                group=wire.Resource(name=GROUP), client_type=ClientType.PUSH_CONSUMER
+            )
+            assert (await caller.call("Heartbeat", beat)).status.code == Code.OK
+            await caller.channel.close()
+
+
+async def sends(caller: Caller) -> bool:
+    """Whether a send goes through; the channel connects again after a while."""
+    try:
+        return bool((await caller.call("SendMessage", sent())).status.code == Code.OK)
+    except grpc.aio.AioRpcError:
+        return False
