@@ -184,8 +184,8 @@ class IndexBuilder:
         index = self._index if self.index_error is None else None
         keys: list[Keyed] = []
         arrivals: list[_Visible] = []
-        # Usually no listener waits; skip collecting the arrivals.
-        is_awaited = any(waiting is None or waiting for _, waiting in self.listeners)
+        # Usually no listener waits for these queues; skip collecting the arrivals.
+        is_awaited = self.is_awaited(staged)
         queues = self._queues
         tag_codes = self._tag_codes
         index_tags = self._index_tags
