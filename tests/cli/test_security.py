@@ -154,6 +154,18 @@ def test_a_first_start_that_fails_leaves_no_users_whose_secret_is_unknown(person
         person.run("user", "list")
 
 
+def test_the_first_start_of_a_broker_alone_shows_the_secret_that_it_makes(person: Person) -> None:
+    broker = ("broker", "--auth", "--data", "data", "--namesrv", "127.0.0.1:1", "--broker-port")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        person.run(*broker, str(taken.getsockname()[1]), code=1)
+    assert not (person.directory / "data/auth.json").exists()
+    with ChildProcess(
+        (*UP[:3], *broker, "0"), directory=person.directory, environment=person.environment
+    ) as child:
+        child.wait_for_line(r"Its secret is shown only now")
+        child.wait_for_line(r"^ready broker=(\S+).*$")
+
+
 def test_a_start_without_auth_on_a_directory_with_users_is_refused(person: Person) -> None:
     with ChildProcess(
         (*UP, "--auth", "--data", "data"),

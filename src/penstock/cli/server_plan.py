@@ -402,12 +402,14 @@ async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
     make_data_directory(plan.data)
     root = plan.data / settings.broker.broker_name
     security = _security(plan, settings)
+    name_servers = settings.broker.name_servers or [DEFAULT_NAMESRV]
     async with AsyncExitStack() as stack:
+        undo = stack.enter_context(first_users_undone(security))
         broker = Broker(
             settings.broker,
             root,
             store_config=settings.store,
-            name_servers=settings.broker.name_servers or [DEFAULT_NAMESRV],
+            name_servers=name_servers,
             registration_key=os.environ.get(_KEY),
             tls=security.tls,
             auth=security.auth,
@@ -415,6 +417,8 @@ async def broker_alone(plan: ServerPlan) -> AsyncIterator[Running]:
         )
         with _naming_flag("--broker-port"):
             await stack.enter_async_context(broker)
+        remember_admin(security, ";".join(name_servers))
+        undo.pop_all()
         metrics = [] if broker.metrics_address is None else [broker.metrics_address]
         yield Running([broker], plan.data, brokers=[broker.address], metrics=metrics)
 
