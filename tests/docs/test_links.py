@@ -82,3 +82,11 @@ def test_the_glossary_defines_each_term_once() -> None:
     terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", section("Glossary"), re.M)[1:]
     words = [word.strip() for term in terms for word in term.split(",")]
     assert len(words) == len(set(words)) > 50
+
+
+def test_every_decision_has_a_number_of_its_own() -> None:
+    for record in sorted((ROOT / "docs/decisions").glob("*.md")):
+        number = int(record.name[:4])
+        assert record.read_text(encoding="utf-8").startswith(f"# {number}. "), record.name
+    numbers = [int(record.name[:4]) for record in (ROOT / "docs/decisions").glob("*.md")]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
