@@ -64,6 +64,9 @@ RETRIED_CODES = frozenset(
     }
 )
 
+# The queue does not exist: the route is older than the topic, which has fewer queues now, or was
+# created with fewer than its template has. A pause brings a fresh route.
+_STALE_ROUTE = ResponseCode.INVALID_PARAMETER
 
 _NONE: frozenset[str] = frozenset()
 
@@ -295,7 +298,12 @@ class Send:
         producer = self._producer
         if producer.faults is not None:
             producer.faults.failed(queue.broker_name, producer.clock.monotonic(), is_reachable=True)
-        if answer.code in RETRIED_CODES and self._retry_refusals and self._retry(queue):
+        may_pass = (
+            self._wish is None
+            if answer.code == _STALE_ROUTE
+            else self._retry_refusals and answer.code in RETRIED_CODES
+        )
+        if may_pass and self._retry(queue):
             return
         address = producer.session.routes.master(queue.broker_name) or queue.broker_name
         error = refusal(answer, RequestCode.SEND_MESSAGE_V2, address, f"a message to {queue}")
