@@ -26,6 +26,7 @@ def send(mq: Embedded, topic: str, count: int) -> None:
 def test_the_topic_table_adds_up_brokers_and_names_kinds(mq: Embedded) -> None:
     mq.admin.create_topic("orders", queues=3)
     mq.admin.create_topic("%DLQ%billing", queues=1)
+    mq.admin.create_topic("RMQ_SYS_TRACE_TOPIC", queues=1)
     table = mq.admin.topic_table()
     rows = {row.name: row for row in table.rows}
     assert table.silent == {}
@@ -34,6 +35,7 @@ def test_the_topic_table_adds_up_brokers_and_names_kinds(mq: Embedded) -> None:
     assert rows["orders"].broker_names == ("broker-a", "broker-b")
     assert rows["%DLQ%billing"].kind == "dead letters"
     assert rows["SCHEDULE_TOPIC_XXXX"].kind == "system"
+    assert rows["RMQ_SYS_TRACE_TOPIC"].kind == "system"
     assert {row.name for row in table.rows if not row.kind} == set(mq.admin.topics())
 
 

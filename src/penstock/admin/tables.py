@@ -13,10 +13,10 @@ from penstock.admin.dead_letters import DeadLetterActions
 from penstock.admin.reports import Client, GroupLag, Partial, QueueLag, TopicRow
 from penstock.errors import ConsumerNotOnline
 from penstock.model import MessageQueue
-from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
 from penstock.protocol import bodies, headers
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.validation import UNSENDABLE_TOPICS, is_system_group
+from penstock.protocol.validation import UNSENDABLE_TOPICS, is_system_group, is_system_topic
 
 
 class TableActions(DeadLetterActions):
@@ -143,7 +143,7 @@ def _kind(name: str, system: set[str]) -> str:
         return "retry"
     if DLQ_PREFIX in name:
         return "dead letters"
-    if name in system or name.startswith(SYSTEM_TOPIC_PREFIX):
+    if name in system or is_system_topic(name):
         return "system"
     return ""
 

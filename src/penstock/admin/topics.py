@@ -22,14 +22,13 @@ from penstock.model.names import (
     DLQ_PREFIX,
     READ,
     RETRY_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
     WRITE,
 )
 from penstock.protocol import bodies, headers
 from penstock.protocol.bodies.codec import decode_body
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.permissions import check_permission
-from penstock.protocol.validation import UNSENDABLE_TOPICS, check_topic
+from penstock.protocol.validation import check_topic, is_system_topic
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 # Brokers announce a change at once, and all their topics every 30 s: if the first announcement is
@@ -285,9 +284,7 @@ class TopicActions(ClusterRequests):
 
 
 def _is_internal(name: str) -> bool:
-    return name in UNSENDABLE_TOPICS or name.startswith(
-        (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_TOPIC_PREFIX)
-    )
+    return name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(name)
 
 
 def _shows(route: TopicRoute, wanted: Mapping[str, tuple[int, int, int]]) -> bool:

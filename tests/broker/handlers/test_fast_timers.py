@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -22,12 +23,11 @@ from penstock.model.names import TIMER_TOPIC
 from penstock.model.properties import parse_properties
 from penstock.protocol.commands import Command
 
-LATER = (int(time.time()) + 7200) * 1000
 USUAL = [
-    f"TIMER_DELIVER_MS\x01{LATER}\x02",
-    f"TIMER_DELIVER_MS\x01{LATER + 1}\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02KEYS\x01k\x02my_TIMER_DELAY_MS\x01x\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02",
+    "TIMER_DELIVER_MS\x01<later+1>\x02",
+    "TIMER_DELIVER_MS\x01<later>",
+    "TIMER_DELIVER_MS\x01<later>\x02KEYS\x01k\x02my_TIMER_DELAY_MS\x01x\x02",
     "TIMER_DELAY_MS\x013600000\x02",
     "TIMER_DELAY_SEC\x013600\x02",
 ]
@@ -41,21 +41,28 @@ UNUSUAL = [
     "TIMER_DELAY_SEC\x010\x02",
     "TIMER_DELAY_SEC\x01\x02",
     "TIMER_DELIVER_MS\x011\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02DELAY\x013\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02TIMER_DELAY_SEC\x0130\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02TIMER_DELIVER_MS\x01{LATER + 5000}\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02TRAN_MSG\x01true\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02WAIT\x01false\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02TIMER_OUT_MS\x01{LATER}\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02REAL_TOPIC\x01other\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02TIMER_DEL_UNIQKEY\x01{UNIQUE_ID}\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02MSG_REGION\x01elsewhere\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02a\x01\u00fc\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02no value\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02a\x01\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02a\x01{'x' * 32_500}\x02",
-    f"TIMER_DELIVER_MS\x01{LATER}\x02a\x01{'x' * 32_700}\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02DELAY\x013\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02TIMER_DELAY_SEC\x0130\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02TIMER_DELIVER_MS\x01<later>9\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02TRAN_MSG\x01true\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02WAIT\x01false\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02TIMER_OUT_MS\x01<later>\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02REAL_TOPIC\x01other\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02TIMER_DEL_UNIQKEY\x01U\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02MSG_REGION\x01elsewhere\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02a\x01\u00fc\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02no value\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02a\x01\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02a\x01<32500>\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02a\x01<32700>\x02",
 ]
+
+
+def properties(text: str) -> str:
+    """The properties of a row: its times are in two hours, and its numbers of characters many."""
+    later = (int(time.time()) + 7200) * 1000
+    text = text.replace("<later>", f"{later}").replace("<later+1>", f"{later + 1}")
+    return PROPERTIES + re.sub(r"<(\d+)>", lambda found: "x" * int(found[1]), text)
 
 
 def said(answer: Command | None) -> object:
@@ -70,7 +77,7 @@ async def test_a_timer_has_the_same_outcome_on_either_path(
     broker: Broker, wire: Wire, text: str
 ) -> None:
     await enable_fast_path(broker, wire)
-    head = header(i=PROPERTIES + text, e="0")
+    head = header(i=properties(text), e="0")
     outcomes: list[object] = []
     for way in (head, on_plain_path(head), head):
         outcomes.append(said(await ask(broker, way, b"body")))
@@ -90,14 +97,14 @@ async def test_a_timer_has_the_same_outcome_on_either_path(
 
 @pytest.mark.parametrize("text", USUAL)
 async def test_usual_timers_take_the_fast_path(broker: Broker, text: str) -> None:
-    parked = FastTimers(broker.state).park(PROPERTIES + text, "T", 3)
+    parked = FastTimers(broker.state).park(properties(text), "T", 3)
     assert parked is not None
     assert parked.unique_id == UNIQUE_ID
 
 
 @pytest.mark.parametrize("text", UNUSUAL)
 async def test_unusual_timers_are_left_to_the_plain_path(broker: Broker, text: str) -> None:
-    assert FastTimers(broker.state).park(PROPERTIES + text, "T", 3) is None
+    assert FastTimers(broker.state).park(properties(text), "T", 3) is None
 
 
 async def test_a_parked_message_of_the_fast_path_is_delivered(broker: Broker, wire: Wire) -> None:
@@ -113,7 +120,7 @@ async def test_a_parked_message_of_the_fast_path_is_delivered(broker: Broker, wi
 @pytest.mark.parametrize("setting", ["timerWheelEnable", "timerCongestNumEachSlot"])
 async def test_settings_of_timers_are_left_to_the_plain_path(broker: Broker, setting: str) -> None:
     fast = FastTimers(broker.state)
-    assert fast.park(PROPERTIES + USUAL[0], "T", 0) is not None
+    assert fast.park(properties(USUAL[0]), "T", 0) is not None
     value = "false" if setting == "timerWheelEnable" else "5"
     broker.state.settings.change({setting: value})
-    assert fast.park(PROPERTIES + USUAL[0], "T", 0) is None
+    assert fast.park(properties(USUAL[0]), "T", 0) is None
