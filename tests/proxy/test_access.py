@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ from tests.proxy.lab import (
     producer_settings,
     topic_config,
 )
+from tests.support.fake_clock import FakeClock
 
+from penstock.auth.failed_tries import FREE_TRIES, MAX_PAUSE_MS
 from penstock.auth.model import Entry
+from penstock.proxy.access import Access
 from penstock.proxy.calls import Caller
 from penstock.proxy.endpoint import Endpoint
 from penstock.proxy.local_backend import LocalBackend
+from penstock.proxy.statuses import Refused
 from penstock.proxy.times import duration
 from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import Code
@@ -159,3 +164,19 @@ async def test_a_user_that_is_disabled_is_refused(tmp_path: Path) -> None:
 async def test_odd_authorizations(tmp_path: Path, text: str) -> None:
     async with running(tmp_path, PUB) as (_, endpoint):
         assert await send(endpoint, caller(authorization=text)) == Code.UNAUTHORIZED
+
+
+async def test_a_wall_clock_that_is_set_back_does_not_make_a_user_wait(tmp_path: Path) -> None:
+    async with guarded(tmp_path, PUB) as servers:
+        clock, users = FakeClock(), servers.broker.state.users
+        access = Access(lambda: users, clock)
+        for _ in range(FREE_TRIES):
+            with pytest.raises(Refused):
+                access.signer(caller(secret="wrong"))
+        with pytest.raises(Refused):
+            access.signer(caller())
+        clock.jump(timedelta(hours=-1))
+        await clock.advance(timedelta(milliseconds=2 * MAX_PAUSE_MS))
+        signer = access.signer(caller())
+        assert signer is not None
+        assert signer.name == APP

@@ -22,6 +22,7 @@ from penstock.protocol.commands import Command
 from penstock.proxy.calls import Caller
 from penstock.proxy.statuses import Refused
 from penstock.proxy.wire.codes import Code
+from penstock.runtime.clock import Clock
 
 _CREDENTIAL: Final = re.compile(r"Credential=([^,/\s]+)")
 _SIGNATURE: Final = re.compile(r"Signature=([0-9a-fA-F]{40})")
@@ -52,12 +53,12 @@ class Access:
     def __init__(
         self,
         users: Callable[[], UserSource | None],
-        now_ms: Callable[[], int],
+        clock: Clock,
         unchecked: Signer | None = None,
     ) -> None:
         """``unchecked`` signs the requests of callers where no users are known."""
         self._users = users
-        self._now_ms = now_ms
+        self._clock = clock
         self._unchecked = unchecked
         self._failed_tries = FailedTries()
 
@@ -75,14 +76,16 @@ class Access:
                 expected="the header authorization with a credential and a signature",
                 hint="give the client an access key and a secret",
             )
-        user_name, now = name[1], self._now_ms()
+        user_name = name[1]
         address = caller.address.rpartition(":")[0].strip("[]")
+        # Not the wall clock: one that is set back would refuse for hours.
+        now = round(self._clock.monotonic() * 1000)
         if not self._failed_tries.must_wait(address, user_name, now):
             user = source.users.get(user_name)
             # Of an unknown user the signature is computed, too, so that the time tells nothing.
             found = [
                 verifier
-                for verifier in source.verifiers(user, now)
+                for verifier in source.verifiers(user, self._clock.time_ms())
                 if hmac.compare_digest(
                     verifier.digest({_DATE: caller.date_time}, (_DATE,), b""),
                     bytes.fromhex(claimed[1]),

@@ -10,7 +10,7 @@ from penstock.model import StoredMessage
 from penstock.model.names import Property
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.proxy.message_types import LITE_TOPIC, type_of
-from penstock.proxy.submitted import BORN_HOST, RESERVED, TRACE_CONTEXT
+from penstock.proxy.submitted_messages import BORN_HOST, RESERVED, TRACE_CONTEXT
 from penstock.proxy.times import timestamp
 from penstock.proxy.wire.codes import DigestType, Encoding
 from penstock.proxy.wire.messages import (

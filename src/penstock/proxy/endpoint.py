@@ -15,6 +15,7 @@ from penstock.proxy.access import Access
 from penstock.proxy.backend import Backend
 from penstock.proxy.calls import Caller
 from penstock.proxy.clients import Client, Clients
+from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.halves import Halves
 from penstock.proxy.handlers.finishing import (
     ack_message,
@@ -31,7 +32,6 @@ from penstock.proxy.handlers.sessions import (
     take_settings,
 )
 from penstock.proxy.handlers.transactions import end_transaction, recover_orphan
-from penstock.proxy.parts import Parts
 from penstock.proxy.renewals import LONGEST_SECONDS, ROUND_SECONDS, Renewals
 from penstock.proxy.statuses import Refused, status_of
 from penstock.proxy.streams import Stream
@@ -117,7 +117,7 @@ class Endpoint(Service):
             advertised=self._own_endpoints,
             in_background=self._start,
         )
-        self._access = Access(lambda: backend.users, clock.time_ms, backend.own_signer)
+        self._access = Access(lambda: backend.users, clock, backend.own_signer)
 
     # Calls
 

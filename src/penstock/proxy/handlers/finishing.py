@@ -12,8 +12,8 @@ from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.pop import AckMessage
 from penstock.protocol.headers.send import SendBack
 from penstock.proxy.clients import Client
+from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.names import group_name, topic_name
-from penstock.proxy.parts import Parts
 from penstock.proxy.receipts import NOWHERE, Receipt
 from penstock.proxy.renewals import Delivery, change_receipt
 from penstock.proxy.statuses import OK, Refused, common_status, status_of

@@ -16,11 +16,11 @@ from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.protocol.headers.pop import PopMessage, PopMessageResult
 from penstock.proxy.clients import REQUEST_SECONDS, Client
 from penstock.proxy.delivered import make_message
+from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.facts import GroupFacts
 from penstock.proxy.handlers.finishing import acknowledge, bury
 from penstock.proxy.handlers.routes import ANY_QUEUE, find_topic, readable_brokers
 from penstock.proxy.names import group_name
-from penstock.proxy.parts import Parts
 from penstock.proxy.popped import Popped, read_popped
 from penstock.proxy.renewals import FIRST_SECONDS, Delivery, make_visible
 from penstock.proxy.statuses import OK, Refused, make_status

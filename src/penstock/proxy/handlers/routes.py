@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from penstock.errors import TopicNotFound
 from penstock.proxy.clients import Client
+from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.facts import Queue, TopicAtBroker, TopicFacts
 from penstock.proxy.names import group_name, topic_name
-from penstock.proxy.parts import Parts
 from penstock.proxy.statuses import OK, Refused
 from penstock.proxy.wire.codes import Code, Permission
 from penstock.proxy.wire.messages import (

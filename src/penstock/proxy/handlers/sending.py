@@ -22,12 +22,12 @@ from penstock.protocol.records.batches import encode_batch
 from penstock.protocol.records.message_ids import parse_offset_message_id
 from penstock.proxy.backend import HalfPlace
 from penstock.proxy.clients import MAX_TOPICS_OF_CLIENT, Client
+from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.facts import TopicFacts
 from penstock.proxy.handlers.routes import find_topic
-from penstock.proxy.parts import Parts
 from penstock.proxy.queue_choice import choose_queue
 from penstock.proxy.statuses import OK, Refused, common_status, make_status, status_of
-from penstock.proxy.submitted import Submitted, read_message
+from penstock.proxy.submitted_messages import Submitted, read_message
 from penstock.proxy.wire.codes import Code, MessageType
 from penstock.proxy.wire.messages import (
     RecallMessageRequest,

@@ -8,10 +8,10 @@ from penstock.model.subscription import SQL92, TAG
 from penstock.protocol.bodies.common import SubscriptionData
 from penstock.protocol.validation import MAX_MESSAGE_BYTES
 from penstock.proxy.clients import MAX_TOPICS_OF_CLIENT, Client
+from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.facts import GroupFacts
 from penstock.proxy.handlers.receiving import MAX_BATCH, MAX_POLL_SECONDS
 from penstock.proxy.names import group_name, topic_name
-from penstock.proxy.parts import Parts
 from penstock.proxy.statuses import OK, Refused
 from penstock.proxy.times import duration
 from penstock.proxy.wire.codes import ClientType, Code, FilterType

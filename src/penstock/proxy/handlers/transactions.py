@@ -19,9 +19,9 @@ from penstock.protocol.records.pulled import message_from_record
 from penstock.proxy.backend import HalfPlace
 from penstock.proxy.clients import Client
 from penstock.proxy.delivered import make_message
+from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.halves import Halves
 from penstock.proxy.names import topic_name
-from penstock.proxy.parts import Parts
 from penstock.proxy.statuses import OK, Refused
 from penstock.proxy.wire.codes import Code, Resolution, Source
 from penstock.proxy.wire.messages import (
