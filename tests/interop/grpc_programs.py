@@ -13,6 +13,7 @@ import sys
 import venv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,6 @@ from tests.interop.toolchain import BUILD, HERE, PROJECT, Unavailable
 
 SOURCES: Final = HERE / "grpc"
 INSTALL_SECONDS: Final = 900
-JAVA_MAIN: Final = "GrpcScenarios"
 NO_PUSH: Final = "this version of the client has no push consumer"
 
 
@@ -40,7 +40,8 @@ class GrpcClient:
         return f"{self.language} {self.version}"
 
 
-def _prepare_python() -> list[str]:
+def python_program(script: Path) -> list[str]:
+    """The command that runs a script with the Python client, or `Unavailable`."""
     lock = PROJECT / "requirements" / "peers.lock"
     digest = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
     place = BUILD / f"grpc-python-{digest}"
@@ -50,12 +51,13 @@ def _prepare_python() -> list[str]:
         _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
               "--require-hashes", "--no-deps", "-r", str(lock)], "pip")  # fmt: skip
         (place / ".done").touch()
-    return [str(python), str(SOURCES / "scenarios.py")]
+    return [str(python), str(script)]
 
 
-def _prepare_java() -> list[str]:
+def java_program(source: Path, *options: str) -> list[str]:
+    """The command that runs a class with the Java client, or `Unavailable`."""
     java, javac, maven = (_find(name, "a JDK and Maven") for name in ("java", "javac", "mvn"))
-    source, pom = (SOURCES / "java" / name for name in (f"{JAVA_MAIN}.java", "pom.xml"))
+    pom = SOURCES / "java" / "pom.xml"
     place = _place("java", (source, pom))
     jars = place / "classpath.txt"
     if not (place / ".done").exists():
@@ -66,7 +68,7 @@ def _prepare_java() -> list[str]:
         (place / ".done").touch()
     # The client keeps its logs in the home of the user.
     home = f"-Duser.home={place / 'home'}"
-    return [java, home, "-cp", f"{jars.read_text()}:{place}", JAVA_MAIN]
+    return [java, home, *options, "-cp", f"{jars.read_text()}:{place}", source.stem]
 
 
 def _prepare_node() -> list[str]:
@@ -107,8 +109,8 @@ def _prepare_rust() -> list[str]:
 
 
 CLIENTS: Final = (
-    GrpcClient("python", "5.1.2", _prepare_python),
-    GrpcClient("java", "5.2.0", _prepare_java),
+    GrpcClient("python", "5.1.2", partial(python_program, SOURCES / "scenarios.py")),
+    GrpcClient("java", "5.2.0", partial(java_program, SOURCES / "java" / "GrpcScenarios.java")),
     GrpcClient("node", "1.0.8", _prepare_node),
     GrpcClient("go", "5.1.4", _prepare_go),
     GrpcClient(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.interop import go_clients, node_clients, programs, toolchain
 from tests.interop.go_clients import run_go
+from tests.interop.grpc_clients import APACHE, PENSTOCK
 from tests.interop.mqadmin import COMMANDS, Row, judge
 from tests.interop.node_clients import run_node
 from tests.interop.page import page
@@ -123,6 +124,19 @@ def test_only_new_requests_to_an_old_broker_count_as_not_applicable(
     target: str, client: str, evidence: str, status: str
 ) -> None:
     assert documented(cell(FAIL, evidence=evidence), target, client).status == status
+
+
+def test_a_difference_of_apache_s_proxy_is_known_by_the_text_of_its_failure() -> None:
+    text = (
+        'InternalErrorException: 50001, Cannot invoke "Settings.getClientType()" '
+        'because "settings" is null. NullPointerException.'
+    )
+    known = cell(FAIL, "grpc_send_and_simple_consumer", text)
+    assert APACHE.explained("python", known).status == NOT_APPLICABLE
+    assert APACHE.explained("java", known).status == FAIL
+    assert PENSTOCK.explained("python", known).status == FAIL
+    other = cell(FAIL, "grpc_send_and_simple_consumer", "ValueError: not enough values to unpack")
+    assert APACHE.explained("python", other) == other
 
 
 def test_the_page_has_a_table_per_section_and_the_broker_s_reason_for_a_refusal() -> None:
