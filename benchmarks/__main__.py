@@ -4,7 +4,8 @@
 
 One JSON document goes to stdout and to ``benchmarks/results/latest.json``: the machine, versions,
 all figures, and for every target whether this run met it. A short table of the targets goes to
-stderr. `against_apache` is not included: it needs Java and is run separately.
+stderr. `against_apache` and `grpc_against_apache` are not included: they need Java and are run
+separately.
 """
 
 from __future__ import annotations

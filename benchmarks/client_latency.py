@@ -57,7 +57,7 @@ def run(effort: Effort = QUICK) -> Figures:
         for _ in range(effort.rounds):
             for kind, measure in kinds.items():
                 rounds[kind].append(run_loop(measure(ours, effort.seconds)))
-    results = [{"kind": kind, **_percentiles(latencies)} for kind, latencies in rounds.items()]
+    results = [{"kind": kind, **percentiles(latencies)} for kind, latencies in rounds.items()]
     return {
         "benchmark": "client_latency",
         "messages_per_second": RATE,
@@ -68,7 +68,8 @@ def run(effort: Effort = QUICK) -> Figures:
     }
 
 
-def _percentiles(rounds: Sequence[Latencies]) -> Figures:
+def percentiles(rounds: Sequence[Latencies]) -> Figures:
+    """Of rounds of latencies in seconds: medians over the rounds, and the quietest round."""
     middles = [statistics.median(one) for one in rounds]
     tails = [sorted(one)[int(len(one) * 0.99)] for one in rounds]
     return {
@@ -88,7 +89,7 @@ def _age(body: bytes) -> float:
     return time.perf_counter() - float(_STAMP.unpack_from(body)[0])
 
 
-async def _pace(seconds: float, send_one: Callable[[], None]) -> None:
+async def pace(seconds: float, send_one: Callable[[], None]) -> None:
     """Call at a steady rate; a late call does not delay the following ones."""
     begin = time.perf_counter()
     for number in range(max(10, round(seconds * RATE))):
@@ -137,7 +138,7 @@ async def _through_clients(
                 message = penstock.Message(TOPIC, _stamped())
                 sends.append(asyncio.ensure_future(producer.send(message)))
 
-            await _pace(seconds, send_one)
+            await pace(seconds, send_one)
             await asyncio.gather(*sends)
             await asyncio.sleep(SETTLE_SECONDS)
         finally:
@@ -177,7 +178,7 @@ async def _raw(ours: ServerProcess, seconds: float) -> Latencies:
     reader.start(QUEUES)
     await asyncio.sleep(SETTLE_SECONDS)
     reader.latencies.clear()
-    await _pace(seconds, lambda: writer.write(next(turns) + _stamped()))
+    await pace(seconds, lambda: writer.write(next(turns) + _stamped()))
     await asyncio.sleep(SETTLE_SECONDS)
     reader.stop()
     writer.abort()

@@ -24,6 +24,8 @@ from tests.interop.servers import Cluster
 from tests.interop.toolchain import BUILD, FAST, Toolchain
 
 Figures = dict[str, float]
+Found = dict[str, dict[str, list[float]]]
+"""The figures of all rounds, by target and figure."""
 BURNING: Final = ("transaction",)
 """After the first row of such a kind Apache's broker keeps a core busy: ours is measured before."""
 
@@ -62,19 +64,8 @@ class Generator:
 
 
 @contextmanager
-def generator(
-    toolchain: Toolchain, cluster: Cluster, seconds: int, name: str, server_pids: Sequence[int]
-) -> Iterator[Generator]:
-    """Start a load generator for one broker."""
-    command = toolchain.command(
-        "LoadGenerator",
-        cluster.namesrv,
-        cluster.broker,
-        str(seconds),
-        "-",
-        heap="1g",
-        options=FAST,
-    )
+def generator(command: Sequence[str], name: str, server_pids: Sequence[int]) -> Iterator[Generator]:
+    """Start a load generator for one broker; its errors go to a log of this name."""
     log = BUILD / "logs" / f"load-generator-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -96,9 +87,22 @@ def compare_warm(
     seconds: int,
     rows: Sequence[str],
     warm_seconds: float,
-) -> dict[str, dict[str, list[float]]]:
+) -> Found:
     """All figures of all rounds, by target and figure; a cluster comes with its processes."""
-    found: dict[str, dict[str, list[float]]] = {target: {} for target in clusters}
+    with ExitStack() as stack:
+        load: dict[str, Generator] = {}
+        for target, (cluster, pids) in clusters.items():
+            words = (cluster.namesrv, cluster.broker, str(seconds), "-")
+            command = toolchain.command("LoadGenerator", *words, heap="1g", options=FAST)
+            load[target] = stack.enter_context(generator(command, target, pids))
+        return alternate(load, rounds, rows, warm_seconds)
+
+
+def alternate(
+    load: dict[str, Generator], rounds: int, rows: Sequence[str], warm_seconds: float
+) -> Found:
+    """Warm each target by each row, then measure them in turn; all figures of all rounds."""
+    found: Found = {target: {} for target in load}
 
     def measure(row: str, target: str) -> None:
         figures = load[target].run(row)
@@ -106,23 +110,18 @@ def compare_warm(
             found[target].setdefault(figure, []).append(value)
         sys.stderr.write(f"{row} {target}: {figures}\n")
 
-    with ExitStack() as stack:
-        load = {
-            target: stack.enter_context(generator(toolchain, cluster, seconds, target, pids))
-            for target, (cluster, pids) in clusters.items()
-        }
-        for row in rows:
-            if row.startswith(BURNING):
-                for target in ("penstock", "apache"):
-                    warm_up(load[target], row, warm_seconds)
-                    for _ in range(rounds):
-                        measure(row, target)
-                continue
-            for target in load:
+    for row in rows:
+        if row.startswith(BURNING):
+            for target in ("penstock", "apache"):
                 warm_up(load[target], row, warm_seconds)
-            for number in range(rounds):
-                for target in load if number % 2 == 0 else reversed(load):
+                for _ in range(rounds):
                     measure(row, target)
+            continue
+        for target in load:
+            warm_up(load[target], row, warm_seconds)
+        for number in range(rounds):
+            for target in load if number % 2 == 0 else reversed(load):
+                measure(row, target)
     return found
 
 
