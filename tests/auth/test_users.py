@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -77,6 +78,20 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     file.path.chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
         file.load()
+
+
+def test_a_change_holds_the_lock_from_reading_to_writing(tmp_path: Path) -> None:
+    """Else of two changes at the same time the first one would be lost."""
+    file = UserFile(tmp_path / "auth.json")
+
+    def change(before: Users) -> Users:
+        with (tmp_path / "auth.lock").open("rb") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return before
+
+    file.change(change)
+    with (tmp_path / "auth.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.spec("A68", "A70")

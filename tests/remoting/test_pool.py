@@ -159,6 +159,20 @@ def test_a_connection_that_served_well_is_made_anew_at_once() -> None:
     virtually(test)
 
 
+def test_a_connection_that_served_well_ends_the_count_of_failures() -> None:
+    async def test() -> None:
+        async with Pool(echo, chance=lambda: 1.0, backoff=Backoff(first=2, cap=60)) as pool:
+            await attempt(pool)
+            await asyncio.sleep(3)
+            async with Server(echo, port=10911):
+                await pool.request(ADDRESS, Command(34), 3)
+            await eventually(lambda: pool.find(ADDRESS) is None)
+            assert "cannot connect" in await attempt(pool)
+            assert "next attempt in 2.0 s, after 1 that failed" in await attempt(pool)
+
+    virtually(test)
+
+
 def test_connecting_gives_up_in_time_and_counts_as_waiting_for_the_answer() -> None:
     async def test() -> None:
         network = asyncio.get_running_loop().network  # type: ignore[attr-defined]  # virtual

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from penstock.model.names import REVIVE_GROUP
 from penstock.model.properties import parse_properties
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.offsets import ConsumerOffsetTable
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.admin import DeleteTopic
 from penstock.protocol.headers.receipts import ReceiptHandle
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.store import Draft, MessageStore
@@ -121,6 +123,28 @@ async def test_a_power_failure_loses_no_message(tmp_path: Path) -> None:
             if is_acked:
                 for one in got:
                     await ack(wire, one)
+
+
+@in_virtual_time
+async def test_a_kill_after_a_deletion_brings_no_receipt_of_the_deleted_topic_back(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 1)
+        await send(wire, b"old")
+        await pop(wire, invisible=10)
+        await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
+        await put_topic(wire, "T", 1)
+        await send(wire, b"new")
+        # The files that the death of a process leaves: a copy made while it writes.
+        shutil.copytree(tmp_path / "broker-a", tmp_path / "broker-b")
+        await broker.stop()
+        broker = await stage.broker("broker-b")
+        wire = await stage.connect(broker)
+        assert broker.state.pop.points.count == 0
+        assert bodies(await pop(wire, invisible=60)) == [b"new"]
 
 
 @in_virtual_time

@@ -52,3 +52,25 @@ def test_a_batch_has_the_bytes_that_its_messages_have_on_the_plain_path(
         assert request.body == encode_batch(items)
 
     send()
+
+
+@on_bench()
+async def test_the_timer_of_a_full_lane_ends_with_it(bench: Bench) -> None:
+    producer = bench.producer(linger=1.0, linger_bytes=1000)
+    await producer.queues("T")
+    results: list[Receipt | PenstockError] = []
+
+    def send(size: int) -> None:
+        producer.send(Message("T", bytes(size)), results.append)
+
+    send(1)
+    await asyncio.sleep(0.5)
+    send(1000)
+    await asyncio.sleep(0.1)
+    assert len(results) == 2
+    send(1)
+    # The first lane would have been sent by now; the second has waited for a part of its time.
+    await asyncio.sleep(0.7)
+    assert len(results) == 2
+    await asyncio.sleep(0.5)
+    assert len(results) == 3
