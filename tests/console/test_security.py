@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.console.browsing import HOME, Browser, browsing
 
+from penstock.console.security import COOKIE, IDLE_SECONDS, SESSION_SECONDS, Sessions
 from penstock.testing.embedded import Embedded
 
 
@@ -21,6 +22,8 @@ async def test_a_change_needs_a_token_an_origin_and_a_known_host(
     for headers, status in (
         ({"origin": "http://evil.example"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
+        # Another port or name of the same domain.
+        ({"sec-fetch-site": "same-site"}, 403),
         ({"host": "evil.example:8082", "origin": "http://evil.example:8082"}, 421),
     ):
         refused = await browser.client.post(path, data=fields, headers=headers)
@@ -42,6 +45,29 @@ async def test_a_token_of_another_session_is_refused(browser: Browser) -> None:
         headers={"origin": HOME},
     )
     assert refused.status_code == 403
+
+
+def test_tokens_of_two_sessions_differ() -> None:
+    sessions = Sessions()
+    one, other = sessions.start(), sessions.start()
+    assert sessions.is_token(one, sessions.token(one))
+    assert not sessions.is_token(one, sessions.token(other))
+
+
+@pytest.mark.parametrize(
+    ("age", "idle", "is_alive"),
+    [
+        (SESSION_SECONDS - 60, IDLE_SECONDS - 60, True),
+        (SESSION_SECONDS + 1, 0, False),
+        (IDLE_SECONDS + 1, IDLE_SECONDS + 1, False),
+    ],
+)
+def test_a_session_ends_when_it_is_idle_or_old(age: float, idle: float, is_alive: bool) -> None:
+    sessions = Sessions()
+    session = sessions.start("app", "secret")
+    session.made -= age
+    session.used -= idle
+    assert (sessions.find({COOKIE: session.key}) is session) == is_alive
 
 
 @pytest.mark.spec("C22")

@@ -134,14 +134,16 @@ async def test_a_kill_after_a_deletion_brings_no_receipt_of_the_deleted_topic_ba
         wire = await stage.connect(broker)
         await put_topic(wire, "T", 1)
         await send(wire, b"old")
-        await pop(wire, invisible=10)
+        await pop(wire, invisible=60)
+        # Until the tables are saved.
+        await stage.clock.sleep(20)
         await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
         await put_topic(wire, "T", 1)
         await send(wire, b"new")
         # The files that the death of a process leaves: a copy made while it writes.
-        shutil.copytree(tmp_path / "broker-a", tmp_path / "broker-b")
+        shutil.copytree(tmp_path / "broker-a", tmp_path / "killed")
         await broker.stop()
-        broker = await stage.broker("broker-b")
+        broker = await stage.broker(root=tmp_path / "killed")
         wire = await stage.connect(broker)
         assert broker.state.pop.points.count == 0
         assert bodies(await pop(wire, invisible=60)) == [b"new"]

@@ -17,6 +17,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.send import RecallMessage
 from penstock.protocol.recall_handles import decode_handle, encode_handle
 from penstock.store import Draft
+from penstock.testing.clock import VirtualClock
 from penstock.testing.eventually import eventually
 from penstock.testing.virtual_time.loop import VirtualLoop, run_virtual
 
@@ -216,6 +217,22 @@ async def _recall_in_the_last_second(tmp_path: Path) -> None:
             assert is_delivered == (code != OK), number
             outcomes.add(code)
         assert outcomes == {OK, ILLEGAL}
+
+
+@in_virtual_time
+async def test_a_recall_of_what_was_delivered_is_refused_after_the_clock_was_set_back(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(recall_message_enable=True)
+        wire = await stage.connect(broker)
+        handle = await timed(wire, "ONE", 2)
+        await eventually(lambda: broker.state.storage.max_offset("T", 0) == 1, 10)
+        assert isinstance(stage.clock, VirtualClock)
+        stage.clock.jump(-60)
+        code, remark = await recall(wire, handle)
+        assert code == ILLEGAL
+        assert "is being delivered" in remark
 
 
 def mark(broker: Broker, key: str, slot_ms: int, topic: str = "T") -> None:
