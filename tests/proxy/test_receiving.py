@@ -237,6 +237,59 @@ async def test_messages_of_push_consumers_are_renewed(tmp_path: Path) -> None:
         assert len(lab.endpoint.parts.renewals) == 0
 
 
+@pytest.mark.spec("G54")
+@in_virtual_time
+async def test_acknowledgements_during_a_round_of_renewals_count(tmp_path: Path) -> None:
+    """Before, while and after a message is renewed; not all are renewed at once."""
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await lab.clock.sleep(1)
+        got = []
+        for _ in range(3):
+            for _ in range(32):
+                await client.sent(b"x")
+            got += await client.messages(renew=True)
+        # Nearly over, and between two rounds of the endpoint.
+        await lab.clock.sleep(52)
+
+        async def acknowledge(number: int) -> int:
+            for _ in range(number % 8):
+                await asyncio.sleep(0)
+            return code_of(await client.ack(handle_of(got[number])))
+
+        codes = await asyncio.gather(
+            lab.endpoint.parts.renewals.round(), *(acknowledge(i) for i in range(len(got)))
+        )
+        assert set(codes[1:]) == {Code.OK}
+        await lab.clock.sleep(300)
+        assert await lab.client("c2").messages() == []
+
+
+@pytest.mark.spec("G55")
+@in_virtual_time
+async def test_what_is_acknowledged_while_renewals_end_does_not_come_again(tmp_path: Path) -> None:
+    async with Lab(tmp_path, longest_renewal=30) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await lab.clock.sleep(1)
+        got = []
+        for start in range(0, 96, 32):
+            for number in range(start, start + 32):
+                await client.sent(b"%d" % number)
+            got += await client.messages(renew=True)
+        await lab.clock.sleep(52)
+        # The first 64 end together; the others are finished before it is their turn.
+        codes = await asyncio.gather(
+            lab.endpoint.parts.renewals.round(),
+            *(client.ack(handle_of(one)) for one in got[64:]),
+        )
+        assert {code_of(answer) for answer in codes[1:]} == {Code.OK}
+        await lab.clock.sleep(300)
+        again = [*await client.messages(), *await client.messages(), *await client.messages()]
+        assert sorted(map(int, bodies(again))) == list(range(64))
+
+
 @pytest.mark.spec("G55")
 @in_virtual_time
 async def test_renewal_ends(tmp_path: Path) -> None:
