@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.scripted import Script, ScriptedCluster
 
-from penstock import MessageQueue, aio
+from penstock import Admin, MessageQueue, StoredMessage, aio
+from penstock.admin.queue_reading import Stretch, read
 from penstock.errors import (
     ConsumerNotOnline,
     NoPermission,
@@ -167,6 +169,21 @@ async def test_a_read_goes_on_where_the_broker_says(
     assert (part.min_offset, part.next_offset) == (5, 8)
     asked = cluster.broker().asked(RequestCode.PULL_MESSAGE, consumerGroup="TOOLS_CONSUMER")
     assert {request.ext["sysFlag"] for request in asked} == {"4"}
+
+
+async def test_a_range_that_was_deleted_gives_nothing_of_what_follows(
+    cluster: ScriptedCluster,
+) -> None:
+    queue = cluster.broker().queue("orders", 0)
+    queue.records.clear()
+    queue.min_offset = 5
+    cluster.broker().put("orders", 0, b"6", b"7", b"8")
+
+    def read_range() -> list[StoredMessage]:
+        with Admin(namesrv=cluster.namesrv) as admin:
+            return list(read(admin, {QUEUE: Stretch(0, 3)}))
+
+    assert await asyncio.to_thread(read_range) == []
 
 
 async def test_only_masters_count(cluster: ScriptedCluster, admin: aio.Admin) -> None:

@@ -53,7 +53,6 @@ async def test_messages_are_found_by_tag_key_text_and_condition(
         ({}, ["o-5", "o-4", "o-3", "o-2", "o-1", "o-0"]),
         ({"tag": "paid"}, ["o-5", "o-3", "o-1"]),
         ({"key": "o-4"}, ["o-4"]),
-        ({"key": "o-"}, []),
         ({"text": '"o-2"'}, ["o-2"]),
         ({"where": "$total > 100"}, ["o-5", "o-4", "o-3"]),
         ({"where": "$total > 100 AND tag = 'paid' AND region = 'eu'"}, ["o-5", "o-3"]),
