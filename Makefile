@@ -42,7 +42,7 @@ spec: install  ## run the tests of the behaviour checklist and print the table
 	$(BIN)/python -m tools.spec_table
 
 MINUTES ?= 10
-soak: install  ## long checks: simulations, kills, faults, fuzzers, memory: make soak MINUTES=60
+soak: install  ## long checks: simulations, kills, faults, fuzzers, memory, streams: make soak MINUTES=60
 	$(BIN)/python -m tools.soak --minutes $(MINUTES)
 
 MUTANT_OPTIONS ?=

@@ -19,13 +19,13 @@ from tests.proxy.lab import (
     producer_settings,
     topic_config,
 )
+from tests.proxy.raw_client import RawClient
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import ListenFailed
 from penstock.proxy.endpoint import UNARY
 from penstock.proxy.grpc_servers import local_server
 from penstock.proxy.server import GrpcServer
-from penstock.proxy.times import duration
 from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import ClientType, Code
 from penstock.proxy.wire.definitions import SERVICE
@@ -36,51 +36,13 @@ from penstock.testing.eventually import eventually
 ID = (("x-mq-client-id", "a-client"),)
 
 
-class Caller:
-    """Raw calls over a channel."""
+class Caller(RawClient):
+    """Raw calls to a server whose inside is known."""
 
     def __init__(self, broker: Broker, server: GrpcServer) -> None:
+        super().__init__(f"127.0.0.1:{server.port}")
         self.broker = broker
         self.server = server
-        self.address = f"127.0.0.1:{server.port}"
-        self.channel = grpc.aio.insecure_channel(
-            self.address, options=(("grpc.max_receive_message_length", -1),)
-        )
-
-    async def call(self, name: str, request: Any, metadata: Any = ID) -> Any:
-        unary = UNARY[name]
-        method = self.channel.unary_unary(
-            f"/{SERVICE}/{name}",
-            request_serializer=unary.request.SerializeToString,
-            response_deserializer=unary.response.FromString,
-        )
-        return await method(request, metadata=metadata, timeout=20)
-
-    async def raw(self, name: str, data: bytes, metadata: Any = ID) -> bytes:
-        answer = self.channel.unary_unary(f"/{SERVICE}/{name}")(data, metadata=metadata, timeout=20)
-        return bytes(await answer)
-
-    def receive(self, wait: float = 20, timeout: float | None = None) -> Any:
-        request = wire.ReceiveMessageRequest(
-            group=wire.Resource(name=GROUP),
-            message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC)),
-            batch_size=32,
-            auto_renew=True,
-            long_polling_timeout=duration(wait),
-        )
-        method = self.channel.unary_stream(
-            f"/{SERVICE}/ReceiveMessage",
-            request_serializer=wire.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=wire.ReceiveMessageResponse.FromString,
-        )
-        return method(request, metadata=ID, timeout=timeout)
-
-    def telemetry(self, metadata: Any = ID) -> Any:
-        return self.channel.stream_stream(
-            f"/{SERVICE}/Telemetry",
-            request_serializer=wire.TelemetryCommand.SerializeToString,
-            response_deserializer=wire.TelemetryCommand.FromString,
-        )(metadata=metadata)
 
 
 @pytest.fixture

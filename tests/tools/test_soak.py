@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tools.soak import checks, memory, simulation
+from tools.soak import checks, memory, simulation, streams
 from tools.soak.__main__ import SHARES, main
 
 from penstock.client.consuming.process_queue import ProcessQueue
@@ -86,3 +86,12 @@ def test_property_tests_are_found() -> None:
     found = checks.property_tests()
     assert "tests/protocol/test_frames.py" in found
     assert not any("spark" in path for path in found)
+
+
+def test_streams_that_grow_are_reported() -> None:
+    steady = [streams.Sample(40_000 + step, 90, 40, 41, 380 + step) for step in range(9)]
+    assert streams.growth(steady, 40) == []
+    more = streams.Sample(80_000, 180, 41, 60, 900)
+    found = streams.growth([*steady[:6], more, more, more], 40)
+    assert [failure.split()[0] for failure in found] == ["memory", "connections", "tasks", "41"]
+    assert streams.growth(steady[:2], 40) == []

@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tools.soak import checks, memory, simulation
+from tools.soak import checks, memory, simulation, streams
 from tools.soak.outcome import Outcome, say
 
 SHARES: Final = {
     "simulation": 0.33,
     "kills": 0.17,
-    "faults": 0.2,
-    "fuzzers": 0.15,
+    "faults": 0.17,
+    "fuzzers": 0.12,
     "memory": 0.05,
+    "streams": 0.06,
     "spark": 0.1,
 }
 """The parts and their shares of the time."""
@@ -39,6 +40,7 @@ def soak(parts: Sequence[str], minutes: float, first: int, processes: int) -> li
         "faults": checks.starve,
         "fuzzers": checks.fuzz,
         "memory": memory.watch,
+        "streams": streams.watch,
         "spark": checks.kill_spark,
     }
     all_shares = sum(SHARES[part] for part in parts)

@@ -64,7 +64,7 @@ def _watched(broker: ChildProcess, seconds: float, seed: int) -> Outcome:
     until = time.monotonic() + seconds
     while time.monotonic() < until and broker.is_running:
         time.sleep(SAMPLE_SECONDS)
-        memory.append(_own_kb(broker.pid))
+        memory.append(own_kb(broker.pid))
         files.append(len(list(Path(f"/proc/{broker.pid}/fd").iterdir())))
     load.stop()
     failures = load.failures()
@@ -174,7 +174,7 @@ def _frames() -> list[bytes]:
     ]
 
 
-def _own_kb(pid: int) -> int:
+def own_kb(pid: int) -> int:
     """Anonymous memory; the kernel can reclaim the pages of files at any time."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
