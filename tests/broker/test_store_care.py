@@ -187,3 +187,22 @@ async def test_offsets_beyond_the_end_are_moved_back_and_saved(tmp_path: Path) -
         assert await committed(wire, "g", "T") == 5
     # Without a commit since: the next start must not meet the old one again, when there are more.
     assert "0:5" in path.read_text()
+
+
+async def test_a_send_to_a_new_topic_is_refused_while_the_topic_cannot_be_saved(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        # Root may write anywhere, so a directory in place of the file is the way to make it fail.
+        table = tmp_path / "broker-a/config/topics.json"
+        await put_topic(wire, "before")
+        table.unlink()
+        table.mkdir()
+        (table / "in-the-way").touch()
+        answer = await asyncio.wait_for(wire.send("new", b"message"), 20)
+        assert answer.code != OK
+        assert "would be lost by a restart" in (answer.remark or "")
+        shutil.rmtree(table)
+        assert (await asyncio.wait_for(wire.send("new", b"again"), 20)).code == OK

@@ -12,7 +12,8 @@ class TopicMade:
 
     If the topic were not saved, a broker that dies right now would come back with the message, but
     with no more queues of the topic than it finds messages in. And a client that has the answer
-    may start a consumer, which must find the topic at the name servers that can be reached.
+    may start a consumer, which must find the topic at the name servers that can be reached. If
+    it cannot be saved, on a full disk say, the sender gets an error at once and may try again.
     """
 
     __slots__ = ("_answer", "_is_known", "_is_saved", "_promise")

@@ -392,7 +392,7 @@ class Sending:
         target: Answered = promise
         if is_new_topic:
             made = target = TopicMade(promise)
-            self._broker.tables.when_saved(TOPICS_FILE, made.saved)
+            self._broker.tables.when_saved(TOPICS_FILE, made.saved, made.fail)
             self._broker.when_topics_known(made.known, ())
         if stored.half is not None:
             target = self._broker.transactions.adding(*stored.half, target)
