@@ -77,12 +77,12 @@ def run(effort: Effort = QUICK) -> Figures:
         with broker("--data", data, "--console", "0") as server:
             shares = asyncio.run(_measure(server, effort))
     idle = shares.pop("none")
-    costs = {name: median(values, 4) for name, values in shares.items()}
+    costs = {name: median(values, 6) for name, values in shares.items()}
     return {
         "benchmark": "console_page",
         "topics": topics,
         "groups": groups,
-        "share_of_a_core_without_a_page": median(idle, 4),
+        "share_of_a_core_without_a_page": median(idle, 6),
         "share_of_a_core_by_page": costs,
         "targets": [
             at_most(f"share of a core for the page {name}", TARGET_SHARE, cost)

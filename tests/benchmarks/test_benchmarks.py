@@ -26,7 +26,8 @@ def test_a_benchmark_runs_and_tells_its_figures_and_targets(name: str) -> None:
     assert json.loads(json.dumps(found)) == found
     for target in found.get("targets", ()):
         assert set(target) == {"name", "target", "reached", "met"}
-        assert target["reached"] > 0
+        # In a short run a page of the console may cost nothing that can be measured.
+        assert target["reached"] > 0 or "share of a core" in target["name"]
 
 
 def test_the_machine_is_shown_with_the_figures() -> None:

@@ -116,7 +116,9 @@ class FaultProxy(Service):
         async with asyncio.TaskGroup() as group:
 
             def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                group.create_task(self._carry(reader, writer))
+                carrying = group.create_task(self._carry(reader, writer))
+                # Also if the task is cancelled before it begins, or while it connects.
+                carrying.add_done_callback(lambda _: writer.close())
 
             server = await asyncio.start_server(accept, self._host, self._port, limit=_READ_BYTES)
             async with server:
@@ -144,8 +146,11 @@ class FaultProxy(Service):
                 group.create_task(self._pump(target_reader, writer, self.to_client, carried))
         finally:
             del self._open[carried]
-            for side in (writer, target_writer):
-                await _close(side, orderly=True)
+            try:
+                for side in (writer, target_writer):
+                    await _close(side, orderly=True)
+            finally:
+                target_writer.close()
 
     async def _pump(
         self,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from penstock.auth.model import User
 from penstock.auth.secret_uses import SecretUses
@@ -30,8 +32,16 @@ class _Valid(NamedTuple):
     verifier: Verifier
 
 
+_running: Final[WeakSet[UserSource]] = WeakSet()
+
+
 class UserSource(Service):
-    """Follows the user file; all guards of a process may share one."""
+    """Follows the user file.
+
+    Servers of one process that have the same file take each other's changes at once: a right that
+    was granted at the broker is in force at the name server, too, when the answer comes. Servers
+    of other processes need up to `LOOK_SECONDS`.
+    """
 
     def __init__(self, file: UserFile, clock: Clock) -> None:
         self._file = file
@@ -40,6 +50,7 @@ class UserSource(Service):
         self._listeners: list[Callable[[], None]] = []
         self._verifiers: dict[str, tuple[_Valid, ...]] = {}
         self._uses = SecretUses(file)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.users = Users()
 
     @property
@@ -76,6 +87,9 @@ class UserSource(Service):
         users = await run_to_end(None, lambda: self._file.change(change))
         self._take(users)
         self._stamp = await run_to_end(None, self._file.stamp)
+        for other in list(_running):
+            if other is not self and other.path == self.path and other._loop is self._loop:
+                await other._look()
         return users
 
     async def load(self) -> None:
@@ -85,6 +99,8 @@ class UserSource(Service):
 
     async def _run(self, ready: Callable[[], None]) -> None:
         await self.load()
+        self._loop = asyncio.get_running_loop()
+        _running.add(self)
         ready()
         try:
             while True:
@@ -93,6 +109,7 @@ class UserSource(Service):
                 if self._uses.are_due:
                     await run_to_end(None, self._uses.save)
         finally:
+            _running.discard(self)
             if self._uses.are_due:
                 await run_to_end(None, self._uses.save)
 

