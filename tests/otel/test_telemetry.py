@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -299,13 +300,16 @@ def test_metrics_count_messages_and_time(mq: Embedded, recorded: Recorded) -> No
     telemetry = recorded.telemetry()
 
     def handler(message: StoredMessage) -> None:
+        time.sleep(0.05)
         if message.body == b"bad":
             raise DeadLetter("no")
 
     with Producer("p", namesrv=mq.namesrv, middleware=[telemetry]) as producer:
         for body in (b"good", b"bad"):
             producer.send(Message("counted", body))
+    begun = time.perf_counter()
     consume(mq, "counted", telemetry, handler, 2)
+    passed = time.perf_counter() - begun
     [sent] = recorded.points("messaging.client.sent.messages")
     assert sent.value == 2
     consumed = {
@@ -315,6 +319,8 @@ def test_metrics_count_messages_and_time(mq: Embedded, recorded: Recorded) -> No
     assert consumed == {None: 1, "DeadLetter": 1}
     durations = recorded.points("messaging.process.duration")
     assert sum(point.count for point in durations) == 2
+    # In seconds.
+    assert 0.1 <= sum(point.sum for point in durations) <= passed
     [operation] = recorded.points("messaging.client.operation.duration")
     assert operation.count == 2
 

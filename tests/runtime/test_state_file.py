@@ -255,6 +255,22 @@ def test_a_file_too_large_is_refused_before_it_is_read(
         StateFile(path).load()
 
 
+def test_what_is_written_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    StateFile(path).save(NEW)
+    # The content before the name.
+    content, name = path.stat().st_ino, path.parent.stat().st_ino
+    assert content in synced
+    assert name in synced[synced.index(content) :]
+
+
 class Refusing:
     """The real file system, but one operation fails with one error."""
 
