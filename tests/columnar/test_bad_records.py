@@ -121,8 +121,15 @@ def test_the_end_of_an_answer_that_is_no_record_is_reported() -> None:
     assert [(bad.queue_offset, bad.is_damaged) for bad in reported] == [(2, True)]
 
 
-def test_a_record_within_a_damaged_body_is_no_message() -> None:
-    inner = record(0, b"from inside")
+@pytest.mark.parametrize(
+    "inner",
+    [
+        record(0, b"an earlier one"),
+        damaged(record(5, b"of another queue"), head_offset("queue_id") + 3),
+    ],
+    ids=["earlier", "another queue"],
+)
+def test_a_record_within_a_damaged_body_is_no_message(inner: bytes) -> None:
     broken = damaged(record(1, inner + inner), head_offset("size") + 1, 0x40)
     found, reported = decode([record(0), broken, record(2)])
     assert found == {0: b"body", 2: b"body"}

@@ -67,6 +67,21 @@ def test_a_wrong_stated_checksum_is_found() -> None:
     assert found(bodies, checksums) == [0, 77, len(bodies) - 1]
 
 
+@pytest.mark.parametrize("count", range(MIN_ROWS, MIN_ROWS + FOLDED + 1))
+def test_the_last_one_is_checked_for_any_number_of_bodies(count: int) -> None:
+    bodies = [b"%05d" % number for number in range(count)]
+    checksums = stated(bodies)
+    checksums[-1] ^= 1
+    assert found(bodies, checksums) == [count - 1]
+
+
+def test_short_bodies_before_longer_ones_are_checked() -> None:
+    bodies = [b"a", b"bc", *(b"%040d" % number for number in range(MIN_ROWS * 2))]
+    checksums = stated(bodies)
+    checksums[[0, 1]] ^= 1
+    assert found(bodies, checksums) == [0, 1]
+
+
 def test_a_slice_of_an_array_is_checked_alone() -> None:
     bodies = [b"%05d" % number for number in range(MIN_ROWS * 2)]
     checksums = stated(bodies)

@@ -521,6 +521,19 @@ async def test_a_reset_reaches_an_end_that_reads_nothing(loop: VirtualLoop) -> N
 
 
 @on_virtual_loop
+async def test_a_reset_comes_after_what_is_on_its_way(loop: VirtualLoop) -> None:
+    pair = await Pair(loop).connect()
+    pair.server.transport.pause_reading()
+    begun = loop.time()
+    loop.network.conditions = Conditions(latency=(3, 3))
+    pair.client.transport.write(b"slow")
+    loop.network.conditions = Conditions(latency=(1, 1))
+    pair.client.transport.abort()
+    await pair.server.lost
+    assert loop.time() - begun >= 3
+
+
+@on_virtual_loop
 async def test_an_end_that_closes_unread_data_lets_the_writer_finish(loop: VirtualLoop) -> None:
     pair = await Pair(loop).connect()
     pair.server.transport.pause_reading()
