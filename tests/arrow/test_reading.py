@@ -171,6 +171,7 @@ def test_files_of_other_times_are_not_opened(archived: Path, mq: Embedded) -> No
     [
         ("orders", {"columns": "body"}, "columns is the text"),
         ("orders", {"columns": ["bodies"]}, "column 'bodies'"),
+        ("orders", {"columns": ["body", "tags", "body"]}, "column 'body'.*each once"),
         ("orders", {"columns": []}, "no columns"),
         ("orders", {"keys": "o-1"}, "keys is the text"),
         ("orders", {"topic": "orders"}, "topic only with a store"),
