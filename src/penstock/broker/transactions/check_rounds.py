@@ -109,6 +109,11 @@ class CheckRounds(Service):
                 await self._wait()
                 await self._round()
         finally:
+            try:
+                # Halves that the next start would take for open ones.
+                self._transactions.close_unnamed()
+            except StoreError as error:
+                log.error("closed transactions not noted error=%s", error)
             self._transactions.save_now()
 
     async def _wait(self) -> None:
