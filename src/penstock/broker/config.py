@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -298,7 +299,7 @@ class BrokerConfig:
     @property
     def timer_precision(self) -> int:
         """`timer_precision_ms` as it is used: the next of the four values that is not greater."""
-        return max((one for one in _PRECISIONS if one <= self.timer_precision_ms), default=100)
+        return _precision(self.timer_precision_ms)
 
     @property
     def timer_roll_window(self) -> int:
@@ -343,3 +344,9 @@ def _parse_labels(text: str) -> dict[str, str]:
             f"metricsLabel has {len(labels)} labels", expected=f"at most {_MAX_LABELS}"
         )
     return labels
+
+
+@functools.cache
+def _precision(wanted_ms: int) -> int:
+    # Asked for each timer message.
+    return max((one for one in _PRECISIONS if one <= wanted_ms), default=_PRECISIONS[0])
