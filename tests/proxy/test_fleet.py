@@ -60,7 +60,8 @@ async def test_all_clients_go_on_after_restarts_and_leave_nothing(tmp_path: Path
                     await eventually(lambda: second.endpoint.open_streams() == 0, WAIT_SECONDS)
                     fleet.connect()
                     await fleet.works(WAIT_SECONDS)
-                    # Heartbeats come and go; one left task for each client would be more.
-                    assert await settled(broker, second) < tasks + CLIENTS // 2
+                    await settled(broker, second)
+                # Heartbeats come and go; one task left for each client and cycle would be more.
+                await eventually(lambda: len(asyncio.all_tasks()) < tasks + CLIENTS, WAIT_SECONDS)
         finally:
             await fleet.close()
