@@ -67,7 +67,7 @@ type delivery struct {
 	attempt int32
 }
 
-// Notes deliveries; fails as often as it is told.
+// Notes deliveries; fails as often as asked.
 type listener struct {
 	lock     sync.Mutex
 	noted    []delivery
