@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.columnar.test_decode import record, rows
 
-from penstock.columnar.bad_records import BadRecord
+from penstock.columnar.bad_records import UNKNOWN_OFFSET, BadRecord
 from penstock.columnar.checksums import MIN_ROWS
 from penstock.columnar.decode import Wanted, to_batches
 from penstock.errors import ProtocolError
@@ -113,6 +113,16 @@ def test_a_damaged_head_costs_one_message(
         assert found == {n: b"body %d" % n for n in range(8) if n not in missing}
         assert [bad.queue_offset for bad in reported] == sorted(missing)
         assert missing or (field == "size" and columns == FEW), "the size is not needed there"
+
+
+def test_the_offset_of_a_damaged_first_record_is_not_guessed() -> None:
+    parts = [record(offset) for offset in range(500, 504)]
+    parts[0] = damaged(parts[0], head_offset("magic"))
+    found, reported = decode(parts)
+    assert list(found) == [501, 502, 503]
+    assert [bad.queue_offset for bad in reported] == [UNKNOWN_OFFSET]
+    with pytest.raises(ProtocolError, match="a message at an unknown offset is damaged"):
+        list(to_batches(b"".join(parts), broker="b", wanted=Wanted()))
 
 
 def test_the_end_of_an_answer_that_is_no_record_is_reported() -> None:

@@ -53,6 +53,20 @@ def properties(row: EncodedRows, index: int) -> dict[str, str]:
     return parse_properties(row.properties[index].as_py())
 
 
+def test_the_id_of_a_row_is_that_of_its_batch() -> None:
+    rows = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], "id": ["a", "b"]})
+    columns = MessageColumns(body=0, id=1)
+    named = encode_rows(rows, columns, ORIGIN, 0, None)
+    other = encode_rows(rows, columns, Origin("query-1", 7, 4), 0, None)
+    later = encode_rows(rows, columns, Origin("query-1", 8, 3), 0, None)
+    assert properties(named, 1)["UNIQ_KEY"] == named.given_id(1)
+    assert named.given_id(1).endswith("-b")
+    assert properties(named, 1)["PENSTOCK_ROW"] == "query-1/7/id/b"
+    assert other.given_id(1) == named.given_id(1), "it may be in any partition"
+    assert later.given_id(1) != named.given_id(1)
+    assert encode_rows(rows, columns, None, 0, None).given_id(1) == "b"
+
+
 PRINTABLE = st.text(st.characters(min_codepoint=3, exclude_categories=["Cs"]), max_size=12)
 FILLED = PRINTABLE.filter(bool)
 OWN_KEYS = st.text("abcxyz-", min_size=1, max_size=6)

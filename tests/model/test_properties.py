@@ -13,6 +13,7 @@ from penstock.model.properties import (
     TAGS,
     UNIQUE_KEY,
     encode_properties,
+    encode_stored,
     find_value,
     format_properties,
     get_property,
@@ -159,3 +160,10 @@ def test_a_key_that_only_ends_alike_does_not_end_the_search(key: bytes) -> None:
         assert find_value(text, key + b"\x01") == (0, 0)
         assert get_property(text, key) is None
     assert indexed_values(real + alike) == indexed_values(real)
+
+
+def test_what_was_read_can_be_stored_again() -> None:
+    text = b"a\x01b\x01c\x02K\x01V\x02"
+    assert encode_stored(parse_properties(text)) == text
+    with pytest.raises(IllegalMessage, match="take 32768 bytes"):
+        encode_stored({"K": "v" * (MAX_PROPERTIES_BYTES - 2)})

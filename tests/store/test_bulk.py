@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import ProtocolError
 from penstock.model.hosts import pack_host
 from penstock.protocol.records.batches import BatchItem, decode_batch, encode_batch
 from penstock.protocol.records.codec import decode_record
@@ -262,6 +263,26 @@ def test_a_batch_waits_for_the_disk_with_sync_flush(tmp_path: Path) -> None:
 )
 def test_what_does_not_add_up_takes_the_plain_path(body: bytes) -> None:
     assert encode_batch_records(body, PARTS, 0, 0, NOW) is None
+
+
+@pytest.mark.parametrize("width", [4, 5, 256])
+@pytest.mark.parametrize("count", [1, FEW - 1, FEW, 20])
+@pytest.mark.parametrize("is_uniform", [True, False])
+def test_one_wrong_bit_in_a_length_of_properties_is_refused_by_both_paths(
+    width: int, count: int, is_uniform: bool
+) -> None:
+    properties = b"k\x01" + b"v" * (width - 3) + b"\x02"
+    items = [BatchItem(b"b" * (3 if is_uniform else number), properties) for number in range(count)]
+    body = encode_batch(items)
+    assert encode_batch_records(body, PARTS, 0, 0, NOW) is not None
+    for number in {0, count // 2, count - 1}:
+        last = len(encode_batch(items[: number + 1])) - width - 1
+        for bit in range(16):
+            wrong = bytearray(body)
+            wrong[last - bit // 8] ^= 1 << bit % 8
+            assert encode_batch_records(bytes(wrong), PARTS, 0, 0, NOW) is None, (number, bit)
+            with pytest.raises(ProtocolError, match=f"properties of .* for message {number} "):
+                decode_batch(bytes(wrong))
 
 
 @given(st.binary(max_size=200))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -41,6 +42,24 @@ def test_all_is_as_it_was(open_store: OpenStore, make_draft: MakeDraft, is_kille
     store = open_store()
     check(store, 60)
     assert store.queue_table.segment_bytes == SMALL.mapped_file_size_consume_queue
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_it_removed_itself_is_no_error(
+    open_store: OpenStore,
+    make_draft: MakeDraft,
+    caplog: pytest.LogCaptureFixture,
+    is_killed: bool,
+) -> None:
+    store = open_store()
+    fill(store, make_draft, 60)
+    if is_killed:
+        store.abandon()
+    else:
+        store.close()
+    caplog.clear()
+    repair("broker-a", store.root)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
 def test_a_queue_without_messages_keeps_its_place(

@@ -24,12 +24,23 @@ _MAGIC: Final = re.compile(
 _MAGIC_POSITION: Final = head_offset("magic")
 
 
+UNKNOWN_OFFSET: Final = -1
+
+
 class BadRecord(NamedTuple):
     """One such record; a damaged head may have a wrong queue offset."""
 
     queue_offset: int
+    """`UNKNOWN_OFFSET` if no record before it says which one follows."""
     why: str
     is_damaged: bool
+
+    @property
+    def what(self) -> str:
+        """Which message it is, for errors."""
+        if self.queue_offset < 0:
+            return "a message at an unknown offset"
+        return f"the message at offset {self.queue_offset}"
 
 
 OnBad = Callable[[BadRecord], None]
@@ -40,7 +51,7 @@ row is kept and its body is null."""
 def refuse_damage(bad: BadRecord) -> None:
     """Raise for damage; an unreadable body is null."""
     if bad.is_damaged:
-        raise ProtocolError(f"the message at offset {bad.queue_offset} is damaged: {bad.why}")
+        raise ProtocolError(f"{bad.what} is damaged: {bad.why}")
 
 
 def whole_among(
@@ -54,7 +65,7 @@ def whole_among(
     ``listed`` are the queue offsets that the consume queue has for them.
     """
     is_whole = np.ones(len(starts), np.bool_)
-    following = 0
+    following = UNKNOWN_OFFSET
     for index, position in enumerate(starts.tolist()):
         expected = following if listed is None else int(listed[index])
         try:
@@ -68,7 +79,7 @@ def whole_among(
         except ProtocolError as error:
             is_whole[index] = False
             on_bad(BadRecord(expected, str(error), is_damaged=True))
-            following = expected + 1
+            following = _after(expected)
     return is_whole
 
 
@@ -89,7 +100,7 @@ def salvaged(buffer: memoryview, position: int, on_bad: OnBad) -> npt.NDArray[np
                 raise ProtocolError("a record of another queue")
         except ProtocolError as error:
             if not is_searching:
-                expected = 0 if last is None else last.queue_offset + 1
+                expected = UNKNOWN_OFFSET if last is None else last.queue_offset + 1
                 on_bad(BadRecord(expected, str(error), is_damaged=True))
             is_searching = True
             position = _next_magic(data, position + 1)
@@ -99,6 +110,10 @@ def salvaged(buffer: memoryview, position: int, on_bad: OnBad) -> npt.NDArray[np
         position += record.size
         last = record
     return np.array(starts, np.int64)
+
+
+def _after(queue_offset: int) -> int:
+    return UNKNOWN_OFFSET if queue_offset < 0 else queue_offset + 1
 
 
 def _follows(record: Record, last: Record) -> bool:

@@ -72,7 +72,7 @@ class MessageColumns:
     broker: int | None = None
     queue_id: int | None = None
     id: int | None = None
-    """The user's own unique ids."""
+    """The user's own ids: with an origin they are unique within a batch, else anywhere."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class EncodedRows:
         return self._first_row + (index if self._rows is None else int(self._rows[index]))
 
     def given_id(self, index: int) -> str:
-        """The unique id of a row that has one of the user's."""
+        """The unique id of a row that follows from one of the user's."""
         assert self._ids is not None, "there is a column of ids"
         text: bytes = self._ids[index if self._rows is None else int(self._rows[index])].as_py()
         return text.decode()
@@ -157,6 +157,7 @@ def encode_rows(
     given = None if columns.id is None else _given_ids(rows, columns.id, where)
     if origin is not None and given is not None:
         parts += (origin.common_to_ids, given, b"\x02")
+        given = pc.binary_join_element_wise(origin.id_prefix, given, b"")
     elif origin is not None:
         numbers = pa.array(np.arange(first_row, first_row + count))
         parts += (origin.common, numbers.cast(pa.string()).cast(pa.binary()), b"\x02")

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columnar.buffers import Numbers, fixed
+from penstock.protocol.extensions import ROW_BY_ID, ROW_NAME
 
-ROW_PROPERTY: Final = "PENSTOCK_ROW"
-"""Key of the property that identifies a row: query/batch/partition/row.
+ROW_PROPERTY: Final = ROW_NAME
+"""Key of the property that identifies a row: query/batch/partition/row, or query/batch/id/ID.
 
 One property, to keep it short: it is sent and stored with every row.
 """
@@ -37,7 +38,16 @@ class Origin:
     @property
     def common_to_ids(self) -> bytes:
         """The same for rows with ids of their own, which may be in any partition of the batch."""
-        return f"{ROW_PROPERTY}\x01{self.query}/{self.batch}/id/".encode()
+        return f"{ROW_PROPERTY}\x01{self.query}/{self.batch}/{ROW_BY_ID}/".encode()
+
+    @property
+    def id_prefix(self) -> bytes:
+        """What makes the user's id of a row the id of this row in this batch.
+
+        In update mode each batch sends rows with the same ids again, and these are other messages,
+        also if their bodies are those of an earlier batch.
+        """
+        return _digest(f"{self.query}/{self.batch}").encode() + b"-"
 
 
 class RowIds:
@@ -57,8 +67,7 @@ class RowIds:
     def of(cls, origin: Origin) -> RowIds:
         """The ids that follow from the names of rows: the same whenever a task runs again."""
         name = f"{origin.query}/{origin.batch}/{origin.partition}"
-        digest = blake2b(name.encode(), digest_size=_PREFIX_BYTES).hexdigest()
-        return cls(digest.upper(), 0)
+        return cls(_digest(name), 0)
 
     def text(self, row: int) -> str:
         """The id of one row, by its number."""
@@ -81,3 +90,7 @@ class RowIds:
         text[:, 2] = _HEX[low]
         tails = fixed(text.tobytes(), count, 12)
         return pc.binary_join_element_wise(self._prefix.encode(), tails, b"")
+
+
+def _digest(name: str) -> str:
+    return blake2b(name.encode(), digest_size=_PREFIX_BYTES).hexdigest().upper()

@@ -45,6 +45,17 @@ def body_parser(kind: object) -> BodyParser:
         ) from error
 
 
+def why_unfit(error: Exception) -> str:
+    """Why a body does not fit, in one line: pydantic writes several, and an address."""
+    listed = getattr(error, "errors", None)
+    if type(error).__module__.startswith("pydantic") and callable(listed):
+        return "; ".join(
+            ": ".join(part for part in (".".join(map(str, one["loc"])), one["msg"]) if part)
+            for one in listed(include_url=False, include_context=False, include_input=False)
+        )
+    return " ".join(str(error).split())
+
+
 def name_of(kind: object) -> str:
     """A type in the words of an error."""
     return getattr(kind, "__qualname__", None) or repr(kind)

@@ -18,8 +18,16 @@ from penstock.model.record_layout import head_struct
 _NO_JSON: Final = object()
 
 
-def _body_of(topic: str, body: bytes | None, json: object, tags: object) -> bytes | None:
+def _body_of(
+    topic: str, body: bytes | None, json: object, tags: object, key: object
+) -> bytes | None:
     """The body of a message made with unusual keywords."""
+    if key is not None:
+        raise IllegalMessage(
+            f"a message to topic {topic!r} with key={key!r}",
+            expected="keys, by which it can be found, or sharding_key, which keeps order",
+            hint=f"keys=[{key!r}], or sharding_key={key!r}",
+        )
     if tags is not None:
         raise IllegalMessage(
             f"a message to topic {topic!r} with tags={tags!r}",
@@ -69,9 +77,10 @@ class Message:
         deliver_at: datetime | float | None = None,
         json: object = _NO_JSON,
         tags: None = None,
+        key: None = None,
     ) -> None:
-        if json is not _NO_JSON or tags is not None:
-            body = _body_of(topic, body, json, tags)
+        if json is not _NO_JSON or tags is not None or key is not None:
+            body = _body_of(topic, body, json, tags, key)
         # Made for each send. The generated __init__ of a frozen dataclass looks up every field by
         # name, which takes three times as long.
         _set_topic(self, topic)

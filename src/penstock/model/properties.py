@@ -49,8 +49,21 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     return _format(properties)[1]
 
 
+def encode_stored(properties: Mapping[str, str]) -> bytes:
+    """`encode_properties` for a message that is stored again.
+
+    A value that was read may hold 0x01, since some client has sent it so. It is written as it was:
+    refused, the message could be neither retried nor delivered.
+    """
+    return _bounded(_joined(properties).encode())
+
+
+def _joined(properties: Mapping[str, str]) -> str:
+    return "".join([f"{key}\x01{value}\x02" for key, value in properties.items()])
+
+
 def _format(properties: Mapping[str, str]) -> tuple[str, bytes]:
-    text = "".join([f"{key}\x01{value}\x02" for key, value in properties.items()])
+    text = _joined(properties)
     # Counting the separators of the whole text is cheaper than searching every key and value.
     count = len(properties)
     if (
@@ -67,13 +80,17 @@ def _format(properties: Mapping[str, str]) -> tuple[str, bytes]:
             f"message properties hold {text[error.start]!r}, half of a surrogate pair",
             expected="text that UTF-8 can express",
         ) from error
+    return text, _bounded(data)
+
+
+def _bounded(data: bytes) -> bytes:
     if len(data) > MAX_PROPERTIES_BYTES:
         raise IllegalMessage(
             f"message properties take {len(data)} bytes",
             expected=f"at most {MAX_PROPERTIES_BYTES}, all keys and values together",
             hint="move large values into the body",
         )
-    return text, data
+    return data
 
 
 def _unwritable_pair(properties: Mapping[str, str]) -> IllegalMessage:

@@ -120,5 +120,11 @@ EACH_REPEAT_MARK: Final = f"{REPEAT}\x01each\x02"
 """The same on a batch whose messages may have been stored in other batches: each is looked for by
 its own unique id, and only those that are not there are stored."""
 
+ROW_NAME: Final = "PENSTOCK_ROW"
+"""On a message of Spark's sink: ``QUERY/BATCH/PARTITION/ROW``, or ``QUERY/BATCH/id/ID`` for a row
+that has an id of its own. A repeat of the latter is known by its name, also if its body differs."""
+
+ROW_BY_ID: Final = "id"
+
 SHORT_RECEIPT: Final = "penstockShortReceipt"
 """On a batch send: an answer with the id of the first message only is enough."""

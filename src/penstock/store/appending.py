@@ -19,6 +19,7 @@ from penstock.model.record_layout import BLANK_HEAD_BYTES
 from penstock.protocol.records.codec import Record, encode_record
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.store.bulk.batch_encoding import BatchHeader, encode_batch_records
+from penstock.store.bulk.record_rows import RecordRows, encode_rows
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.index_builder import Staged, StagedBatch
 from penstock.store.store_context import NO_ROOM, StoreContext
@@ -288,6 +289,42 @@ class Appender:
         return _new_tuple(
             AppendedBatch, (positions, queue_offset, total, _new_tuple(Appended, last))
         )
+
+    def append_rows(self, topic: str, queue_id: int, rows: RecordRows) -> None:
+        """Stage records of one queue that are ready but for their places."""
+        queue = self._queue_by_key.get((topic, queue_id))
+        if queue is None:
+            queue = self._new_queue(topic, queue_id)
+        size, count, done = rows.size, len(rows.starts), 0
+        commit_log = self._log
+        while done < count:
+            if self._context.refusal is not None:
+                self._context.refuse()
+            position = commit_log.position
+            room = (commit_log.segment_end - position - BLANK_HEAD_BYTES) // size
+            if room <= 0:
+                self._roll(size)
+                continue
+            part = rows if done == 0 and count <= room else rows.part(done, done + room)
+            done += len(part.starts)
+            self._append_rows(queue, part)
+
+    def _append_rows(self, queue: ConsumeQueue, rows: RecordRows) -> None:
+        commit_log = self._log
+        now = self._now or self._read_clock()
+        position, queue_offset = commit_log.position, queue.next_offset
+        records, batch = encode_rows(rows, queue_offset, position, now)
+        total, count = len(records), len(rows.starts)
+        commit_log.staged.append(records)
+        commit_log.position = position + total
+        queue.next_offset = queue_offset + count
+        if not self._pending:
+            self._announce(queue)
+        self._pending.append((queue, position, total, queue_offset, rows.sys_flag, now, batch, b""))
+        self._in_batches += count - 1
+        self._has_batches = True
+        if position - commit_log.written[0] > MAX_STAGED_BYTES:
+            self.write()
 
     def _encode_batch(
         self, queue: ConsumeQueue, draft: Draft, items: Sequence[BatchItem], position: int, now: int

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from itertools import islice, repeat
 
-from penstock.model.properties import DELAY, TAGS, indexed_values, value_of
+from penstock.model.properties import DELAY, KEYS, TAGS, indexed_values, value_of
 from penstock.protocol.filters.tags import tag_code
 from penstock.protocol.records.sys_flags import SysFlag
+from penstock.store.bulk.alike import shared_tag
 from penstock.store.bulk.batch_encoding import EncodedBatch
 from penstock.store.bulk.columnar_batch import BatchKeys, read_batch_keys
 from penstock.store.bulk.rows import pack_rows
 from penstock.store.config import StoreConfig
-from penstock.store.consume_queue import UNIT_LAYOUT, ConsumeQueue, pack_unit
+from penstock.store.consume_queue import UNIT_BYTES, UNIT_LAYOUT, ConsumeQueue, pack_unit
 from penstock.store.key_hashes import Keyed, TopicHash, hash_keys
 from penstock.store.key_index import KeyIndex
 from penstock.store.log_scan import Scanned
@@ -36,6 +37,8 @@ _MAX_CACHED_TOPICS = 4096
 _PORTION = 256
 """Records replayed together."""
 _UNKNOWN_LEVEL_MS = 1_000
+ENOUGH = 24
+"""Fewer single records are made visible one by one: work by columns has its price, too."""
 
 Staged = tuple[ConsumeQueue, int, int, int, int, int, bytes, bytes]
 """A record on its way to queue and index: queue, log position, size, queue offset, system
@@ -181,6 +184,72 @@ class IndexBuilder:
 
     def apply_records(self, staged: Sequence[Staged]) -> None:
         """Make appended records visible."""
+        if len(staged) < ENOUGH or not self._apply_columns(staged):
+            self._apply_one_by_one(staged)
+
+    def _apply_columns(self, staged: Sequence[Staged]) -> bool:
+        """Make usual records of one moment visible; False, and no change, if one is unusual.
+
+        `_apply_one_by_one` is the specification. Here each step is one call for all records, or a
+        loop with little in it.
+        """
+        index = self._index
+        if (
+            index is None
+            or self.index_error is not None
+            or self._index_tags
+            # Words of KEYS differ from message to message.
+            or KEYS in staged[0][6]
+        ):
+            return False
+        queues, positions, sizes, offsets, flags, times, properties, ids = zip(*staged, strict=True)
+        timestamp = times[0]
+        topic_hash = self._topic_hash_of(queues[0])
+        if times.count(timestamp) != len(times) or any(flag & _TRANSACTION for flag in set(flags)):
+            return False
+        for queue in set(queues):
+            if (
+                queue.is_schedule
+                or queue.is_deleted
+                or self._topic_hash_of(queue) is not topic_hash
+            ):
+                return False
+        tag = shared_tag(properties, ids)
+        if tag is None:
+            return False
+        code = self._tag_code(tag)
+        is_awaited = self.is_awaited(staged)
+        columns = {0: positions, 1: sizes}
+        self._add_entries(queues, offsets, pack_rows(UNIT_LAYOUT, len(ids), [0, 0, code], columns))
+        try:
+            index.add_columns(topic_hash.hash_all(b"", ids), positions, timestamp)
+        except OSError as error:
+            self._stop_index(positions[0], error)
+        if is_awaited:
+            following = [offset + 1 for offset in offsets]
+            self._tell([*zip(queues, following, repeat(code), times, properties)])
+        return True
+
+    def _add_entries(
+        self, queues: Sequence[ConsumeQueue], offsets: Sequence[int], units: bytes
+    ) -> None:
+        """Add an entry to each of these queues."""
+        table = self._queues
+        start = 0
+        for queue, queue_offset in zip(queues, offsets, strict=True):
+            tail = queue.tail
+            if not tail:
+                table.dirty[queue] = None
+            end = start + UNIT_BYTES
+            tail += units[start:end]
+            start = end
+            queue.max_offset = queue_offset + 1
+            if len(tail) >= TAIL_BYTES:
+                table.flush_tail(queue)
+        table.bound_tails(len(queues))
+
+    def _apply_one_by_one(self, staged: Sequence[Staged]) -> None:
+        """Make appended records visible: the plain path."""
         index = self._index if self.index_error is None else None
         keys: list[Keyed] = []
         arrivals: list[_Visible] = []

@@ -93,7 +93,7 @@ def find_lost_queues(context: StoreContext) -> bool:
     queues, ends = context.queues, context.queue_ends
     assert ends is not None, "without them it is not known what a clean stop left"
     lost = list(changed_queues(context.files, queues.directory, queues.segment_bytes, ends))
-    if lost:
+    if lost and not context.are_files_removed:
         log.error(
             "queues are not as the last stop left them, all are rebuilt from the log "
             "directory=%s count=%d queues=%s",
@@ -109,10 +109,11 @@ def find_lost_keys(context: StoreContext) -> bool:
         return False
     if index.key_counts == state.index_files:
         return False
-    log.error(
-        "index files are not as the last stop left them, the index is rebuilt directory=%s",
-        index.directory,
-    )
+    if not context.are_files_removed:
+        log.error(
+            "index files are not as the last stop left them, the index is rebuilt directory=%s",
+            index.directory,
+        )
     return True
 
 

@@ -40,6 +40,7 @@ from penstock.store.appending import (
     Draft,
     DraftFields,
 )
+from penstock.store.bulk.record_rows import RecordRows
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.cleaning import Cleaner
 from penstock.store.commit_log import CommitLog
@@ -94,10 +95,12 @@ class MessageStore(StoreReading):
         monotonic: Callable[[], float] = time.monotonic,
         files: FileLayer = OS_FILES,
         read_only: bool = False,
+        are_files_removed: bool = False,
     ) -> None:
         self.root = str(root)
         self.config = config or StoreConfig()
         self.read_only = read_only
+        self._are_files_removed = are_files_removed
         self.recovery: Recovery | None = None
         """What opening found; None before."""
         self._files = files
@@ -113,6 +116,7 @@ class MessageStore(StoreReading):
         self.append: Callable[[DraftFields], Appended] = not_open.refuse
         self.append_batch: Callable[[Draft, Sequence[BatchItem]], list[Appended]] = not_open.refuse
         self.append_batch_body: _AppendBatchBody = not_open.refuse
+        self.append_rows: Callable[[str, int, RecordRows], None] = not_open.refuse
         self._cleaner = cast(Cleaner, not_open)
         self._reader = cast(Reader, not_open)
         self._queue_table = cast(QueueTable, not_open)
@@ -153,6 +157,7 @@ class MessageStore(StoreReading):
                 read_only=self.read_only,
             )
             context.lock_token = self._lock_token
+            context.are_files_removed = self._are_files_removed
             recovery = recover(context)
             if self.read_only:
                 context.refusal = StoreReadOnly(f"store {self.root} was opened for reading only")
@@ -169,6 +174,7 @@ class MessageStore(StoreReading):
         self.append = self._appender.append
         self.append_batch = self._appender.append_batch
         self.append_batch_body = self._appender.append_batch_body
+        self.append_rows = self._appender.append_rows
         self._cleaner = Cleaner(context)
         memory_bytes = self.config.memory_bytes or self._files.memory_bytes()
         self._reader = Reader(

@@ -81,6 +81,8 @@ class StoreContext:
     on_staged: Callable[[str, int], None] | None = None
     """Called with topic and queue when the first message since the last write is staged."""
     lock_token: int | None = None
+    are_files_removed: bool = False
+    """Whether queues and index were removed on purpose, to be made again: no error to report."""
     """The lock that a store open for writing holds."""
     damage: StoreDamaged | None = None
     """What is wrong with the log, if it is read although messages behind the damage are not."""

@@ -24,6 +24,8 @@ class ConsumerOffsetTable:
     pull_offset_table: dict[str, dict[int, int]] | None = None
     penstock_pop: int | None = None
     """The log position up to which pop consumption is taken into account; a key of our own."""
+    penstock_resets: dict[str, dict[int, int]] | None = None
+    """Log positions up to which pops are void, since their groups were moved; a key of our own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,23 @@ from penstock.protocol.headers.receipts import (
 )
 
 
+def _has_own_handle(message: StoredMessage, pop_time: int) -> bool:
+    """Whether the broker wrote a handle into this answer: one that a producer sent is ignored."""
+    text = message.peek(Property.POP_RECEIPT)
+    if text is None:
+        return False
+    try:
+        handle = ReceiptHandle.parse(text)
+    except ProtocolError:
+        return False
+    return (handle.broker_name, handle.queue_id, handle.queue_offset, handle.pop_time) == (
+        message.queue.broker_name,
+        message.queue.queue_id,
+        message.queue_offset,
+        pop_time,
+    )
+
+
 def with_handles(
     messages: Iterable[StoredMessage], result: PopMessageResult, group: str, topic: str
 ) -> Iterator[tuple[StoredMessage, ReceiptHandle | None]]:
@@ -36,7 +53,7 @@ def with_handles(
         pop_retry_topic_v2(group, topic): RETRY_TOPIC_V2,
     }
     for message in messages:
-        if message.peek(Property.POP_RECEIPT) is not None:
+        if _has_own_handle(message, result.pop_time):
             yield message, None
             continue
         queue = FlaggedQueue(flags.get(message.topic, NORMAL_TOPIC), message.queue.queue_id)

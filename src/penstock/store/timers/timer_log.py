@@ -18,6 +18,7 @@ import contextlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from operator import add
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
@@ -36,6 +37,7 @@ _UNIT: Final = struct.Struct(">iqiqiqiiq")
 _BLANK: Final = struct.Struct(">iqI")
 _MAX_MAPS: Final = 8
 _SCAN_UNITS: Final = 4096
+_MOST_IN_RUN: Final = 512
 
 
 class Unit(NamedTuple):
@@ -71,6 +73,19 @@ class Unit(NamedTuple):
             and self.log_position >= 0
             and self.record_size > 0
         )
+
+
+def _are_sound(rows: Sequence[tuple[int, ...]]) -> bool:
+    """Whether all these can be units."""
+    sizes, _, magics, written, _, positions, record_sizes, *_ = zip(*rows, strict=True)
+    return (
+        sizes.count(UNIT_BYTES) == len(rows)
+        and min(magics) >= 0
+        and max(magics) <= _MAX_MAGIC
+        and min(written) > 0
+        and min(positions) >= 0
+        and min(record_sizes) > 0
+    )
 
 
 def encode_unit(
@@ -219,12 +234,36 @@ class TimerLog:
         if view is not None and size == UNIT_BYTES * len(positions) <= base + len(view) - first:
             # Units of messages that were parked together lie side by side.
             at = first - base
-            found = map(Unit._make, _UNIT.iter_unpack(view[at : at + size]))
-            return [
-                (one, unit) for one, unit in zip(positions, found, strict=True) if unit.is_sound
-            ]
+            rows = list(_UNIT.iter_unpack(view[at : at + size]))
+            found = list(zip(positions, map(Unit._make, rows), strict=True))
+            return found if _are_sound(rows) else [one for one in found if one[1].is_sound]
         units = ((position, self.unit(position)) for position in positions)
         return [(position, unit) for position, unit in units if unit is not None]
+
+    def run_before(self, position: int, stop: int, slot_ms: int) -> int:
+        """How many units up to the one at ``position`` are a usual part of the chain of a slot.
+
+        That is: all of them behind ``stop``, messages of the slot, each linking the one that lies
+        before it. 0: walk the chain unit by unit.
+        """
+        base = position - position % self.segment_bytes
+        at = position - base
+        view = self._view(base) if self.start <= position < self.end else None
+        if view is None or at + UNIT_BYTES > self.segment_bytes:
+            return 0
+        first = max(base, stop + 1)
+        count = min((position - first) // UNIT_BYTES + 1, _MOST_IN_RUN)
+        start = at - (count - 1) * UNIT_BYTES
+        rows = list(_UNIT.iter_unpack(view[start : at + UNIT_BYTES]))
+        _, previous, magics, written, delays, *_ = zip(*rows, strict=True)
+        is_usual = (
+            previous[1:] == tuple(range(base + start, position, UNIT_BYTES))
+            and magics.count(magics[0]) == count
+            and not magics[0] & DELETE
+            and list(map(add, written, delays)).count(slot_ms) == count
+            and _are_sound(rows)
+        )
+        return count if is_usual else 0
 
     def bytes_at(self, position: int) -> bytes:
         """The bytes where a unit would be; empty where no segment is."""

@@ -55,7 +55,7 @@ def repair(
         _remove_below(files, f"{root}/{layout.INDEX}")
     finally:
         files.unlock(token)
-    with MessageStore(root, config, files=files) as store:
+    with MessageStore(root, config, files=files, are_files_removed=True) as store:
         table = store.queue_table
         for key, end in places.items():
             queue = table.get_for_recovery(*key)
