@@ -127,6 +127,19 @@ async def test_a_certificate_for_another_name_is_refused_by_default(
         assert await ask(server.port, Tls(ca_file=files.ca, check_hostname=False)) == b"hello"
 
 
+async def test_own_authorities_take_the_place_of_those_of_the_system(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, ours = tmp_path / "system.pem", tmp_path / "ours.pem"
+    system.write_bytes(files.ca.read_bytes())
+    trustme.CA().cert_pem.write_to_path(str(ours))
+    monkeypatch.setenv("SSL_CERT_FILE", str(system))
+    async with Server(echo, tls=files.server(TlsMode.ENFORCING)) as server:
+        assert await ask(server.port, Tls()) == b"hello"
+        with pytest.raises(ConnectFailed, match=r"(?i)certificate"):
+            await ask(server.port, Tls(ca_file=ours, check_hostname=False))
+
+
 async def test_a_server_may_ask_clients_for_a_certificate(files: Files) -> None:
     tls = files.server(TlsMode.ENFORCING, client_ca=files.ca)
     known = Tls(
@@ -151,6 +164,26 @@ async def test_garbage_that_starts_like_a_handshake_is_logged(
             await raw.wait_closed()
             await eventually(lambda: f"TLS handshake failed remote={raw.address}" in caplog.text)
         assert await ask(server.port, None) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"\x16" + b"garbage" * 50, "TLS handshake failed"),
+        (encode_command(Command(34, 1)), "connection refused"),
+    ],
+    ids=["garbage", "plain"],
+)
+async def test_many_that_fail_do_not_fill_the_log(
+    files: Files, caplog: pytest.LogCaptureFixture, sent: bytes, text: str
+) -> None:
+    async with Server(echo, tls=files.server(TlsMode.ENFORCING)) as server:
+        for _ in range(20):
+            async with await RawConnection.open(server.port) as raw:
+                await raw.send(sent)
+                await raw.wait_closed()
+        await eventually(lambda: text in caplog.text)
+    assert caplog.text.count(text) == 1
 
 
 async def test_a_client_that_says_nothing_is_dropped_by_a_tls_port(

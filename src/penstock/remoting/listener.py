@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 1024
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 _ACCEPTS_PER_TURN: Final = 64
-_DROP_LOG_SECONDS: Final = 10.0
+_LOG_SECONDS: Final = 10.0
 _ADDRESS_AGAIN: Final = re.compile(r"^error while attempting to bind on address \(.*?\): ")
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -43,6 +43,24 @@ class Listener(Protocol):
 
     async def wait_closed(self) -> None:
         """Return when no connection is being accepted any more."""
+
+
+class _Bounded:
+    """Counts what any peer may cause; one line now and then is enough."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._next_line = 0.0
+        self.count = 0
+
+    def has_line(self) -> bool:
+        """Count one more; whether it is logged."""
+        self.count += 1
+        now = self._loop.time()
+        if now < self._next_line:
+            return False
+        self._next_line = now + _LOG_SECONDS
+        return True
 
 
 class PlainListener:
@@ -96,8 +114,9 @@ class SniffingListener:
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         # Dicts keep the order: the oldest first.
         self._upgrades: dict[asyncio.Task[None], None] = {}
-        self._dropped = 0
-        self._drop_log_at = 0.0
+        self._dropped = _Bounded(self._loop)
+        self._refused = _Bounded(self._loop)
+        self._failed = _Bounded(self._loop)
         self._pause: asyncio.TimerHandle | None = None
         self.port: int = sockets[0].getsockname()[1]
         self._resume_accepting()
@@ -165,15 +184,13 @@ class SniffingListener:
 
     def _drop_oldest(self) -> None:
         """Make room for a new connection."""
-        self._dropped += 1
-        if self._loop.time() >= self._drop_log_at:
-            self._drop_log_at = self._loop.time() + _DROP_LOG_SECONDS
+        if self._dropped.has_line():
             log.warning(
                 "connections dropped that have waited longest for a first byte or a handshake, "
                 "there are too many port=%d waiting=%d dropped_so_far=%d",
                 self.port,
                 len(self._silent) + len(self._upgrades),
-                self._dropped,
+                self._dropped.count,
             )
         if self._silent:
             self._drop(next(iter(self._silent)))
@@ -212,7 +229,13 @@ class SniffingListener:
             return
         refusal = self._mode.refusal(first[0])
         if refusal is not None:
-            log.warning("connection refused remote=%s reason=%s", _remote(sock), refusal)
+            if self._refused.has_line():
+                log.warning(
+                    "connection refused remote=%s reason=%s refused_so_far=%d",
+                    _remote(sock),
+                    refusal,
+                    self._refused.count,
+                )
             self._drop(sock)
             return
         self._release(sock)
@@ -234,8 +257,14 @@ class SniffingListener:
             else:
                 await self._loop.connect_accepted_socket(self._factory, sock)
         except (OSError, ssl.SSLError) as error:
-            kind = "TLS handshake" if is_tls else "accepting"
-            log.warning("%s failed remote=%s error=%s", kind, remote, error)
+            if self._failed.has_line():
+                log.warning(
+                    "%s failed remote=%s error=%s failed_so_far=%d",
+                    "TLS handshake" if is_tls else "accepting",
+                    remote,
+                    error,
+                    self._failed.count,
+                )
             sock.close()
         except asyncio.CancelledError:
             sock.close()

@@ -53,8 +53,8 @@ Handler: TypeAlias = Callable[["Peer", Command], Command | Promise | bytes | Non
 """Serves a request. Called inside ``data_received``, so it must not block; see `Peer`."""
 
 FastPath: TypeAlias = Callable[["Peer", bytes, bytes], bytes | None]
-"""Serves a request of the usual kind from its JSON header and body, and returns the whole answer;
-None leaves it to the handler, which is the plain path."""
+"""Serves a request of the usual kind from its JSON header and body, and returns the whole answer,
+which is empty for a one-way request; None leaves it to the handler, which is the plain path."""
 
 PeerHook: TypeAlias = Callable[["Peer"], None]
 
@@ -232,8 +232,10 @@ class Peer(Connection):
                     except Exception as error:
                         self._answer_failure(decode_command(frame), error)
                         continue
-                    if short is not None:
+                    if short:
                         outgoing.add_frame(short)
+                        continue
+                    if short is not None:
                         continue
             try:
                 command = decode_command(frame)

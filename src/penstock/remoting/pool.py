@@ -73,15 +73,17 @@ class Pool:
         *,
         limits: Limits | None = None,
         tls: Tls | None = None,
+        tls_context: ssl.SSLContext | None = None,
         connect_timeout: float = CONNECT_SECONDS,
         backoff: Backoff | None = None,
         chance: Callable[[], float] = random.random,
         on_connect: PeerHook | None = None,
         on_disconnect: PeerHook | None = None,
     ) -> None:
+        """``tls_context`` is that of ``tls``, if several pools share one."""
         self._handler = handler
         self._limits = limits or Limits()
-        self._tls_context = tls.context() if tls is not None else None
+        self._tls_context = tls.context() if tls is not None else tls_context
         self._connect_timeout = connect_timeout
         self._backoff = backoff or Backoff()
         self._chance = chance
