@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, ask, guarded
+from tests.support.fake_clock import FakeClock
 
 from penstock.auth.certificate_files import CertificateFiles
 from penstock.auth.certificates import make_certificates
@@ -22,7 +24,7 @@ from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.remoting import Pool, Server, ServerTls, Tls, TlsMode
-from penstock.remoting.certificate_reload import LOOK_SECONDS
+from penstock.remoting.certificate_reload import LOOK_SECONDS, CertificateReload
 from penstock.runtime.clock import SystemClock
 from penstock.testing.eventually import eventually
 
@@ -178,6 +180,77 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path) -> No
             files.key.write_bytes(later.key.read_bytes())
             await eventually(lambda: accepts(new), 30)
             assert not await accepts(old)
+
+
+@pytest.mark.spec("A80", "A83")
+async def test_an_authority_of_clients_that_is_taken_out_is_trusted_no_longer(
+    tmp_path: Path,
+) -> None:
+    files = make_certificates(tmp_path / "ours", HOSTS)
+    foreign = make_certificates(tmp_path / "foreign", HOSTS)
+    trusted = tmp_path / "clients.pem"
+    trusted.write_bytes(files.authority.read_bytes() + foreign.authority.read_bytes())
+    tls = ServerTls(
+        mode=TlsMode.ENFORCING,
+        certificate_file=files.certificate,
+        key_file=files.key,
+        client_ca_file=trusted,
+    )
+
+    async def accepts(own: CertificateFiles) -> bool:
+        client = Tls(
+            ca_file=files.authority,
+            certificate_file=own.client_certificate,
+            key_file=own.client_key,
+        )
+        try:
+            return await connect(server, client) == 0
+        except RemotingError:
+            return False
+
+    clock = FakeClock()
+    async with Server(answer, tls=tls) as server:
+        assert await accepts(foreign)
+        # Before the reload starts: a broker reads its store in between.
+        trusted.write_bytes(files.authority.read_bytes())
+        reload = server.certificate_reload(clock)
+        assert reload is not None
+        async with reload:
+            await clock.advance(LOOK_SECONDS)
+            await eventually(lambda: _not(accepts(foreign)))
+            assert await accepts(files)
+            trusted.write_bytes(foreign.authority.read_bytes())
+            await clock.advance(LOOK_SECONDS)
+            await eventually(lambda: _not(accepts(files)))
+            assert await accepts(foreign)
+
+
+async def _not(one: Awaitable[bool]) -> bool:
+    return not await one
+
+
+@pytest.mark.spec("A83")
+async def test_a_key_that_is_missing_for_a_while_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = make_certificates(tmp_path / "now", HOSTS)
+    later = make_certificates(tmp_path / "later", HOSTS)
+    tls = ServerTls(mode=TlsMode.ENFORCING, certificate_file=files.certificate, key_file=files.key)
+    context = tls.context()
+    assert context is not None
+    clock = FakeClock()
+    async with CertificateReload(tls, context, clock):
+        before = context.stamps
+        files.certificate.write_bytes(later.certificate.read_bytes())
+        key = files.key.rename(tmp_path / "away.pem")
+        for _ in range(3):
+            await clock.advance(LOOK_SECONDS)
+        await eventually(lambda: "the old one stays" in caplog.text)
+        assert caplog.text.count("the old one stays") == 1
+        key.write_bytes(later.key.read_bytes())
+        key.rename(files.key)
+        await clock.advance(LOOK_SECONDS)
+        await eventually(lambda: context.stamps != before)
 
 
 @pytest.mark.spec("A1")

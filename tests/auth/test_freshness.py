@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
 
 import pytest
-from tests.auth.servers import ADMIN, ADMIN_SECRET, ask, guarded
+from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, APP_SECRET, ask, guarded
 
 from penstock import Message, aio
 from penstock.auth import freshness
@@ -18,8 +19,16 @@ from penstock.protocol.commands import Command
 NOW = 1_700_000_000_000
 
 
-def fields(time_ms: int = NOW, code: int = 17, signature: str = "s") -> dict[str, str]:
-    return {TIME_FIELD: str(time_ms), CODE_FIELD: str(code), acl.SIGNATURE: signature}
+def fields(time_ms: int = NOW, code: int = 17, secret: str = "s") -> dict[str, str]:
+    proof = acl.sign({}, b"", "u", secret)
+    return {TIME_FIELD: str(time_ms), CODE_FIELD: str(code), **proof}
+
+
+def spellings(signature: str) -> list[str]:
+    """The texts that decode to the same bytes: the last two bits before the padding are free."""
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+    last = letters.index(signature[-2])
+    return [signature[:-2] + letters[last & ~3 | bits] + "=" for bits in range(4)]
 
 
 @pytest.mark.spec("A89")
@@ -37,7 +46,7 @@ def test_old_future_repeated_and_other_requests_are_refused() -> None:
     fresh.check(17, fields(NOW - 119_000), NOW)
     with pytest.raises(NoPermission, match="sent before"):
         fresh.check(17, fields(NOW - 119_000), NOW + 1)
-    fresh.check(17, fields(signature="another"), NOW)
+    fresh.check(17, fields(secret="another"), NOW)
 
 
 @pytest.mark.spec("A89")
@@ -47,13 +56,13 @@ def test_what_is_remembered_is_bounded_and_outlives_the_window(
     monkeypatch.setattr(freshness, "MAX_REMEMBERED", 3)
     fresh = Freshness()
     for number in range(3):
-        fresh.check(17, fields(NOW + 120_000, signature=str(number)), NOW)
+        fresh.check(17, fields(NOW + 120_000, secret=str(number)), NOW)
     with pytest.raises(SystemBusy):
-        fresh.check(17, fields(signature="more"), NOW)
+        fresh.check(17, fields(secret="more"), NOW)
     # As long as such a request is in its window, it is remembered.
     with pytest.raises(NoPermission, match="sent before"):
-        fresh.check(17, fields(NOW + 120_000, signature="0"), NOW + 240_000)
-    fresh.check(17, fields(NOW + 301_000, signature="more"), NOW + 301_000)
+        fresh.check(17, fields(NOW + 120_000, secret="0"), NOW + 240_000)
+    fresh.check(17, fields(NOW + 301_000, secret="more"), NOW + 301_000)
     assert len(fresh) == 1
 
 
@@ -89,3 +98,36 @@ async def test_our_tools_work_and_others_get_a_hint(tmp_path: Path) -> None:
         ]
         assert [answer.code == ResponseCode.NO_PERMISSION for answer in answers] == [False, True]
         assert "orders" in servers.broker.state.topics
+
+
+@pytest.mark.spec("A89")
+async def test_a_signature_in_another_spelling_is_the_same_request(tmp_path: Path) -> None:
+    async with guarded(tmp_path, requires_fresh=True) as servers:
+        ext = {"topic": "other", **stamps.fields(RequestCode.DELETE_TOPIC_IN_BROKER)}
+        ext |= acl.sign(ext, b"", ADMIN, ADMIN_SECRET)
+        texts = spellings(ext[acl.SIGNATURE])
+        assert ext[acl.SIGNATURE] in texts
+        assert len(set(texts)) == 4
+        taken = 0
+        for text in texts:
+            again = Command(RequestCode.DELETE_TOPIC_IN_BROKER, ext={**ext, acl.SIGNATURE: text})
+            answer = await ask(servers.broker.address, again, None)
+            taken += answer.code != ResponseCode.NO_PERMISSION
+        assert taken == 1
+
+
+@pytest.mark.spec("A89")
+async def test_a_user_without_rights_does_not_use_up_what_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "MAX_REMEMBERED", 3)
+    async with guarded(tmp_path, requires_fresh=True) as servers:
+        code = RequestCode.DELETE_TOPIC_IN_BROKER
+        for name, secret, is_refused in (
+            *[(APP, APP_SECRET, True)] * 5,
+            (ADMIN, ADMIN_SECRET, False),
+        ):
+            ext = {"topic": "other", **stamps.fields(code)}
+            answer = await ask(servers.broker.address, Command(code, ext=ext), name, secret)
+            assert answer.code != ResponseCode.SYSTEM_BUSY, answer.remark
+            assert (answer.code == ResponseCode.NO_PERMISSION) is is_refused, answer.remark

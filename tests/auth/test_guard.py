@@ -19,14 +19,17 @@ from tests.auth.servers import (
     ask,
     guarded,
 )
+from tests.support.fake_clock import FakeClock
 from tests.support.paths import VECTORS
 from tests.support.raw_connection import RawConnection
 
 from penstock import Message, aio
-from penstock.auth.model import Entry, UserStatus
+from penstock.auth.audit import AuditLine
+from penstock.auth.failed_lines import MAX_PAIRS, FailedLines
+from penstock.auth.model import Entry, UserStatus, UserType
 from penstock.auth.need_tables import BROKER, NAME_SERVER
 from penstock.auth.secret_uses import SecretUses, load_uses
-from penstock.auth.users import rotated
+from penstock.auth.users import new_user, rotated
 from penstock.errors import NoPermission
 from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -334,6 +337,100 @@ async def test_many_wrong_tries_are_refused_without_computing(tmp_path: Path) ->
             assert (await ask(address, max_offset(), APP, "wrong")).code == REFUSED
         assert (await ask(address, max_offset())).code == REFUSED
         assert (await ask(address, max_offset(), ADMIN, ADMIN_SECRET)).code != REFUSED
+
+
+@pytest.mark.spec("A21")
+async def test_others_at_the_same_address_do_not_lock_out_a_proven_connection(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path, ORDERS) as servers, Pool(lambda peer, request: None) as pool:
+        address = servers.broker.address
+        assert (await ask(address, max_offset(), pool=pool)).code != REFUSED
+        for _ in range(15):
+            assert (await ask(address, max_offset(), APP, "wrong")).code == REFUSED
+        assert (await ask(address, max_offset())).code == REFUSED, "a new one must wait"
+        for _ in range(3):
+            assert (await ask(address, max_offset(), pool=pool)).code != REFUSED
+        # It is no way to try secrets: wrong ones are still counted, and the connection closes.
+        assert (await ask(address, max_offset(), APP, "wrong", pool=pool)).code == REFUSED
+
+
+@pytest.mark.spec("A21")
+async def test_a_long_name_waits_like_a_short_one(tmp_path: Path) -> None:
+    name = "n" * 100
+    async with guarded(tmp_path) as servers:
+        long_one = new_user(name, 0, value="long-secret-1", type_=UserType.SUPER)
+        servers.users.change(lambda users: users.with_user(long_one))
+        await servers.take_changes()
+        address = servers.broker.address
+        assert (await ask(address, max_offset(), name, "long-secret-1")).code != REFUSED
+        for _ in range(12):
+            assert (await ask(address, max_offset(), name, "wrong")).code == REFUSED
+        assert (await ask(address, max_offset(), name, "long-secret-1")).code == REFUSED
+
+
+@pytest.mark.spec("A21", "A71")
+async def test_wrong_signatures_give_one_line_with_their_number(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers:
+        async with await RawConnection.open(servers.broker.port) as raw:
+            for _ in range(40):
+                ext = {"topic": "orders", "queueId": "0"}
+                ext |= acl.sign(ext, b"", APP, "wrong")
+                await raw.ask(Command(RequestCode.GET_MAX_OFFSET, ext=ext))
+        await ask(servers.broker.address, max_offset(), "eve", "wrong")
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    said = [(one["user"], one["reason"]) for one in lines if one["decision"] == "deny"]
+    assert said == [
+        (APP, "check signature failed."),
+        ("eve", "check signature failed."),
+        (APP, "check signature failed. (39 requests since the last line)"),
+    ]
+
+
+async def test_the_number_of_wrong_signatures_is_written_each_minute() -> None:
+    clock, lines = FakeClock(), list[AuditLine]()
+    failed = FailedLines(lines.append, clock)
+    line = AuditLine(0, "b", "u", "h:1", False, 30, "X", (), False, reason="wrong")
+    for second in range(150):
+        failed.add("h", "u", line._replace(time_ms=second))
+        await clock.advance(1)
+    assert [(one.time_ms, one.reason) for one in lines] == [
+        (0, "wrong"),
+        (59, "wrong (59 requests since the last line)"),
+        (119, "wrong (60 requests since the last line)"),
+    ]
+    await clock.advance(300)
+    assert len(lines) == 4
+    failed.add("h", "u", line)
+    assert lines[-1] == line, "the pair was silent and is new again"
+
+
+async def test_invented_users_share_a_line() -> None:
+    lines = list[AuditLine]()
+    failed = FailedLines(lines.append, FakeClock())
+    line = AuditLine(0, "b", "u", "h:1", False, 30, "X", (), False, reason="wrong")
+    for number in range(MAX_PAIRS + 500):
+        failed.add("h", f"user-{number}", line)
+    assert len(lines) == MAX_PAIRS + 1
+    failed.close()
+    (last,) = lines[MAX_PAIRS + 1 :]
+    assert "499 requests of other users and addresses" in str(last.reason)
+
+
+async def test_a_long_body_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """The guard reads bodies on the loop, so it reads no more than the handlers do."""
+    heartbeat = b'{"clientID":"c","consumerDataSet":[' + b'{"groupName":"g"},' * 40_000
+    topics = b'{"topicConfigList":[' + b'{"topicName":"t"},' * 40_000
+    too_long = topics + b" " * (2 << 20)
+    async with guarded(tmp_path, ORDERS) as servers:
+        for code, body, is_read in (
+            (RequestCode.HEART_BEAT, heartbeat[:-1] + b"]}", False),
+            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topics[:-1] + b"]}", True),
+            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, too_long, False),
+        ):
+            answer = await ask(servers.broker.address, Command(code, body=body))
+            assert (answer.code == REFUSED) is is_read, answer.remark
+            assert is_read or f"body of {len(body)} bytes" in str(answer.remark)
 
 
 @pytest.mark.spec("A48", "A74")

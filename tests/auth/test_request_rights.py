@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
-from tests.auth.servers import APP, Guarded, ask, guarded
+from tests.auth.servers import ADMIN, ADMIN_SECRET, APP, Guarded, ask, guarded
 
 from penstock import Message, aio
 from penstock.auth.model import Entry
@@ -460,6 +460,22 @@ async def test_a_manager_of_users_is_no_super_user(servers: Guarded) -> None:
     assert (await change(Code.AUTH_DELETE_USER, {"username": "alice"})).code == 0
     unknown = await change(Code.AUTH_GET_USER, {"username": "alice"})
     assert (unknown.code, unknown.body) == (0, b"")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("code", [Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER])
+@pytest.mark.parametrize("password", ["env:HOME", "file:/etc/hostname"])
+async def test_a_request_chooses_no_file_or_variable_of_the_server(
+    servers: Guarded, code: int, password: str
+) -> None:
+    name = "referring" if code == Code.AUTH_CREATE_USER else APP
+    body = json.dumps({"username": name, "password": password}).encode()
+    request = Command(code, ext={"username": name}, body=body)
+    before = servers.users.path.read_bytes()
+    answer = await ask(servers.broker.address, request, ADMIN, ADMIN_SECRET)
+    assert answer.code != 0
+    assert "refers to a variable or a file" in (answer.remark or "")
+    assert servers.users.path.read_bytes() == before
 
 
 @pytest.mark.asyncio(loop_scope="module")

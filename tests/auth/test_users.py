@@ -137,6 +137,11 @@ def test_a_secret_may_be_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.Monk
     assert resolve_secret("plain") == "plain"
     assert resolve_secret("env:NOT_SET_ANYWHERE") is None
     assert resolve_secret(f"file:{tmp_path / 'missing'}") is None
+    assert resolve_secret(f"file:{tmp_path}") is None
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (tmp_path / "pipe", "/dev/zero"):
+        # A pipe without a writer would keep the reader for ever.
+        assert resolve_secret(f"file:{odd}") is None
 
 
 def test_last_uses_do_not_bring_a_removed_directory_back(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import tempfile
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,8 +157,14 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    draft = path.with_name(path.name + ".tmp")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    draft.replace(path)
+    # A name that cannot be guessed, and a file of our own: a directory that others may write to
+    # could have a link under the name, and the key would go where it points to.
+    handle, draft = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

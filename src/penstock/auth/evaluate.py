@@ -26,8 +26,10 @@ from penstock.model.names import (
     SELF_TEST_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     TRANSACTION_GIVEN_UP_TOPIC,
+    reply_topic,
 )
 
+_REPLY_SUFFIX: Final = reply_topic("")
 _SYSTEM_TOPICS: Final = frozenset(
     {
         BENCHMARK_TOPIC,
@@ -94,6 +96,8 @@ def needs_own_entry(topic: str) -> bool:
         topic in _SYSTEM_TOPICS
         or topic.startswith(DLQ_PREFIX)
         or topic.lower().startswith(SYSTEM_TOPIC_PREFIX)
+        # The replies of all users of a cluster.
+        or topic.endswith(_REPLY_SUFFIX)
     )
 
 

@@ -18,11 +18,13 @@ from typing import Final, TypeAlias
 from penstock.auth.answer_filters import ROW_FILTERS, filter_rows
 from penstock.auth.audit import AuditLine, AuditSink, NoAudit
 from penstock.auth.evaluate import Verdict, decide
+from penstock.auth.failed_lines import FailedLines
 from penstock.auth.failed_tries import FailedTries
 from penstock.auth.freshness import Freshness
 from penstock.auth.model import Action, ResourceType, User, parse_address
 from penstock.auth.need_tables import ADMINISTRATIVE
 from penstock.auth.needs import PUB, Ask, Facts, Need, Rule, no_message_at, topic_need
+from penstock.auth.peer_user import set_user, user_of
 from penstock.auth.request_rules import FREE
 from penstock.auth.unknown_peers import UnknownPeers
 from penstock.auth.user_rates import UserRates
@@ -43,7 +45,8 @@ log = logging.getLogger(__name__)
 _MAX_CACHED_VERDICTS: Final = 4096
 _MAX_FAILURES_OF_CONNECTION: Final = 100
 _FAILURES: Final = "auth_failures"
-_USER: Final = "auth_user"
+_SHOWN_CHARACTERS: Final = 64
+"""Of the name of a user that is not proven: in the log, the audit file and in what is counted."""
 _WRONG_SIGNATURE: Final = "check signature failed."
 _CLUSTER_GET: Final = frozenset({Action.GET})
 _CREATE: Final = frozenset({Action.CREATE})
@@ -94,6 +97,7 @@ class Guard:
         self._facts: Facts | None = None
         self._served_codes: frozenset[int] = frozenset()
         self._failed_tries = FailedTries()
+        self._failed_lines = FailedLines(self._audit.add, clock)
         self._rates = UserRates(clock.monotonic)
         self._verdicts: dict[tuple[str, Need, str | None], Verdict] = {}
         self._senders: dict[tuple[Peer, str, str], tuple[Verifier, ...]] = {}
@@ -175,6 +179,10 @@ class Guard:
         for key in [key for key in self._senders if key[0] is peer]:
             del self._senders[key]
 
+    def close(self) -> None:
+        """The server has stopped."""
+        self._failed_lines.close()
+
     # Checking
 
     def admit(self, peer: Peer, command: Command) -> User:
@@ -185,35 +193,42 @@ class Guard:
         judged: list[tuple[Need, Verdict]] = []
         try:
             self._rates.check_request(user, _size(command.body))
+            is_judged = not user.is_super and self._checks_rights
+            if is_judged:
+                self._authorise(user, peer, command, judged)
+            # After the rights: a user without them must not fill what is remembered for all.
             if self._freshness is not None and command.code in ADMINISTRATIVE:
                 self._freshness.check(command.code, ext, self._now_ms())
-            if not user.is_super and self._checks_rights:
-                self._authorise(user, peer, command, judged)
+            if is_judged:
                 self._rates.check_creations(user, sum(n.actions == _CREATE for n, _ in judged))
         except (NoPermission, TopicNotFound, SystemBusy) as error:
-            self._note(peer, user.name, command.code, judged, error=error)
+            self._audit.add(self._line(peer, user.name, command.code, judged, error=error))
             hidden_at = judged[-1][0].hidden_at if judged else None
             if hidden_at is not None and isinstance(error, NoPermission):
                 raise no_message_at(hidden_at) from error
             raise
         if self._audit_all or _is_change(command.code):
-            self._note(peer, user.name, command.code, judged)
+            self._audit.add(self._line(peer, user.name, command.code, judged))
         return user
 
     def _authenticate(self, peer: Peer, code: int, ext: Mapping[str, str], body: Body) -> User:
         name = ext.get(acl.ACCESS_KEY) or ""
+        shown = name[:_SHOWN_CHARACTERS]
         address = _address_text(peer)
         # Not the wall clock: one that is set back would refuse for hours.
         now = round(self._monotonic() * 1000)
-        if name and not self._failed_tries.must_wait(address, name, now):
+        # Others at the same address may try secrets; a connection that has proven its user does
+        # not wait for them.
+        may_try = user_of(peer) == name or not self._failed_tries.must_wait(address, shown, now)
+        if name and may_try:
             user = self.source.users.get(name)
             is_signed = self._is_signed(user, ext, body)
             if user is not None and user.is_enabled and is_signed:
                 if peer.data.get(_FAILURES):
                     peer.data[_FAILURES] = 0
-                    self._failed_tries.succeeded(address, name)
+                    self._failed_tries.succeeded(address, shown)
                 return user
-        self._failed(peer, code, name, address, now)
+        self._failed(peer, code, shown, address, now)
         raise NoPermission(_WRONG_SIGNATURE if name else "username cannot be null.")
 
     def _is_signed(self, user: User | None, ext: Mapping[str, str], body: Body) -> bool:
@@ -227,16 +242,17 @@ class Guard:
         return True
 
     def _failed(self, peer: Peer, code: int, name: str, address: str, now: int) -> None:
-        if self._failed_tries.failed(address, name[:64], now):
+        if self._failed_tries.failed(address, name, now):
             log.warning(
                 "request refused, the signature is wrong or the user unknown "
                 "user=%r remote=%s code=%d%s",
-                name[:64],
+                name,
                 peer.remote,
                 code,
                 "" if name or code not in _BROKERS_ASK else _UNSIGNED_BROKER,
             )
-        self._note(peer, name[:64], code, (), error=NoPermission(_WRONG_SIGNATURE))
+        line = self._line(peer, name, code, (), error=NoPermission(_WRONG_SIGNATURE))
+        self._failed_lines.add(address, name, line)
         count = peer.data.get(_FAILURES)
         count = (count if isinstance(count, int) else 0) + 1
         peer.data[_FAILURES] = count
@@ -338,7 +354,7 @@ class Guard:
         A producer is asked about its transactions with the message itself. It says which group it
         belongs to, and that needs no right: the one on the topic decides.
         """
-        user = self.source.users.get(str(peer.data.get(_USER, "")))
+        user = self.source.users.get(user_of(peer) or "")
         if user is None or not user.is_enabled:
             return False
         if user.is_super or not self._checks_rights:
@@ -349,7 +365,7 @@ class Guard:
 
     def _join(self, peer: Peer, user: User, code: int) -> None:
         """Tie the connection to the user, if it is not; a limit of connections may refuse it."""
-        if peer.data.get(_USER) == user.name:
+        if user_of(peer) == user.name:
             return
         peers = self._connections.setdefault(user.name, set())
         most = user.limits.connections
@@ -360,8 +376,9 @@ class Guard:
             )
         self._know(peer)
         peers.add(peer)
-        peer.data[_USER] = user.name
-        self._note(peer, user.name, code, (), reason="first request of the connection")
+        set_user(peer, user.name)
+        reason = "first request of the connection"
+        self._audit.add(self._line(peer, user.name, code, (), reason=reason))
 
     def _users_changed(self) -> None:
         """Close the connections of users that are disabled or gone."""
@@ -374,7 +391,7 @@ class Guard:
 
     # Audit
 
-    def _note(
+    def _line(
         self,
         peer: Peer,
         user: str,
@@ -383,22 +400,20 @@ class Guard:
         *,
         error: Exception | None = None,
         reason: str | None = None,
-    ) -> None:
-        self._audit.add(
-            AuditLine(
-                self._now_ms(),
-                self._server,
-                user,
-                peer.remote,
-                peer.is_tls,
-                code,
-                request_name(code),
-                tuple(f"{need.type}:{need.name}" for need, _ in judged),
-                error is None,
-                # The last one: it refused, or it was the last to allow.
-                entry=_entry_text(judged[-1][1]) if judged else None,
-                reason=str(error) if error is not None else reason,
-            )
+    ) -> AuditLine:
+        return AuditLine(
+            self._now_ms(),
+            self._server,
+            user,
+            peer.remote,
+            peer.is_tls,
+            code,
+            request_name(code),
+            tuple(f"{need.type}:{need.name}" for need, _ in judged),
+            error is None,
+            # The last one: it refused, or it was the last to allow.
+            entry=_entry_text(judged[-1][1]) if judged else None,
+            reason=str(error) if error is not None else reason,
         )
 
 
@@ -423,7 +438,8 @@ def _is_change(code: int) -> bool:
 def _decide(user: User, need: Need, address: str | None) -> Verdict:
     where = None if address is None else parse_address(address)
     verdict = decide(user.entries, need.type, need.name, need.actions, where)
-    if verdict.is_allowed or need.otherwise is None:
+    # The other way is for users of whom no entry speaks; a denial is one that does.
+    if verdict.is_allowed or verdict.entry is not None or need.otherwise is None:
         return verdict
     other = _decide(user, need.otherwise, address)
     return other if other.is_allowed else verdict

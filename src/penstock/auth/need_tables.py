@@ -89,7 +89,7 @@ _BROKER_CLIENTS: Final[Mapping[int, Rule]] = {
 }
 
 _BROKER_ADMINISTRATORS: Final[Mapping[int, Rule]] = {
-    Code.RESUME_CHECK_HALF_MESSAGE: rules.on_topic(UPDATE),
+    Code.RESUME_CHECK_HALF_MESSAGE: rules.resume_check,
     Code.SET_MESSAGE_REQUEST_MODE: rules.request_mode,
     Code.GET_ALL_MESSAGE_REQUEST_MODE: _CLUSTER_GET,
     Code.POP_ROLLBACK: _CLUSTER_UPDATE,

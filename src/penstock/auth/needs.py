@@ -9,16 +9,19 @@ instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.auth.model import Action, ResourceType
 from penstock.errors import HeaderFieldError, ProtocolError, RequestRefused
-from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX
+from penstock.model.names import DLQ_PREFIX, POP_RETRY_MARKS, RETRY_PREFIX
 from penstock.protocol.bodies.codec import decode_body
+from penstock.remoting.dispatch import MAX_JSON_BYTES
 
-MAX_BODY_BYTES: Final = 16 << 20
-"""The longest body that is read for the names in it; handlers have bounds of their own."""
+MAX_LIST_BYTES: Final = 2 << 20
+"""The longest body of a request for a whole list, as its handler bounds it."""
+_SHARED_MARK: Final = "_"
+"""The mark of pop retry topics that names may contain, too."""
 _Body = TypeVar("_Body")
 
 
@@ -70,11 +73,16 @@ class Ask(NamedTuple):
             raise HeaderFieldError(f"field {name!r} is missing", expected="a name")
         return value
 
-    def json(self, cls: type[_Body]) -> _Body:
-        """The body, read exactly as the handler reads it, so that both see the same names."""
-        if len(self.body) > MAX_BODY_BYTES:
+    def json(self, cls: type[_Body], max_bytes: int = MAX_JSON_BYTES) -> _Body:
+        """The body, read exactly as the handler reads it, so that both see the same names.
+
+        It is read on the loop, so the bounds are those of the handlers, too.
+        """
+        if len(self.body) > max_bytes:
             raise ProtocolError(
-                f"body of {len(self.body)} bytes", expected=f"at most {MAX_BODY_BYTES}"
+                f"body of {len(self.body)} bytes",
+                expected=f"at most {max_bytes}",
+                hint="send it in several requests",
             )
         return decode_body(cls, self.body)
 
@@ -122,13 +130,37 @@ def group_need(group: str, actions: frozenset[Action]) -> Need:
     return Need(ResourceType.GROUP, group, actions)
 
 
-def belongs_to(topic: str, group: str, facts: Facts) -> bool:
-    """Whether a retry topic is one of the group: of its pulls, or of its pops of a topic.
+def retry_topic_needs(
+    topic: str, group: str, actions: frozenset[Action], facts: Facts
+) -> Iterator[Need]:
+    """What a member needs for a retry topic, besides the right on its own group.
 
-    Names have no plus sign, but they may have the other separator of pop: ``%RETRY%a_b`` is that of
-    the group ``a_b``, if there is one.
+    The one of its pulls comes with the group. That of its pops of a topic needs the right on that
+    topic, too; one of another group, the right on that group.
     """
     rest = topic.removeprefix(RETRY_PREFIX)
-    if rest == group or rest.startswith(group + "+"):
-        return True
-    return rest.startswith(group + "_") and not facts.has_group(rest)
+    if rest == group:
+        return
+    mark, popped = rest[len(group) : len(group) + 1], rest[len(group) + 1 :]
+    if not rest.startswith(group) or mark not in POP_RETRY_MARKS or not popped:
+        yield group_need(retry_group(topic), actions)
+        return
+    yield topic_need(popped, actions)
+    if mark == _SHARED_MARK:
+        for other in _other_groups(rest, group, facts):
+            yield group_need(other, actions)
+
+
+def _other_groups(rest: str, group: str, facts: Facts) -> Iterator[str]:
+    """The groups whose retry topic may have the same name, since names may contain the mark.
+
+    ``a_b_c`` may be of the group ``a_b_c``, ``a_b`` or ``a``. A longer one counts whenever it
+    exists; a shorter one if there is a topic that it may have popped, or each group would need the
+    right on all groups that its name begins with.
+    """
+    for end in (*(at for at, mark in enumerate(rest) if mark == _SHARED_MARK), len(rest)):
+        other = rest[:end]
+        if other == group or not other or not facts.has_group(other):
+            continue
+        if len(other) > len(group) or facts.has_topic(rest[end + 1 :]):
+            yield other

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.auth.model import Action, ResourceType
 from penstock.auth.needs import (
     GET,
+    MAX_LIST_BYTES,
     PUB,
     SUB,
     SUB_GET,
@@ -21,9 +22,9 @@ from penstock.auth.needs import (
     Need,
     Rule,
     any_of,
-    belongs_to,
     group_need,
     retry_group,
+    retry_topic_needs,
     topic_need,
 )
 from penstock.errors import HeaderFieldError, NoPermission, PenstockError
@@ -40,6 +41,8 @@ from penstock.protocol.bodies.pop import BatchAck, QueryAssignment, SetRequestMo
 from penstock.protocol.bodies.topics import TopicConfigList
 from penstock.protocol.headers.pull import PullFlag
 from penstock.protocol.records.message_ids import parse_offset_message_id
+
+_REPLY_SUFFIX: Final = reply_topic("")
 
 # Rules for a kind of resource
 
@@ -67,11 +70,10 @@ def on_both(actions: frozenset[Action], group: str = "consumerGroup", topic: str
     def needs(ask: Ask) -> Iterator[Need]:
         yield group_need(ask.field(group), actions)
         name = ask.field(topic)
-        # A member reads the retry topic of its own group; of another it needs that group's right.
-        if not name.startswith(RETRY_PREFIX):
+        if name.startswith(RETRY_PREFIX):
+            yield from retry_topic_needs(name, ask.field(group), actions, ask.facts)
+        else:
             yield topic_need(name, actions)
-        elif not belongs_to(name, ask.field(group), ask.facts):
-            yield group_need(retry_group(name), actions)
 
     return needs
 
@@ -144,8 +146,11 @@ def send(topic_field: str) -> Rule:
 
 def reply(topic_field: str) -> Rule:
     def needs(ask: Ask) -> Iterable[Need]:
-        topic = ask.field(topic_field)
-        return () if topic == reply_topic(ask.facts.cluster) else (topic_need(topic, PUB),)
+        topic, replies = ask.field(topic_field), reply_topic(ask.facts.cluster)
+        # Free for every user, so it is no way to write to a topic or to create one.
+        if topic != replies:
+            raise NoPermission(f"a reply to topic {topic[:255]}", expected=f"topic {replies}")
+        return ()
 
     return needs
 
@@ -154,10 +159,8 @@ def send_back(ask: Ask) -> Iterator[Need]:
     group = ask.field("group")
     yield group_need(group, SUB)
     topic = ask.facts.topic_at(_number(ask, "offset"))
-    if topic is not None and not (
-        topic.startswith(RETRY_PREFIX) and belongs_to(topic, group, ask.facts)
-    ):
-        yield topic_need(topic, SUB)
+    if topic is not None:
+        yield from _read_needs(ask, group, topic)
 
 
 def view(ask: Ask) -> Iterator[Need]:
@@ -185,8 +188,14 @@ def _member_needs(ask: Ask, group: str, topics: Iterable[str]) -> Iterator[Need]
     """What a member needs that reads topics; those of its own retries come with the group."""
     yield group_need(group, SUB)
     for topic in dict.fromkeys(topics):
-        if not (topic.startswith(RETRY_PREFIX) and belongs_to(topic, group, ask.facts)):
-            yield topic_need(topic, SUB)
+        yield from _read_needs(ask, group, topic)
+
+
+def _read_needs(ask: Ask, group: str, topic: str) -> Iterator[Need]:
+    if topic.startswith(RETRY_PREFIX):
+        yield from retry_topic_needs(topic, group, SUB, ask.facts)
+    else:
+        yield topic_need(topic, SUB)
 
 
 def lock(ask: Ask) -> Iterable[Need]:
@@ -220,7 +229,7 @@ def create_topic(ask: Ask) -> Iterable[Need]:
 
 
 def create_topics(ask: Ask) -> Iterator[Need]:
-    for config in ask.json(TopicConfigList).topic_config_list:
+    for config in ask.json(TopicConfigList, MAX_LIST_BYTES).topic_config_list:
         yield _topic_change(ask, config.topic_name or "")
 
 
@@ -233,7 +242,7 @@ def create_group(ask: Ask) -> Iterable[Need]:
 
 
 def create_groups(ask: Ask) -> Iterator[Need]:
-    for config in ask.json(SubscriptionGroupList).group_config_list:
+    for config in ask.json(SubscriptionGroupList, MAX_LIST_BYTES).group_config_list:
         yield _group_change(ask, config.group_name)
 
 
@@ -267,8 +276,12 @@ def consume_directly(ask: Ask) -> Iterator[Need]:
     # The topic of the record counts, too: the request may name another. Without a record the
     # handler says so.
     with contextlib.suppress(PenstockError):
-        topics.append(ask.facts.topic_at(parse_offset_message_id(ask.field("msgId")).log_position))
+        topics.append(_topic_of_id(ask))
     yield from _member_needs(ask, group, filter(None, topics))
+
+
+def _topic_of_id(ask: Ask) -> str | None:
+    return ask.facts.topic_at(parse_offset_message_id(ask.field("msgId")).log_position)
 
 
 def end_transaction(ask: Ask) -> Iterable[Need]:
@@ -277,9 +290,19 @@ def end_transaction(ask: Ask) -> Iterable[Need]:
     return [topic_need(topic, PUB) for topic in dict.fromkeys(filter(None, topics))]
 
 
+def resume_check(ask: Ask) -> Iterator[Need]:
+    topics = [ask.field("topic")]
+    # The handler finds the half by its id alone, so the topic of the record counts, too.
+    with contextlib.suppress(PenstockError):
+        topics.append(_topic_of_id(ask) or "")
+    for topic in dict.fromkeys(filter(None, topics)):
+        yield topic_need(topic, UPDATE)
+
+
 def route(ask: Ask) -> Iterable[Need]:
     topic = ask.field("topic")
-    if topic == DEFAULT_TOPIC:
+    # Every user may reply, and a name server does not know the cluster of a request.
+    if topic == DEFAULT_TOPIC or topic.endswith(_REPLY_SUFFIX):
         return ()
     if topic.startswith(RETRY_PREFIX):
         return (group_need(retry_group(topic), SUB_GET),)

@@ -81,7 +81,7 @@ class ServerAuth:
             if self.audit_file is not None:
                 audit = AuditFile(self.audit_file)
                 stack.push_async_callback(run_to_end, None, audit.close)
-            yield Guard(
+            guard = Guard(
                 source,
                 rules,
                 server=server,
@@ -96,3 +96,6 @@ class ServerAuth:
                     max(1, max_connections // UNKNOWN_SHARE), max_message_bytes
                 ),
             )
+            # Before the audit file is closed.
+            stack.callback(guard.close)
+            yield guard

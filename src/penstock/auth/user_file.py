@@ -35,6 +35,7 @@ from penstock.auth.model import (
 )
 from penstock.auth.users import Users
 from penstock.errors import ConfigError, InvalidArgument, PenstockError, StoreDamaged
+from penstock.remoting.file_stamps import FileStamp, file_stamp, stamp_of
 
 FILE_NAME: Final = "auth.json"
 SUBJECT_PREFIX: Final = "User:"
@@ -63,19 +64,21 @@ class UserFile:
     def exists(self) -> bool:
         return self.path.exists()
 
-    def stamp(self) -> tuple[int, int, int] | None:
+    def stamp(self) -> FileStamp | None:
         """Changes whenever the file does; None without a file."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+        return file_stamp(self.path)
 
     def load(self) -> Users:
         """The users; raises if there is no file, if others may read it or if it is damaged."""
+        return self.load_stamped()[0]
+
+    def load_stamped(self) -> tuple[Users, FileStamp]:
+        """The users, and the stamp of the file that they were read from."""
         try:
             with self.path.open("rb") as file:
-                self._check_owner(os.fstat(file.fileno()))
+                # Before it is read: a change in between gives the file another stamp.
+                status = os.fstat(file.fileno())
+                self._check_owner(status)
                 data = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError as error:
             raise ConfigError(
@@ -83,15 +86,20 @@ class UserFile:
             ) from error
         if len(data) > MAX_FILE_BYTES:
             raise StoreDamaged(f"{self.path} is longer than {MAX_FILE_BYTES} bytes")
-        return decode_users(data, str(self.path))
+        return decode_users(data, str(self.path)), stamp_of(status)
 
     def change(self, change: Callable[[Users], Users]) -> Users:
         """Apply a change to what the file has now; return the new state."""
+        return self.change_stamped(change)[0]
+
+    def change_stamped(self, change: Callable[[Users], Users]) -> tuple[Users, FileStamp | None]:
+        """`change`, with the stamp of the file that it wrote."""
         with self.locked():
             before = self.load() if self.exists() else Users()
             after = change(before)
             self._replace(encode_users(after))
-            return after
+            # While it is locked: later, the stamp may be that of another change.
+            return after, self.stamp()
 
     def _check_owner(self, status: os.stat_result) -> None:
         if status.st_mode & _OTHERS:
@@ -137,17 +145,35 @@ class UserFile:
             os.close(directory)
 
 
+def is_reference(value: str) -> bool:
+    """Whether a secret is kept elsewhere: in a variable or a file of the server's machine."""
+    return value.startswith((_ENV, _FILE))
+
+
 def resolve_secret(value: str) -> str | None:
-    """The secret itself where the file has ``env:NAME`` or ``file:PATH``; None if it is missing."""
+    """The secret itself where the file has ``env:NAME`` or ``file:PATH``; None if it is missing.
+
+    It waits for the disk: not for an event loop.
+    """
     if value.startswith(_ENV):
         return os.environ.get(value.removeprefix(_ENV)) or None
     if value.startswith(_FILE):
         try:
-            with Path(value.removeprefix(_FILE)).open(encoding="utf-8") as file:
-                return file.read(_MAX_SECRET_FILE_BYTES).strip() or None
+            return _read_secret(value.removeprefix(_FILE)) or None
         except (OSError, ValueError):
             return None
     return value
+
+
+def _read_secret(path: str) -> str:
+    # A pipe or a device could keep the reader waiting for ever.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return ""
+        return os.read(handle, _MAX_SECRET_FILE_BYTES).decode().strip()
+    finally:
+        os.close(handle)
 
 
 # The format

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakSet
@@ -15,6 +15,7 @@ from penstock.auth.user_file import UserFile, resolve_secret
 from penstock.auth.users import Users
 from penstock.errors import PenstockError
 from penstock.protocol.acl import Verifier
+from penstock.remoting.file_stamps import FileStamp
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 from penstock.runtime.threads import run_to_end
@@ -32,6 +33,17 @@ class _Valid(NamedTuple):
     verifier: Verifier
 
 
+class _Loaded(NamedTuple):
+    """The users, with what their secrets stand for, and the stamp of the file they are from."""
+
+    users: Users
+    stamp: FileStamp | None
+    verifiers: Mapping[str, tuple[_Valid, ...]]
+
+
+_NOTHING: Final = object()
+"""Unlike every stamp, and unlike None, the stamp of a missing file."""
+
 _running: Final[WeakSet[UserSource]] = WeakSet()
 
 
@@ -46,9 +58,15 @@ class UserSource(Service):
     def __init__(self, file: UserFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._stamp: object = None
+        self._stamp: object = _NOTHING
+        """Of the file whose users are in force."""
+        self._refused: object = _NOTHING
+        """Of the last file that cannot be used: it is not tried again until it changes."""
+        self._has_trouble = False
+        self._busy = asyncio.Lock()
+        """Held while the file is read or changed, so that an older state never comes last."""
         self._listeners: list[Callable[[], None]] = []
-        self._verifiers: dict[str, tuple[_Valid, ...]] = {}
+        self._verifiers: Mapping[str, tuple[_Valid, ...]] = {}
         self._uses = SecretUses(file)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.users = Users()
@@ -84,18 +102,22 @@ class UserSource(Service):
 
     async def change(self, change: Callable[[Users], Users]) -> Users:
         """Change the file and what is in force."""
-        users = await run_to_end(None, lambda: self._file.change(change))
-        self._take(users)
-        self._stamp = await run_to_end(None, self._file.stamp)
+        async with self._busy:
+            loaded = await run_to_end(None, lambda: _resolved(*self._file.change_stamped(change)))
+            self._take(loaded)
+        # After the lock: another source may change the file and look here at the same moment.
         for other in list(_running):
             if other is not self and other.path == self.path and other._loop is self._loop:
-                await other._look()
-        return users
+                await other.look()
+        return loaded.users
 
     async def load(self) -> None:
         """Read the file; raises if it cannot be used."""
-        self._stamp = await run_to_end(None, self._file.stamp)
-        self._take(await run_to_end(None, self._file.load))
+        async with self._busy:
+            self._take(await self._read())
+
+    async def _read(self) -> _Loaded:
+        return await run_to_end(None, lambda: _resolved(*self._file.load_stamped()))
 
     async def _run(self, ready: Callable[[], None]) -> None:
         await self.load()
@@ -105,7 +127,7 @@ class UserSource(Service):
         try:
             while True:
                 await self._clock.sleep(LOOK_SECONDS)
-                await self._look()
+                await self.look()
                 if self._uses.are_due:
                     await run_to_end(None, self._uses.save)
         finally:
@@ -113,30 +135,56 @@ class UserSource(Service):
             if self._uses.are_due:
                 await run_to_end(None, self._uses.save)
 
-    async def _look(self) -> None:
+    async def look(self) -> bool:
+        """Take what is new in the file now; False if it has not changed."""
+        async with self._busy:
+            try:
+                return await self._look()
+            except OSError as error:
+                # Such as too many open files: it may pass without a change of the file.
+                self._tell(error)
+                return False
+
+    async def _look(self) -> bool:
         stamp = await run_to_end(None, self._file.stamp)
         if stamp == self._stamp:
-            return
-        self._stamp = stamp
+            self._refused = _NOTHING
+            return False
+        if stamp == self._refused:
+            return False
         try:
-            users = await run_to_end(None, self._file.load)
-        except (PenstockError, OSError) as error:
-            log.error("users stay as they were, the new file cannot be used error=%s", error)
-            return
-        self._take(users)
-        log.info("users loaded path=%s users=%d", self.path, len(users.by_name))
+            loaded = await self._read()
+        except PenstockError as error:
+            # Each new file that cannot be used is logged, not only the first.
+            self._refused, self._has_trouble = stamp, False
+            self._tell(error)
+            return False
+        self._take(loaded)
+        log.info("users loaded path=%s users=%d", self.path, len(loaded.users.by_name))
+        return True
 
-    def _take(self, users: Users) -> None:
-        verifiers: dict[str, tuple[_Valid, ...]] = {}
-        for user in users.by_name.values():
-            resolved = []
-            for secret in user.secrets:
-                value = resolve_secret(secret.value)
-                if value is None:
-                    log.error("secret not found user=%s id=%s", user.name, secret.id)
-                else:
-                    resolved.append(_Valid(secret.id, secret.expires_ms, Verifier(value)))
-            verifiers[user.name] = tuple(resolved)
-        self.users, self._verifiers = users, verifiers
+    def _tell(self, error: Exception) -> None:
+        if not self._has_trouble:
+            log.error("users stay as they were, the new file cannot be used error=%s", error)
+        self._has_trouble = True
+
+    def _take(self, loaded: _Loaded) -> None:
+        self._stamp, self._refused, self._has_trouble = loaded.stamp, _NOTHING, False
+        self.users, self._verifiers = loaded.users, loaded.verifiers
         for listener in self._listeners:
             listener()
+
+
+def _resolved(users: Users, stamp: FileStamp | None) -> _Loaded:
+    """Read what secrets refer to; waits for the disk."""
+    verifiers: dict[str, tuple[_Valid, ...]] = {}
+    for user in users.by_name.values():
+        found = []
+        for secret in user.secrets:
+            value = resolve_secret(secret.value)
+            if value is None:
+                log.error("secret not found user=%s id=%s", user.name, secret.id)
+            else:
+                found.append(_Valid(secret.id, secret.expires_ms, Verifier(value)))
+        verifiers[user.name] = tuple(found)
+    return _Loaded(users, stamp, verifiers)

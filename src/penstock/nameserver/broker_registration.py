@@ -17,7 +17,8 @@ class BrokerRegistration:
     """What a broker says about itself.
 
     ``enable_acting_master`` is None for brokers before 5.0, which do not say it. ``connection``
-    is any object that stands for the connection; it is compared by identity.
+    is any object that stands for the connection; it is compared by identity. ``owner`` is the user
+    that registers the broker, None at a name server without users.
     """
 
     cluster: str
@@ -31,6 +32,7 @@ class BrokerRegistration:
     enable_acting_master: bool | None = None
     zone_name: str | None = None
     connection: object = None
+    owner: str | None = None
 
     @property
     def state_version(self) -> int:
@@ -73,6 +75,7 @@ class LiveBroker(NamedTuple):
     heard_ms: int
     timeout_ms: int
     connection: object
+    owner: str | None
 
     @classmethod
     def of(cls, registration: BrokerRegistration, now_ms: int) -> LiveBroker:
@@ -88,6 +91,7 @@ class LiveBroker(NamedTuple):
             now_ms,
             timeout_ms if timeout_ms > 0 else DEFAULT_TIMEOUT_MS,
             registration.connection,
+            registration.owner,
         )
 
     @property

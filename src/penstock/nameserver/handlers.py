@@ -19,6 +19,7 @@ from penstock.nameserver.broker_registration import BrokerRegistration
 from penstock.nameserver.config import NameServerConfig
 from penstock.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvConfig
 from penstock.nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteTable
+from penstock.protocol.acl import access_key
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.registration import body_crc32, decode_registration, is_compressed
@@ -79,8 +80,10 @@ class NameServerState:
     """Where the texts are kept; None: in memory only."""
     registration_key: str | None = None
     """What a broker must send in order to register; None: any broker may."""
+    has_users: bool = False
+    """Whether requests are signed, so that the user they name is certain."""
     refused: int = 0
-    """Registrations without the key."""
+    """Registrations of brokers of others."""
     cached_routes: dict[tuple[str, bool], bytes] = field(default_factory=dict)
     cached_generation: int = -1
 
@@ -133,18 +136,22 @@ def _check_key(state: NameServerState, call: Call, broker: str) -> None:
     key = state.registration_key
     given = (call.command.ext or {}).get(REGISTRATION_KEY, "")
     if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
-        state.refused += 1
-        # The first, second, fourth, eighth: a peer that tries for ever must not fill the log.
-        if state.refused.bit_count() == 1:
-            log.warning(
-                "broker refused, not one of ours name=%.255s remote=%s refused=%d",
-                broker, call.peer.remote, state.refused,
-            )  # fmt: skip
+        _log_refusal(state, call, broker, "not one of ours")
         raise NoPermission(
             f"broker {broker[:255]} may not register with this name server",
             expected="a broker that was started together with it",
             hint="penstock up --other-brokers, or a name server of its own: penstock nameserver",
         )
+
+
+def _log_refusal(state: NameServerState, call: Call, broker: str, reason: str) -> None:
+    state.refused += 1
+    # The first, second, fourth, eighth: a peer that tries for ever must not fill the log.
+    if state.refused.bit_count() == 1:
+        log.warning(
+            "broker refused, %s name=%.255s remote=%s refused=%d",
+            reason, broker, call.peer.remote, state.refused,
+        )  # fmt: skip
 
 
 @handles(RequestCode.REGISTER_BROKER)
@@ -177,21 +184,24 @@ def register_broker(state: NameServerState, ask: RegisterBroker, call: Call) -> 
             "topics bounded or left out broker=%s count=%d first=%s error=%s",
             ask.broker_name, len(odd), topic[:MAX_RETRY_TOPIC_LENGTH], trouble,
         )  # fmt: skip
-    result = state.routes.register(
-        BrokerRegistration(
-            cluster=ask.cluster_name,
-            broker_name=ask.broker_name,
-            broker_id=ask.broker_id,
-            address=ask.broker_addr,
-            ha_address=ask.ha_server_addr,
-            topics=topics.topics,
-            filter_servers=topics.filter_server_list,
-            timeout_ms=ask.heartbeat_timeout_millis,
-            enable_acting_master=ask.enable_acting_master,
-            connection=call.peer,
-        ),
-        state.now_ms(),
+    registration = BrokerRegistration(
+        cluster=ask.cluster_name,
+        broker_name=ask.broker_name,
+        broker_id=ask.broker_id,
+        address=ask.broker_addr,
+        ha_address=ask.ha_server_addr,
+        topics=topics.topics,
+        filter_servers=topics.filter_server_list,
+        timeout_ms=ask.heartbeat_timeout_millis,
+        enable_acting_master=ask.enable_acting_master,
+        connection=call.peer,
+        owner=access_key(call.command.ext) if state.has_users else None,
     )
+    try:
+        result = state.routes.register(registration, state.now_ms())
+    except NoPermission as error:
+        _log_refusal(state, call, ask.broker_name, str(error))
+        raise
     if not result.accepted:
         refusal = RequestRefused(
             "register broker failed: one topic alone from a broker that is not known",

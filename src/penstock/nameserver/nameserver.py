@@ -78,6 +78,7 @@ class NameServer(Service):
             KvConfig(),
             tables,
             registration_key,
+            has_users=auth is not None,
         )
 
     @property

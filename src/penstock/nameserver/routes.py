@@ -23,6 +23,9 @@ wiped by an operator stays wiped meanwhile.
 ``generation`` changes with every change that a route, or the list of brokers, can show:
 encoded answers may be kept as long as it stays the same.
 
+Where brokers have users, a name that is live belongs to its cluster, and each of its brokers to the
+user that registered it, as long as the connection of that broker lasts.
+
 Any peer may register, so brokers and routes have a bound. At the bound a new broker or topic is
 refused; what is known stays, and is heard.
 """
@@ -33,7 +36,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from penstock.errors import RequestRefused
+from penstock.errors import NoPermission, RequestRefused
 from penstock.model import BrokerRoute, QueueRoute, TopicRoute
 from penstock.model.names import READ, WRITE
 from penstock.model.route import MASTER_ID
@@ -90,8 +93,14 @@ class RouteTable:
     # Brokers come and go --------------------------------------------------------------------------
 
     def register(self, registration: BrokerRegistration, now_ms: int) -> RegisterResult:
-        """Take in what a broker says about itself; `RequestRefused` if there is no room for it."""
+        """Take in what a broker says about itself.
+
+        Raises `RequestRefused` if there is no room for it, `NoPermission` if it would take the
+        place of a live broker of others.
+        """
         key = registration.cluster, registration.address
+        if registration.owner is not None:
+            self._check_owner(key, registration)
         self._need_room(key, registration, now_ms)
         former = self._live.get(key)
         if former is not None and former.broker_name != registration.broker_name:
@@ -257,6 +266,35 @@ class RouteTable:
         """Who has the broker id at the moment: the same broker, or another it replaces."""
         key = self._members.get(registration.broker_name, {}).get(registration.broker_id)
         return None if key is None else self._live[key]
+
+    def _check_owner(self, key: _Key, registration: BrokerRegistration) -> None:
+        """Refuse a broker that would take over a name, an id or an address of others.
+
+        The right on a cluster was checked for the cluster that the broker names, so it must not
+        reach brokers of another one.
+        """
+        name = registration.broker_name
+        if any(cluster != registration.cluster for cluster, _ in self._members_of(name)):
+            raise NoPermission(
+                f"broker {name[:255]} is live in another cluster",
+                expected=f"a name that is free, or cluster {self._brokers[name].cluster}",
+                hint="give the broker another name, or stop the one that has it",
+            )
+        for rival in (self._holder_of_id(registration), self._live.get(key)):
+            if (
+                rival is not None
+                and rival.owner != registration.owner
+                and rival.connection is not registration.connection
+            ):
+                raise NoPermission(
+                    f"broker {rival.broker_name[:255]} at {rival.address[:255]} is live, and "
+                    "another user has registered it",
+                    expected=f"another name and address than those of id {rival.broker_id}",
+                    hint="stop that broker first, or register with its user",
+                )
+
+    def _members_of(self, broker_name: str) -> Iterable[_Key]:
+        return self._members.get(broker_name, {}).values()
 
     def _need_room(self, key: _Key, registration: BrokerRegistration, now_ms: int) -> None:
         live = self._live.get(key)
