@@ -6,12 +6,20 @@ from typing import Final
 
 from penstock.broker.state import BrokerState
 from penstock.errors import ProtocolError
-from penstock.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, Property
+from penstock.model.names import (
+    HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_GIVEN_UP_TOPIC,
+    Property,
+)
 from penstock.model.properties import get_property
 from penstock.protocol.records.codec import decode_record
 
 # The broker parks messages here and keeps their real topic; elsewhere a sender may have set it.
-_PARKING_TOPICS: Final = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
+_PARKING_TOPICS: Final = frozenset(
+    {HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_GIVEN_UP_TOPIC}
+)
 
 
 class BrokerFacts:

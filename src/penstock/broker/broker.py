@@ -338,6 +338,7 @@ class Broker(Service):
             handler=self._serve,
             own_queues=lambda topic: _own_queues(topics, topic, config.broker_name),
             sign=_unsigned if self._auth is None else self._auth.sign,
+            tls=self._client_tls,
         )
         pop = build_pop_state(
             settings, clock, storage, offsets, store_host, routes=routes, changed=tables.changed

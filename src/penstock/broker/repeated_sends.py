@@ -2,7 +2,8 @@
 
 A producer marks such a request (`protocol.extensions.REPEAT`). Only then the broker looks for the
 unique id in its key index, so that first sends pay nothing. A message counts as the same if its
-unique id, its body and, where it waits for its time, its topic are the same.
+unique id, its body and, where it waits for its time, its topic are the same. A row of Spark's sink
+that has an id of its own is the same if its name is.
 
 A batch is stored as a whole or not at all, so one that is sent again with the same messages is
 found by its first. Where only the first message has a unique id, the last one is compared, too.
@@ -10,19 +11,27 @@ found by its first. Where only the first message has a unique id, the last one i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import ProtocolError
-from penstock.model.names import Property
+from penstock.model.names import TIMER_TOPIC, Property
 from penstock.model.properties import END_MARK, UNIQUE_KEY, parse_properties, value_of
-from penstock.protocol.extensions import EACH_REPEAT_MARK, RECENT_REPEAT_MARK, REPEAT_MARK
+from penstock.protocol.extensions import (
+    EACH_REPEAT_MARK,
+    RECENT_REPEAT_MARK,
+    REPEAT_MARK,
+    ROW_BY_ID,
+    ROW_NAME,
+)
 from penstock.protocol.records.batches import BatchItem, iterate_batch
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.store import Draft, MessageStore
 
 RECENT_MS: Final = 3_600_000
 _MOST_COPIES: Final = 64
+_ROW: Final = ROW_NAME.encode() + b"\x01"
+_BY_ID: Final = ROW_BY_ID.encode()
 
 
 class RepeatMark(NamedTuple):
@@ -59,6 +68,20 @@ def find_repeated(
 ) -> Record | None:
     """The stored message that a draft repeats; None: there is none, or the index lacks it."""
     waits_for = parse_properties(draft.properties).get(Property.REAL_TOPIC)
+    return next(_copies(store, draft, unique_id, since_ms, waits_for), None)
+
+
+def find_parked(store: MessageStore, draft: Draft, unique_id: str, since_ms: int) -> Record | None:
+    """`find_repeated` for a timer message whose time has come since, and that still waits."""
+    parked = draft._replace(topic=TIMER_TOPIC)
+    return next(_copies(store, parked, unique_id, since_ms, draft.topic), None)
+
+
+def _copies(
+    store: MessageStore, draft: Draft, unique_id: str, since_ms: int, waits_for: str | None
+) -> Iterator[Record]:
+    """``waits_for`` is the topic of a message that waits for its time."""
+    row = _named_row(draft.properties)
     found = store.query(draft.topic, unique_id, max_count=_MOST_COPIES, begin_ms=since_ms)
     for view in found.slices:
         try:
@@ -67,27 +90,49 @@ def find_repeated(
             continue
         if value_of(record.properties, UNIQUE_KEY) != unique_id.encode():
             continue  # Another message has it among its keys.
-        if record.body == draft.body and (
-            waits_for is None
-            or parse_properties(record.properties).get(Property.REAL_TOPIC) == waits_for
-        ):
-            return record
-    return None
+        if store.was_deleted_since(waits_for or draft.topic, record.log_position):
+            continue  # It was deleted with its topic, which was created again.
+        if waits_for is not None:
+            real = parse_properties(record.properties).get(Property.REAL_TOPIC)
+            if real != waits_for:
+                continue
+        if _named_row(record.properties) == row if row else record.body == draft.body:
+            yield record
+
+
+def _named_row(properties: bytes) -> bytes:
+    """The name of a row that has an id of its own; empty for others.
+
+    Such a row is the same although its body differs: the function that made it may give another
+    one when it runs again.
+    """
+    name = value_of(properties, _ROW)
+    return name if name.split(b"/", 3)[2:3] == [_BY_ID] else b""
 
 
 def find_repeated_batch(
     store: MessageStore, draft: Draft, body: bytes, since_ms: int = 0
 ) -> StoredBatch | None:
     """The stored batch that another one repeats; `ProtocolError`: it cannot be read."""
-    head = next(iterate_batch(body))
-    first = _find_item(store, draft, head, since_ms)
-    if first is None:
-        return None
-    positions: list[int] = []
     items = list(iterate_batch(body))
+    if not items:
+        return None
+    # Batches that begin alike may go on differently: a sender has cut its messages in another way.
+    for first in _item_copies(store, draft, items[0], since_ms):
+        found = _whole_batch(store, draft.topic, items, first)
+        if found is not None:
+            return found
+    return None
+
+
+def _whole_batch(
+    store: MessageStore, topic: str, items: Sequence[BatchItem], first: Record
+) -> StoredBatch | None:
+    """The stored batch that begins with ``first``, if it has all items."""
+    positions: list[int] = []
     for queue_offset, item in enumerate(items, first.queue_offset):
         wanted = value_of(item.properties, UNIQUE_KEY)
-        entry = store.entry(draft.topic, first.queue_id, queue_offset)
+        entry = store.entry(topic, first.queue_id, queue_offset)
         if entry is None:
             return None
         positions.append(entry.log_position)
@@ -110,7 +155,7 @@ def split_repeated(
     stored: list[Record] = []
     missing: list[BatchItem] = []
     for item in items:
-        record = _find_item(store, draft, item)
+        record = next(_item_copies(store, draft, item), None)
         if record is None:
             missing.append(item)
         else:
@@ -118,10 +163,11 @@ def split_repeated(
     return stored, missing
 
 
-def _find_item(
+def _item_copies(
     store: MessageStore, draft: Draft, item: BatchItem, since_ms: int = 0
-) -> Record | None:
+) -> Iterator[Record]:
     unique_id = value_of(item.properties, UNIQUE_KEY).decode("utf-8", "replace")
     if not unique_id:
-        return None
-    return find_repeated(store, draft._replace(body=item.body), unique_id, since_ms)
+        return iter(())
+    single = draft._replace(body=item.body, properties=item.properties)
+    return _copies(store, single, unique_id, since_ms, None)

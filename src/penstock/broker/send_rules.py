@@ -7,7 +7,8 @@ table:
 * `find_ruled` tells whether any rule may apply to a property string. It is the gate of the fast
   path: without a match the string is stored as it is and never parsed.
 * `effects_of` applies the rules to the parsed properties of a single message or of the envelope of
-  a batch; `check_batch_item` applies those for a message inside a batch.
+  a batch; `check_batch_item` applies those for a message inside a batch, and
+  `batch_item_properties` drops what such a message must not have.
 * `BATCH_MARKS` are what the store looks for in the properties of a whole batch before it takes the
   fast path for batches.
 * `DROPPED` and `REPLACED` say what does not go into the record as it was sent.
@@ -25,7 +26,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from penstock.errors import IllegalMessage
 from penstock.model.names import Property
-from penstock.model.properties import END_MARK, VALUE_MARK
+from penstock.model.properties import END_MARK, VALUE_MARK, find_value
 from penstock.protocol.extensions import REPEAT
 
 _SHOWN_CHARACTERS: Final = 100
@@ -72,6 +73,8 @@ class SendRule(NamedTuple):
     """The rule applies to this value only."""
     stored: Literal["as sent", "dropped", "replaced"] = "as sent"
     """Replaced: the broker stores a value of its own."""
+    is_dropped_in_batches: bool = False
+    """Whether it is also dropped of each message in a batch; the others have no meaning there."""
 
     @property
     def mark(self) -> str:
@@ -160,7 +163,7 @@ RULES: Final = (
     # The plain path looks for the message that is repeated.
     SendRule(REPEAT, stored="dropped"),
     # The receipt of an earlier delivery has no meaning for the new record.
-    SendRule(Property.POP_RECEIPT, stored="dropped"),
+    SendRule(Property.POP_RECEIPT, stored="dropped", is_dropped_in_batches=True),
     SendRule(Property.REGION, stored="replaced"),
     SendRule(Property.TRACE_ON, stored="replaced"),
     SendRule(Property.CLUSTER, stored="replaced"),
@@ -176,7 +179,11 @@ find_ruled: Final = re.compile(
 ).search
 """A match if a rule may apply to a property string that is enclosed in separators."""
 
-BATCH_MARKS: Final = tuple(rule.mark.encode() for rule in RULES if rule.batch is not None)
+BATCH_DROPPED: Final = tuple(rule.mark.encode() for rule in RULES if rule.is_dropped_in_batches)
+BATCH_MARKS: Final = (
+    *(rule.mark.encode() for rule in RULES if rule.batch is not None),
+    *BATCH_DROPPED,
+)
 DROPPED: Final = tuple(rule.key for rule in RULES if rule.stored == "dropped")
 REPLACED: Final = tuple(rule.key for rule in RULES if rule.stored == "replaced")
 
@@ -195,6 +202,23 @@ def check_batch_item(properties: Mapping[str, str]) -> None:
     effects = Effects()
     for rule in RULES:
         _apply(rule.batch, rule, effects, properties)
+
+
+def batch_item_properties(properties: bytes) -> bytes:
+    """The properties of a message inside a batch as they are stored."""
+    for mark in BATCH_DROPPED:
+        if mark in properties:
+            properties = without_property(properties, mark)
+    return properties
+
+
+def without_property(properties: bytes, mark: bytes) -> bytes:
+    """The text without a property; ``mark`` is its key and the separator behind it."""
+    start, stop = find_value(properties, mark)
+    while stop:
+        properties = properties[: start - len(mark)] + properties[stop + 1 :]
+        start, stop = find_value(properties, mark)
+    return properties
 
 
 def _apply(

@@ -117,6 +117,7 @@ class Storage(Service):
         self.append = store.append
         self.append_batch = store.append_batch
         self.append_batch_body = store.append_batch_body
+        self.append_rows = store.append_rows
         self.read = store.read
         self.record_at = store.record_at
         self.min_offset = store.min_offset
@@ -195,6 +196,9 @@ class Storage(Service):
     def when_on_disk(self, end: int, promise: Answered, answer: Command) -> None:
         """Give ``answer`` when the log is flushed up to ``end``, or say that it took too long."""
         deadline = self._clock.monotonic() + self._sync_timeout
+        if self._waiting:
+            # The answer to a repeated request relies on an older record; the order stays.
+            end = max(end, self._waiting[-1].end)
         self._waiting.append(_Waiting(end, deadline, promise, answer))
 
     def _schedule_write(self, topic: str, queue_id: int) -> None:

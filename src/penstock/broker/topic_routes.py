@@ -18,7 +18,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.routes import GetRouteInfo
-from penstock.remoting import Handler, Pool
+from penstock.remoting import Handler, Pool, Tls
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service
 
@@ -42,6 +42,7 @@ class TopicRoutes(Service):
         handler: Handler,
         own_queues: Callable[[str], tuple[MessageQueue, ...]],
         sign: Callable[[Command], Command] = lambda command: command,
+        tls: Tls | None = None,
     ) -> None:
         """``own_queues`` are what a topic has here, for a broker without a name server."""
         self._clock = clock
@@ -49,6 +50,7 @@ class TopicRoutes(Service):
         self._handler = handler
         self._own_queues = own_queues
         self._sign = sign
+        self._tls = tls
         self._known: dict[str, tuple[float, tuple[MessageQueue, ...]]] = {}
         self._asked: dict[str, list[Answer]] = {}
         self._pool: Pool | None = None
@@ -69,7 +71,8 @@ class TopicRoutes(Service):
             self._group.create_task(self._ask(topic))
 
     async def _run(self, ready: Callable[[], None]) -> None:
-        async with Pool(self._handler) as self._pool, asyncio.TaskGroup() as self._group:
+        pool = Pool(self._handler, tls=self._tls)
+        async with pool as self._pool, asyncio.TaskGroup() as self._group:
             ready()
             try:
                 await asyncio.get_running_loop().create_future()

@@ -53,6 +53,9 @@ UNUSUAL = [
     "TIMER_DELIVER_MS\x01<later>\x02a\x01\u00fc\x02",
     "TIMER_DELIVER_MS\x01<later>\x02no value\x02",
     "TIMER_DELIVER_MS\x01<later>\x02a\x01\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02a\x01b\x01c\x02d\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02a\x01b\x01c\x02\x02",
+    "TIMER_DELIVER_MS\x01<later>\x02a\x011\x02b\x01x\x02a\x012\x02",
     "TIMER_DELIVER_MS\x01<later>\x02a\x01<32500>\x02",
     "TIMER_DELIVER_MS\x01<later>\x02a\x01<32700>\x02",
 ]

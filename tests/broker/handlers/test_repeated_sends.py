@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.asking import all_records, ext, max_offset
+from tests.broker.handlers.test_fast_send import frame, header
+from tests.support.asking import all_records, ext, max_offset, put_topic
 from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire
 
+from penstock.broker import Broker
 from penstock.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.commands import Command
+from penstock.protocol.commands import Command, decode_command
 from penstock.protocol.extensions import REPEAT
+from penstock.protocol.frames import FrameDecoder
 from penstock.protocol.records.batches import BatchItem, encode_batch
+from penstock.store import ASYNC_FLUSH, SYNC_FLUSH
 
 KINDS: list[tuple[dict[str, str], str]] = [
     ({}, "T"),
@@ -171,3 +176,99 @@ async def test_messages_that_were_in_other_batches_are_found_one_by_one(tmp_path
         assert ext(known)["queueOffset"] == "4"
         bodies = [record.body for record in await all_records(wire, "T")]
         assert bodies == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def send_together(broker: Broker, *heads: dict[str, object]) -> list[Command]:
+    """The answers to requests that arrive in one loop turn."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    writer.write(b"".join(frame(head, b"body") for head in heads))
+    decoder, answers = FrameDecoder(), list[Command]()
+    while len(answers) < len(heads):
+        data = await reader.read(1 << 16)
+        assert data
+        answers += map(decode_command, decoder.feed(data))
+    writer.close()
+    return answers
+
+
+@pytest.mark.parametrize("flush", [ASYNC_FLUSH, SYNC_FLUSH])
+@pytest.mark.parametrize(("kind", "topic"), KINDS)
+async def test_a_repeat_in_the_turn_of_the_first_request_is_stored_once(
+    tmp_path: Path, kind: dict[str, str], topic: str, flush: str
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(store={"flush_disk_type": flush})
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 4)
+        text = "".join(f"{key}\x01{value}\x02" for key, value in kind.items())
+        first = header(i=f"UNIQ_KEY\x01ID\x02{text}", e="0")
+        again = header(i=f"UNIQ_KEY\x01ID\x02{text}{REPEAT}\x01true\x02", e="0")
+        again["opaque"] = 99
+        answers = await send_together(broker, first, again, {**again, "opaque": 100})
+        assert [answer.code for answer in answers] == [0, 0, 0]
+        assert len({ext(answer)["queueOffset"] for answer in answers}) == 1
+        queue = {"DELAY": 17}.get(next(iter(kind), ""), 0)
+        assert len(await all_records(wire, topic, queue)) == 1
+
+
+async def test_a_repeat_after_the_topic_was_created_again_is_stored(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T", 4)
+        await send(wire, {"UNIQ_KEY": "ID"}, is_repeat=False, queue_id=0)
+        await wire.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        await put_topic(wire, "T", 4)
+        for _ in range(2):
+            await send(wire, {"UNIQ_KEY": "ID"}, is_repeat=True, queue_id=0)
+        assert len(await all_records(wire, "T", 0)) == 1
+
+
+@in_virtual_time
+async def test_a_timer_that_is_repeated_when_it_is_due_comes_once(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        due = stage.clock.time_ms() + 1500
+        timed = {"UNIQ_KEY": "ID", "TIMER_DELIVER_MS": str(due)}
+        first = await send(wire, timed, is_repeat=False, queue_id=0)
+        await stage.clock.sleep(1.501)
+        assert not await all_records(wire, "T", 0)
+        again = await send(wire, timed, is_repeat=True, queue_id=0)
+        assert ext(again)["recallHandle"] == ext(first)["recallHandle"]
+        await stage.clock.sleep(5)
+        assert len(await all_records(wire, "T", 0)) == 1
+
+
+@in_virtual_time
+async def test_a_row_with_an_id_is_known_by_its_name(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+
+        def row(batch: int, body: bytes) -> BatchItem:
+            name = f"UNIQ_KEY\x01U-{batch}\x02PENSTOCK_ROW\x01q/{batch}/id/7\x02"
+            return BatchItem(body, name.encode())
+
+        await send_batch(wire, [row(1, b"A")], "each")
+        await send_batch(wire, [row(1, b"made again, and differently")], "each")
+        await send_batch(wire, [row(2, b"B")], "each")
+        await send_batch(wire, [row(3, b"A")], "each")
+        await send_batch(wire, [row(3, b"A")], "each")
+        assert [record.body for record in await all_records(wire, "T", 0)] == [b"A", b"B", b"A"]
+        single = {"UNIQ_KEY": "S", "PENSTOCK_ROW": "q/4/id/S"}
+        await send(wire, single, is_repeat=False, body=b"A", queue_id=0)
+        await send(wire, single, is_repeat=True, body=b"B", queue_id=0)
+        assert await max_offset(wire, "T", 0) == 4
+
+
+@in_virtual_time
+async def test_batches_that_begin_alike_are_all_compared(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        items = rows(0, 4)
+        for count in (2, 3, 4):
+            await send_batch(wire, items[:count], "true")
+        stored = await max_offset(wire, "T", 0)
+        for count in (2, 3, 4):
+            await send_batch(wire, items[:count], "true")
+        assert await max_offset(wire, "T", 0) == stored == 9

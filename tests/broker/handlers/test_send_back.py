@@ -34,6 +34,7 @@ from penstock.protocol.extensions import REASON_FIELDS
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.send import SendBack
 from penstock.protocol.records.codec import Record
+from penstock.store import Draft
 from penstock.testing.eventually import eventually
 
 OK = ResponseCode.SUCCESS
@@ -108,6 +109,23 @@ async def test_a_level_beyond_the_last_is_the_last(tmp_path: Path) -> None:
         assert (await send_back(wire, "g", await failed(wire), level=25)).code == OK
         [record] = await scheduled(wire, 18)
         assert properties(record)["DELAY"] == "18"
+
+
+@pytest.mark.parametrize("level", [3, -1])
+async def test_a_value_with_a_separator_in_it_keeps_no_message_from_its_retry(
+    tmp_path: Path, level: int
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        draft = Draft("T", 0, b"poison", b"a\x01b\x01c\x02UNIQ_KEY\x01U\x02")
+        position = broker.state.storage.append(draft).log_position
+        assert (await send_back(wire, "g", position, level=level)).code == OK
+        if level > 0:
+            [record] = await scheduled(wire, level)
+        else:
+            [record] = records(await wire.pull("reader", DEAD_TOPIC, 0))
+        assert record.properties.startswith(b"a\x01b\x01c\x02")
 
 
 @pytest.mark.spec("S96", "S112")

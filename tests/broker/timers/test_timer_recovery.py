@@ -279,6 +279,27 @@ async def test_records_that_cannot_be_read_stop_nothing(
         assert caplog.text.count("record of the timer topic skipped") == len(bad)
 
 
+@pytest.mark.spec("Y14")
+@in_virtual_time
+async def test_a_message_that_this_broker_would_refuse_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(timer_roll_window_slot=10)
+        wire = await stage.connect(broker)
+        due = stage.clock.time_ms() + 30_000
+        # Of another program: no room for what a second round in the wheel adds.
+        text = (
+            f"a\x01{32_705 * 'x'}\x02TIMER_OUT_MS\x01{due}\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
+        )
+        broker.state.storage.append(Draft(TIMER_TOPIC, 0, b"bad", text.encode()))
+        await timed(wire, stage, "soon", 3)
+        await timed(wire, stage, "late", 40)
+        await stage.clock.sleep(60)
+        assert await arrived(wire) == ["soon", "late"]
+        assert caplog.text.count("timer message skipped") == 1
+
+
 @pytest.mark.spec("Y16")
 @pytest.mark.parametrize("is_in_wheel", [False, True])
 @in_virtual_time

@@ -362,6 +362,30 @@ async def test_a_half_that_cannot_be_read_stops_no_check(tmp_path: Path) -> None
         assert check_times(wire) == [("ID-1", 1), ("ID-2", 1)]
 
 
+@pytest.mark.spec("X36")
+@in_virtual_time
+async def test_a_half_that_this_broker_would_refuse_stops_no_check(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker, wire = await opened(stage)
+        await prepared(wire)
+        # Of another program: no room for the count of checks that a copy has.
+        text = (
+            f"a\x01{32_690 * 'x'}\x02TRAN_MSG\x01true\x02PGROUP\x01shop\x02UNIQ_KEY\x01ID-0\x02"
+            f"REAL_TOPIC\x01{TOPIC}\x02REAL_QID\x011\x02"
+        )
+        broker.state.storage.append(Draft(HALF_TOPIC, 0, b"a half", text.encode()))
+        await wire.close()
+        await broker.stop()
+        broker, wire = await opened(stage, transaction_check_max=1)
+        await stay(stage, wire, 121)
+        assert check_times(wire) == [("ID-1", 1)]
+        parked = await all_records(wire, TRANSACTION_GIVEN_UP_TOPIC)
+        assert [properties(one)["UNIQ_KEY"] for one in parked] == ["ID-1"]
+        assert "half message cannot be copied" in caplog.text
+
+
 @in_virtual_time
 async def test_a_half_is_copied_before_its_segment_is_deleted(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:

@@ -18,7 +18,7 @@ from penstock.broker.delivery.record_views import record_views
 from penstock.broker.delivery.schedule_records import due
 from penstock.broker.storage import Storage
 from penstock.broker.tables.topics import Topics
-from penstock.errors import IllegalMessage, ProtocolError, StoreError
+from penstock.errors import InvalidArgument, ProtocolError, StoreError
 from penstock.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.protocol.bodies.codec import decode_body, encode_state
 from penstock.protocol.bodies.common import DataVersion
@@ -231,7 +231,7 @@ class DelayService(Service):
             return
         try:
             self._storage.append(draft)
-        except IllegalMessage as error:
+        except InvalidArgument as error:
             # The store of another program may hold messages that this one refuses; they must not
             # block all that follow.
             log.error("delayed message skipped position=%d error=%s", record.log_position, error)

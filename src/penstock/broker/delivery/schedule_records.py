@@ -7,7 +7,7 @@ topic and queue. When it is due it is stored again in that queue with the same p
 from __future__ import annotations
 
 from penstock.model.names import SCHEDULE_TOPIC, Property
-from penstock.model.properties import encode_properties, parse_properties
+from penstock.model.properties import encode_stored, parse_properties
 from penstock.protocol.delays import DelayLevels
 from penstock.protocol.records.codec import Record
 from penstock.store import Draft, draft_of
@@ -23,7 +23,7 @@ def delayed(draft: Draft, properties: dict[str, str], level: int, levels: DelayL
         Property.REAL_QUEUE_ID: str(draft.queue_id),
     }
     return draft._replace(
-        topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(waiting)
+        topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_stored(waiting)
     )
 
 

@@ -33,6 +33,7 @@ def add_all(dispatcher: Dispatcher, broker: BrokerState) -> None:
     dispatcher.add_raw(RequestCode.SEND_BATCH_MESSAGE, sending.send_v2)
     dispatcher.add_fast_path(RequestCode.SEND_MESSAGE_V2, sending.fast.serve)
     dispatcher.add_fast_path(RequestCode.SEND_BATCH_MESSAGE, sending.fast.serve)
+    dispatcher.add_fast_path(RequestCode.END_TRANSACTION, sending.fast.end_transaction)
     pulling = Pulling(broker)
     dispatcher.add_raw(RequestCode.PULL_MESSAGE, pulling.pull)
     dispatcher.add_raw(RequestCode.LITE_PULL_MESSAGE, pulling.pull)

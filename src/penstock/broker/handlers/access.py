@@ -24,7 +24,7 @@ from penstock.auth.model import (
     check_user_name,
     parse_word,
 )
-from penstock.auth.user_file import SUBJECT_PREFIX
+from penstock.auth.user_file import SUBJECT_PREFIX, is_reference
 from penstock.auth.user_source import UserSource
 from penstock.auth.users import Users, new_secret, new_user
 from penstock.broker.state import BrokerState
@@ -63,6 +63,7 @@ def create_user(broker: BrokerState, ask: UserName, call: Call) -> Promise:
     name, body = check_user_name(ask.username), call.json(UserInfo)
     if not (body.password or "").strip():
         raise NoPermission("The password can not be blank")
+    _check_password(body.password)
     type_ = parse_word(UserType, body.user_type or UserType.NORMAL)
     if type_ is UserType.SUPER and not _caller(broker, call).is_super:
         raise PenstockError("The super user can only be create by super user")
@@ -76,6 +77,7 @@ def create_user(broker: BrokerState, ask: UserName, call: Call) -> Promise:
 def update_user(broker: BrokerState, ask: UserName, call: Call) -> Promise:
     """Change the password, type or status of a user; what is left out stays."""
     body, caller = call.json(UserInfo), _caller(broker, call)
+    _check_password(body.password)
     now = broker.clock.time_ms()
 
     def change(users: Users) -> Users:
@@ -214,6 +216,16 @@ def _source(broker: BrokerState) -> UserSource:
             "this broker has no users: authentication is off", hint="start it with --auth"
         )
     return broker.users
+
+
+def _check_password(password: str | None) -> None:
+    """Refuse a reference: a request must not choose a file or a variable of this machine."""
+    if password is not None and is_reference(password):
+        raise InvalidArgument(
+            "a password that refers to a variable or a file of the server",
+            expected="the password itself, not env: or file:",
+            hint="edit the user file on the server's machine",
+        )
 
 
 def _caller(broker: BrokerState, call: Call) -> User:

@@ -7,7 +7,7 @@ no second check, no `Command` and no header object. The plain path is the specif
 unusual (a property with a rule, a missing field, another spelling of a number) is left to it, and
 so is every error in a request.
 
-    header ─▶ kind enabled? ─▶ properties without a rule, or of a timer? ─▶ append ─▶ answer
+    header ─▶ kind enabled? ─▶ properties without a rule, of a half or timer? ─▶ append ─▶ answer
                   │ no                  │ no
                   └─────────────────────┴──▶ None: the plain path serves it
 
@@ -27,16 +27,18 @@ import msgspec
 
 from penstock.auth.guard import Senders
 from penstock.broker.handlers.fast_timers import FastTimers
+from penstock.broker.handlers.fast_transactions import FastTransactions
 from penstock.broker.send_rules import BATCH_MARKS
 from penstock.broker.state import BrokerState
 from penstock.broker.stats import QueueCounter
 from penstock.broker.tables.topics import is_send_forbidden
 from penstock.errors import PenstockError
 from penstock.model.hosts import parse_host
-from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, Property
+from penstock.model.names import HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, Property
 from penstock.protocol import acl
 from penstock.protocol.commands import RESPONSE, Command, encode_command
 from penstock.protocol.extensions import SHORT_RECEIPT
+from penstock.protocol.half_messages import HALF_QUEUE
 from penstock.protocol.headers.send import SEND_V2_KEYS, SendMessage
 from penstock.protocol.records.sys_flags import SysFlag
 from penstock.protocol.send_answers import SendAnswers
@@ -159,6 +161,8 @@ class FastSend:
         self._kinds: dict[_Key, _Kind] = {}
         self._stamp = broker.broker_properties.stamp_unruled
         self._timers = FastTimers(broker)
+        self._transactions = FastTransactions(broker)
+        self.end_transaction = self._transactions.end
         self._append = broker.storage.append
         self._append_batch_body = broker.storage.append_batch_body
         self._answer_frame = answers.frame
@@ -224,16 +228,20 @@ class FastSend:
                 or len(born_text) > _INT64_DIGITS
             ):
                 return None
-            stamped, timer = self._stamp(ext.properties), None
+            stamped, timer, half = self._stamp(ext.properties), None, None
             if stamped is not None:
                 text, unique_id = stamped
                 stored_topic, stored_queue_id = topic, queue_id
-            else:
-                timer = None if is_batch else self._timers.park(ext.properties, topic, queue_id)
-                if timer is None:
-                    return None
+            elif is_batch:
+                return None
+            elif half := self._transactions.prepare(ext.properties, topic, queue_id):
+                text, _, (_, _, unique_id) = half
+                stored_topic, stored_queue_id = HALF_TOPIC, HALF_QUEUE
+            elif timer := self._timers.park(ext.properties, topic, queue_id):
                 text, unique_id, _ = timer
                 stored_topic, stored_queue_id = TIMER_TOPIC, 0
+            else:
+                return None
             properties = text.encode()
         except (msgspec.DecodeError, KeyError, ValueError):
             return None
@@ -259,11 +267,15 @@ class FastSend:
                     return None
                 positions, queue_offset, size, _ = stored
             else:
-                log_position, queue_offset, size, _ = self._append(draft)
+                appended = self._append(draft)
+                log_position, queue_offset, size, _ = appended
         except PenstockError as error:
             refusal = refused(error, self._answers)
             refusal.request_id, refusal.flag = request_id, RESPONSE
             return encode_command(refusal)
+        if half is not None:
+            self._transactions.stored(half, draft, queue_id, appended)
+            return self._answer_frame(request_id, log_position, queue_id, queue_offset, unique_id)
         counter.size += size
         counter.calls += 1
         if timer is not None:

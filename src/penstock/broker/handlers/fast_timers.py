@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from penstock.broker.handlers.property_text import enclose, is_regular, value_behind
 from penstock.broker.send_rules import RULES
 from penstock.broker.state import BrokerState
 from penstock.broker.timers.admission import (
@@ -57,13 +58,13 @@ class FastTimers:
 
     def park(self, text: str, topic: str, queue_id: int) -> TimerSend | None:
         """What to store for the properties of a send; None leaves it to the plain path."""
-        enclosed = f"{END_MARK}{text}" if text[-1:] == END_MARK else f"{END_MARK}{text}{END_MARK}"
+        enclosed = enclose(text)
         marks = _find_marks(enclosed)
-        if len(marks) != 1 or marks[0] not in _TIMER_MARKS or not _is_regular(enclosed):
+        if len(marks) != 1 or marks[0] not in _TIMER_MARKS or not is_regular(enclosed):
             return None
         mark = marks[0]
-        value = _value_behind(enclosed, END_MARK + mark)
-        unique_id = _value_behind(enclosed, _UNIQUE_MARK)
+        value = value_behind(enclosed, END_MARK + mark)
+        unique_id = value_behind(enclosed, _UNIQUE_MARK)
         if not unique_id or not (value.isascii() and value.isdecimal()) or len(value) > _MAX_DIGITS:
             return None
         slot_ms = self._slot(_TIMER_MARKS[mark], int(value))
@@ -87,20 +88,3 @@ class FastTimers:
             return admitted_slot({}, deliver_ms, now_ms, config)
         except PenstockError:
             return None
-
-
-def _is_regular(enclosed: str) -> bool:
-    """Whether each entry has one key and one value: the plain path drops what has not."""
-    return (
-        enclosed.count(VALUE_MARK) == enclosed.count(END_MARK) - 1
-        and END_MARK + VALUE_MARK not in enclosed
-        and VALUE_MARK + END_MARK not in enclosed
-    )
-
-
-def _value_behind(enclosed: str, mark: str) -> str:
-    start = enclosed.rfind(mark)
-    if start < 0:
-        return ""
-    start += len(mark)
-    return enclosed[start : enclosed.index(END_MARK, start)]

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import functools
 
-from penstock.broker.pop.checks import check_amount, check_readable, filter_of
+from penstock.broker.pop.checks import (
+    check_amount,
+    check_attempt_id,
+    check_readable,
+    filter_of,
+)
 from penstock.broker.pop.held_pops import ANY_QUEUE, HeldPop, HeldPops, PopKey
 from penstock.broker.pop.looking import has_messages, peek
 from penstock.broker.pop.popping import PopAsk, Popped, pop
@@ -57,7 +62,7 @@ def pop_message(broker: BrokerState, ask: PopMessage, call: Call) -> Command | P
         key = _key(ask.topic, ask.consumer_group, ask.queue_id)
         if popped.rest:
             _wake_next(broker.pop.held, key)
-        return when_stored(broker, popped.log_end, _found(popped))
+        return when_stored(broker, popped.log_end, _found(popped), is_pop=True)
     if ask.poll_time <= 0:
         return _empty(ask, ResponseCode.POLLING_TIMEOUT, popped.rest)
     return _hold(broker, ask, wanted, call, popped)
@@ -66,6 +71,7 @@ def pop_message(broker: BrokerState, ask: PopMessage, call: Call) -> Command | P
 def _wanted(broker: BrokerState, ask: PopMessage) -> PopAsk:
     """The facts of a request, checked."""
     check_amount(ask.max_msg_nums, ask.invisible_time)
+    check_attempt_id(ask.attempt_id)
     check_readable(broker, ask.consumer_group, ask.topic, ask.queue_id)
     return PopAsk(
         ask.consumer_group,
@@ -137,7 +143,7 @@ def _run_again(
         promise.resolve(error_answer(error, ext=_fields(ask)))
         return False
     if popped.queues:
-        when_stored(broker, popped.log_end, _found(popped), promise)
+        when_stored(broker, popped.log_end, _found(popped), promise, is_pop=True)
         return popped.rest > 0
     if is_last:
         promise.resolve(_empty(ask, ResponseCode.POLLING_TIMEOUT, popped.rest))
@@ -217,7 +223,12 @@ def notification(broker: BrokerState, ask: Notification, call: Call) -> Command 
     promise = Promise()
 
     def run(is_last: bool) -> bool | None:
-        is_there = _has_messages(broker, ask)
+        try:
+            is_there = _has_messages(broker, ask)
+        except PenstockError as error:
+            # The topic may be gone.
+            promise.fail(error)
+            return False
         if not is_there and not is_last:
             return None
         promise.resolve(_notice(has_messages=is_there))

@@ -13,7 +13,7 @@ from penstock.broker.pop.storing import when_stored
 from penstock.broker.state import BrokerState
 from penstock.errors import ProtocolError, RequestRefused
 from penstock.model.names import pop_retry_topic, pop_retry_topic_v2
-from penstock.protocol.bodies.pop import BatchAck, BatchAckEntry
+from penstock.protocol.bodies.pop import MAX_BITS, BatchAck, BatchAckEntry
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import encode_header
@@ -59,6 +59,11 @@ def batch_ack_message(broker: BrokerState, call: Call) -> Command | Promise:
     if not entries:
         raise RequestRefused(
             "acknowledgement without messages", code=ResponseCode.NO_MESSAGE, expected="one or more"
+        )
+    bits = 8 * sum(len(entry.bits) for entry in entries)
+    if bits > MAX_BITS:
+        raise ProtocolError(
+            f"acknowledgements with {bits} bits in one request", expected=f"at most {MAX_BITS}"
         )
     wanted = [(_shared(entry), entry.offsets()) for entry in entries]
     end = 0

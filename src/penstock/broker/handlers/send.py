@@ -8,8 +8,8 @@ The answer is returned at once; the connection sends it only after the store has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, cast
 
 from penstock.broker.delivery.retries import (
     group_of_retry_topic,
@@ -28,6 +28,7 @@ from penstock.broker.handlers.send_checks import (
 )
 from penstock.broker.repeated_sends import (
     RepeatMark,
+    find_parked,
     find_repeated,
     find_repeated_batch,
     repeat_mark,
@@ -56,11 +57,13 @@ from penstock.errors import (
     NoPermission,
     PenstockError,
     ProtocolError,
+    SystemBusy,
 )
 from penstock.model.names import RETRY_PREFIX, TIMER_TOPIC, Property, dead_letter_topic
 from penstock.model.properties import encode_properties, parse_properties
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
-from penstock.protocol.extensions import SHORT_RECEIPT
+from penstock.protocol.extensions import REPEAT, SHORT_RECEIPT
 from penstock.protocol.half_messages import HalfMessage, read_half
 from penstock.protocol.headers.codec import decode_header
 from penstock.protocol.headers.send import SendMessage, decode_send_v2
@@ -122,21 +125,51 @@ class Sending:
 
     # Steps
 
-    def _send(self, peer: Peer, command: Command, ask: SendMessage) -> Command | Promise:
+    def _send(
+        self, peer: Peer, command: Command, ask: SendMessage, promise: Promise | None = None
+    ) -> Command | Promise:
+        """``promise`` is the answer to a request that had to wait."""
         try:
             refuse_if_slave(self._broker)
+            if promise is None and self._may_be_unseen(ask):
+                return self._send_later(peer, command, ask)
             is_new_topic = ask.topic not in self._broker.topics
             stored = (self._store_batch if ask.batch else self._store_single)(peer, command, ask)
         except PenstockError as error:
             return refused(error, self._answers)
-        if not is_new_topic and stored.half is None:
+        if not is_new_topic:
             self.fast.enable_fast_path(ask)
         ext = self._answers.ext(
             stored.msg_ids, stored.queue_id, stored.queue_offset, stored.unique_id
         )
         if stored.recall_handle is not None:
             ext["recallHandle"] = stored.recall_handle
-        return self._acknowledge(Command(0, ext=ext), stored, is_new_topic=is_new_topic)
+        return self._acknowledge(
+            Command(0, ext=ext), stored, promise or Promise(), is_new_topic=is_new_topic
+        )
+
+    def _may_be_unseen(self, ask: SendMessage) -> bool:
+        """Whether a request repeats one whose messages may be stored but cannot be found yet.
+
+        Both may arrive in one loop turn. With synchronous flush messages are found when they are on
+        the disk, and a slow disk is why producers send again.
+        """
+        if REPEAT not in (ask.properties or ""):
+            return False
+        self._storage.write()
+        store = self._storage.store
+        return self._storage.is_sync_flush and store.flushed_position < store.max_position
+
+    def _send_later(self, peer: Peer, command: Command, ask: SendMessage) -> Promise:
+        """Serve a request when all that is in the log is on the disk."""
+        promise = Promise()
+
+        def send() -> Command | Promise:
+            return self._send(peer, command, ask, promise)
+
+        waiting = _Later(promise, send, self._answers)
+        self._storage.when_on_disk(self._storage.store.max_position, waiting, Command(0))
+        return promise
 
     def _store_single(self, peer: Peer, command: Command, ask: SendMessage) -> _Stored:
         queue_id = queue_of_send(self._broker, ask)
@@ -182,7 +215,7 @@ class Sending:
                 draft = delayed(draft, ruled, effects.delay_level, levels)
             elif effects.deliver_ms is not None and not is_dead:
                 draft, recall_handle = self._park(draft, ruled, effects, unique_id)
-            if before := self._stored_before(ask, draft, unique_id, topic):
+            if before := self._stored_before(ask, draft, unique_id, topic, effects):
                 return before
         log_position, queue_offset, size, _ = self._storage.append(draft)
         if draft.topic == TIMER_TOPIC:
@@ -213,7 +246,7 @@ class Sending:
             raise NoPermission(f"the broker[{host}] sending transaction message is forbidden")
         check_half(properties)
         stored, properties = prepared(draft, properties)
-        if before := self._stored_before(ask, stored, unique_id, draft.topic):
+        if before := self._stored_before(ask, stored, unique_id, draft.topic, effects):
             return before
         half = read_half(properties, broker.transactions.timeout_ms)
         assert half is not None, "it names its topic"
@@ -253,20 +286,23 @@ class Sending:
         return parked(draft, properties, slot_ms), handle
 
     def _stored_before(
-        self, ask: SendMessage, draft: Draft, unique_id: str, topic: str
+        self, ask: SendMessage, draft: Draft, unique_id: str, topic: str, effects: Effects
     ) -> _Stored | None:
         """The receipt of the message that a send repeats; None if it was not stored yet."""
         mark = self._repeat_mark(ask)
         if mark is None:
             return None
-        record = find_repeated(self._broker.storage.store, draft, unique_id, mark.since_ms)
+        store = self._storage.store
+        record = find_repeated(store, draft, unique_id, mark.since_ms)
+        if record is None and effects.deliver_ms is not None and draft.topic == topic:
+            record = find_parked(store, draft, unique_id, mark.since_ms)
         if record is None:
             return None
         properties = parse_properties(record.properties)
         handle, queue_id = None, record.queue_id
-        if draft.topic != topic:
+        if record.topic != topic:
             queue_id = int(properties.get(Property.REAL_QUEUE_ID, "0"))
-        if draft.topic == TIMER_TOPIC and not topic.startswith(RETRY_PREFIX):
+        if record.topic == TIMER_TOPIC and not topic.startswith(RETRY_PREFIX):
             time_ms = int(properties[Property.TIMER_OUT_MS]) + 1
             handle = encode_handle(topic, self._broker.config.broker_name, time_ms, unique_id)
         return _Stored(
@@ -383,12 +419,11 @@ class Sending:
         )
 
     def _acknowledge(
-        self, answer: Command, stored: _Stored, *, is_new_topic: bool
+        self, answer: Command, stored: _Stored, promise: Promise, *, is_new_topic: bool
     ) -> Command | Promise:
         waits = stored.waits_for_disk and self._storage.is_sync_flush
         if not waits and not is_new_topic and stored.half is None:
             return answer
-        promise = Promise()
         target: Answered = promise
         if is_new_topic:
             made = target = TopicMade(promise)
@@ -421,3 +456,26 @@ class Sending:
         self._broker.topics.ensure(dead, 1, self._broker.config.dead_letter_permission)
         self._broker.stats.dead_letter(group, ask.topic)
         return dead
+
+
+class _Later:
+    """Serves a request when the log is on the disk."""
+
+    __slots__ = ("_answers", "_promise", "_send")
+
+    def __init__(
+        self, promise: Promise, send: Callable[[], Command | Promise], answers: SendAnswers
+    ) -> None:
+        self._promise = promise
+        self._send = send
+        self._answers = answers
+
+    def resolve(self, answer: Command) -> bool:
+        if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:
+            # Whether the message is stored is not known; the producer asks once more.
+            return self.fail(SystemBusy("the disk is slow, the first request is not on it yet"))
+        result = self._send()
+        return result is self._promise or self._promise.resolve(cast("Command", result))
+
+    def fail(self, error: PenstockError) -> bool:
+        return self._promise.resolve(refused(error, self._answers))

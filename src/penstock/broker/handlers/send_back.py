@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.model.hosts import offset_message_id
 from penstock.model.names import DLQ_PREFIX, RETRY_PREFIX, WRITE, Property, retry_topic
-from penstock.model.properties import encode_properties, parse_properties
+from penstock.model.properties import encode_stored, parse_properties
 from penstock.protocol.bodies.topics import TopicConfig
 from penstock.protocol.codes import RequestCode, response_name
 from penstock.protocol.extensions import REASON_FIELDS
@@ -68,7 +68,7 @@ def send_back(broker: BrokerState, ask: SendBack, call: Call) -> None:
         queue_id = DEAD_LETTER_QUEUE
         broker.topics.ensure(target.topic, 1, config.dead_letter_permission)
     properties = _properties(record, ask.group, target.delay_level, call)
-    draft = draft_of(record, target.topic, queue_id, encode_properties(properties))._replace(
+    draft = draft_of(record, target.topic, queue_id, encode_stored(properties))._replace(
         store_host=broker.store_host,
         reconsume_times=record.reconsume_times + 1,
         prepared_transaction_offset=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.send_rules import BATCH_MARKS, check_batch_item
+from penstock.broker.send_rules import BATCH_MARKS, batch_item_properties, check_batch_item
 from penstock.broker.state import BrokerState
 from penstock.broker.tables.topics import is_send_forbidden
 from penstock.errors import (
@@ -77,8 +77,9 @@ def batch_items(body: bytes) -> list[BatchItem]:
         items = decode_batch(body)
     except ProtocolError as error:
         raise unreadable_batch(error) from error
-    for item in items:
+    for number, item in enumerate(items):
         # Usually the end of a longer name; parsing decides.
         if any(mark in item.properties for mark in BATCH_MARKS):
             check_batch_item(parse_properties(item.properties))
+            items[number] = item._replace(properties=batch_item_properties(item.properties))
     return items

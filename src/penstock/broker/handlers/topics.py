@@ -135,7 +135,10 @@ def delete_topic(broker: BrokerState, ask: DeleteTopic) -> Promise:
         # Tools ask every broker of a cluster. Do not record a deletion of an unknown topic.
         return answer_when_saved(broker, TOPICS_FILE)
     queues = max(config.read_queue_nums, config.write_queue_nums)
-    for name in _pop_retry_topics(broker, topic):
+    for group, name in _pop_retry_topics(broker, topic):
+        if _is_shared(broker, name, (group, topic)):
+            _skip_retries(broker, group, name)
+            continue
         _forget(broker, name)
         broker.storage.delete_topic(name, lambda: None, lambda error: None)
     _forget(broker, topic)
@@ -160,14 +163,34 @@ def _forget(broker: BrokerState, topic: str) -> None:
     broker.stats.forget_topic(topic)
 
 
-def _pop_retry_topics(broker: BrokerState, topic: str) -> list[str]:
-    """The topics in which groups get unfinished messages of a topic again."""
+def _pop_retry_topics(broker: BrokerState, topic: str) -> list[tuple[str, str]]:
+    """Groups, and the topics in which they get unfinished messages of a topic again."""
     names = [
-        name
+        (group, name)
         for group in broker.offsets.groups_of_topic(topic)
         for name in (pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic))
     ]
-    return [name for name in names if name in broker.topics]
+    return [(group, name) for group, name in names if name in broker.topics]
+
+
+def _is_shared(broker: BrokerState, name: str, owner: tuple[str, str]) -> bool:
+    """Whether a retry topic also belongs to another group and topic.
+
+    In the first spelling topic a_T of group G and topic T of group G_a share one.
+    """
+    parts = name.removeprefix(RETRY_PREFIX).split("_")
+    pairs = [("_".join(parts[:i]), "_".join(parts[i:])) for i in range(1, len(parts))]
+    return any(
+        pair != owner and pair[0] in broker.groups and pair[1] in broker.topics for pair in pairs
+    )
+
+
+def _skip_retries(broker: BrokerState, group: str, name: str) -> None:
+    """End what a group has in a retry topic that others need."""
+    broker.pop.finish_all(group=group, topic=name)
+    for queue_id in range(broker.topics.require(name).read_queue_nums):
+        end = broker.storage.max_offset(name, queue_id)
+        broker.offsets.commit(group, name, queue_id, end, "deletion of its topic")
 
 
 @handles(RequestCode.GET_ALL_TOPIC_CONFIG)

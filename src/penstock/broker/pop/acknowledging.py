@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from penstock.broker.pop.check_points import CheckPoint, PopQueue
 from penstock.broker.pop.journal import LONG_MS, LONG_REVIVE_QUEUE
+from penstock.broker.pop.retry_records import origin_topic
 from penstock.broker.state import BrokerState
-from penstock.errors import MessageRefused, RequestRefused, TopicNotFound
+from penstock.errors import MessageRefused, RequestRefused, StoreError, TopicNotFound
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers.receipts import ORDERLY_REVIVE_QUEUE
 
@@ -65,6 +66,7 @@ def acknowledge(broker: BrokerState, receipt: Receipt) -> int:
         return _without_receipt(broker, receipt, (receipt.offset,))
     end = broker.pop.journal.acknowledge(point, (receipt.offset,))
     broker.stats.acknowledged(receipt.group, receipt.topic, 1)
+    _wake_if_freed(broker, point.queue, 1)
     return end
 
 
@@ -88,11 +90,21 @@ def acknowledge_all(broker: BrokerState, receipt: Receipt, offsets: Sequence[int
     for point, of_point in by_point.items():
         end = broker.pop.journal.acknowledge(point, of_point)
         broker.stats.acknowledged(receipt.group, receipt.topic, len(of_point))
+        _wake_if_freed(broker, point.queue, len(of_point))
     found = set().union(*by_point.values())
     unknown = [offset for offset in offsets if offset not in found]
     if unknown:
         end = max(end, _without_receipt(broker, receipt, unknown))
     return end
+
+
+def _wake_if_freed(broker: BrokerState, queue: PopQueue, count: int) -> None:
+    """Let a waiting pop have messages of a queue that had too many open receipts until now."""
+    limit = broker.config.pop_inflight_message_threshold
+    left = len(queue.receipts)
+    if left < limit <= left + count:
+        topic = origin_topic(queue.topic, queue.group)
+        broker.pop.wake_held(topic, queue.group, queue.queue_id)
 
 
 def _by_point(
@@ -137,7 +149,12 @@ def change_invisible_time(
         is_suspended=is_suspended,
     )
     journal.open(changed)
-    end = journal.finish(old, (receipt.offset,))
+    try:
+        end = journal.finish(old, (receipt.offset,))
+    except StoreError:
+        # The old handle stays good: it is the one that the client has.
+        points.finish(queue, pop_time, receipt.offset)
+        raise
     broker.pop.wake_reviver(changed.due)
     return Changed(pop_time, invisible_ms, changed.revive_queue_id, end)
 
@@ -156,9 +173,10 @@ def acknowledge_orderly(broker: BrokerState, receipt: Receipt) -> None:
         raise MessageRefused(f"offset is illegal, key:{_key(receipt)}")
     if result.next_offset is not None and result.next_offset != committed:
         broker.offsets.commit(group, topic, queue_id, result.next_offset, "pop")
-    broker.stats.acknowledged(group, topic, 1)
+    if result.is_new:
+        broker.stats.acknowledged(group, topic, 1)
     if result.is_free:
-        broker.pop.wake_orderly(topic, group, queue_id)
+        broker.pop.wake_held(topic, group, queue_id)
 
 
 def _change_orderly(broker: BrokerState, receipt: Receipt, invisible_ms: int) -> Changed:
@@ -216,12 +234,18 @@ def _without_receipt(broker: BrokerState, receipt: Receipt, offsets: Sequence[in
     Repeated ones are normal, late ones are counted. Where an Apache broker ran before, a
     check-point may still be in its timer: then they are noted for it.
     """
+    if receipt.group not in broker.groups:
+        # Nothing is kept for names that anyone may invent.
+        return 0
     due, now = receipt.pop_time + receipt.invisible_ms, broker.clock.time_ms()
     if due > now:
         group, topic, queue_id = receipt.group, receipt.topic, receipt.queue_id
-        journal, end = broker.pop.journal, 0
+        journal = broker.pop.journal
+        # The first of repeated ones may not be on the disk yet.
+        end = journal.unflushed_end
         for offset in offsets:
-            if journal.early.may_note(due, now):
+            # What was handed out in this life is known here.
+            if receipt.pop_time < broker.started_ms and journal.early.may_note(due, now):
                 key = (group, topic, queue_id, receipt.pop_time, offset)
                 end = journal.acknowledge_early(key, due, receipt.revive_queue_id) or end
         return end

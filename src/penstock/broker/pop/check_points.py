@@ -81,6 +81,7 @@ class CheckPoint:
         "offsets",
         "pop_time",
         "queue",
+        "redelivered",
         "revive_offset",
         "revive_queue_id",
         "start_offset",
@@ -111,6 +112,8 @@ class CheckPoint:
         """How many of the messages are not finished."""
         self.revive_offset = -1
         """Of its newest record in the journal."""
+        self.redelivered: set[int] = set()
+        """Messages that are stored again, while the record of their end may still be lost."""
         self.written_ms = 0
 
     @property

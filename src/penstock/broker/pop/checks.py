@@ -12,6 +12,8 @@ from penstock.protocol.bodies.topics import TopicConfig
 
 MAX_INVISIBLE_MS = 30 * 24 * 3_600_000
 """Longer than any broker keeps messages; the sum with a time must stay a 64-bit number."""
+MAX_ATTEMPT_ID = 256
+"""Characters; clients send a UUID. It is kept, and saved, for each queue."""
 
 
 def check_readable(broker: BrokerState, group: str, topic: str, queue_id: int) -> TopicConfig:
@@ -49,6 +51,14 @@ def check_amount(max_messages: int, invisible_ms: int) -> None:
     if max_messages > MAX_MESSAGES:
         raise InvalidArgument(f"pop of {max_messages} messages", expected=f"at most {MAX_MESSAGES}")
     check_invisible_time(invisible_ms)
+
+
+def check_attempt_id(attempt_id: str | None) -> None:
+    """Refuse a text that is too long to be kept."""
+    if attempt_id is not None and len(attempt_id) > MAX_ATTEMPT_ID:
+        raise InvalidArgument(
+            f"attempt id of {len(attempt_id)} characters", expected=f"at most {MAX_ATTEMPT_ID}"
+        )
 
 
 def check_invisible_time(invisible_ms: int) -> None:

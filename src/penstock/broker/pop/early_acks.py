@@ -7,6 +7,7 @@ acknowledgement is written to the journal and noted; when the check-point comes,
 
 from __future__ import annotations
 
+import heapq
 from typing import Final
 
 ReceiptKey = tuple[str, str, int, int, int]
@@ -26,7 +27,7 @@ class EarlyAcks:
         self.expected_until = 0
         """Until when acknowledgements of unknown receipts are noted, in milliseconds."""
         self._keys: set[ReceiptKey] = set()
-        self._latest = 0
+        self._by_due: list[tuple[int, ReceiptKey]] = []
 
     def __contains__(self, key: ReceiptKey) -> bool:
         return key in self._keys
@@ -38,11 +39,12 @@ class EarlyAcks:
 
     def note(self, key: ReceiptKey, due: int) -> None:
         """Note an acknowledgement whose check-point is due at this time."""
-        self._keys.add(key)
-        self._latest = max(self._latest, due)
+        if key not in self._keys:
+            self._keys.add(key)
+            heapq.heappush(self._by_due, (due, key))
 
     def has_open(self, now_ms: int) -> bool:
         """Whether check-points may still come that were acknowledged here."""
-        if self._keys and now_ms > self._latest + _GRACE_MS:
-            self._keys.clear()
+        while self._by_due and now_ms > self._by_due[0][0] + _GRACE_MS:
+            self._keys.discard(heapq.heappop(self._by_due)[1])
         return bool(self._keys)

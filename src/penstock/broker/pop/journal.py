@@ -23,6 +23,7 @@ from penstock.broker.pop.revive_records import (
     ACK,
     BATCH_ACK,
     CHECK_POINT,
+    NO_POP,
     ack_body,
     check_point_body,
     early_ack_body,
@@ -46,6 +47,8 @@ delays those behind it."""
 OLDEST_MS: Final = 10 * 60_000
 MOST_BEHIND: Final = 100_000
 """When a check-point is written again: by age, or by the records behind it."""
+_ANEW_PER_ROUND: Final = 1_000
+"""So many are written again at most in one turn; more would delay other requests."""
 _PER_READ: Final = 32
 
 
@@ -82,6 +85,7 @@ class Journal:
         """The log position after the newest record."""
         self._turn = 0
         storage.on_loss(self._take_back)
+        offsets.journal_end = lambda: self.end
 
     def next_revive_queue(self, invisible_ms: int) -> int:
         """The queue for the check-points of one pop."""
@@ -92,9 +96,18 @@ class Journal:
 
     # Writing
 
-    def open(self, point: CheckPoint, undo: Callable[[], object] | None = None) -> int:
-        """Open a check-point; the log position its record ends at."""
-        end = self._append_check_point(point, point.offsets)
+    def open(
+        self,
+        point: CheckPoint,
+        undo: Callable[[], object] | None = None,
+        *,
+        next_offset: int = NO_POP,
+    ) -> int:
+        """Open a check-point; the log position its record ends at.
+
+        That of a pop says where the group goes on: a restart without the saved offset needs it.
+        """
+        end = self._append_check_point(point, point.offsets, next_offset)
         self._points.add(point)
 
         def close() -> None:
@@ -149,6 +162,13 @@ class Journal:
         if refused is not None:
             raise refused
 
+    @property
+    def unflushed_end(self) -> int:
+        """What an answer relies on that repeats an earlier one, where it must be on the disk."""
+        storage = self._storage
+        is_waited_for = storage.is_sync_flush and self.end > storage.store.flushed_position
+        return self.end if is_waited_for else 0
+
     def acknowledge_early(self, key: ReceiptKey, due: int, revive_queue_id: int) -> int:
         """Note the end of a receipt whose check-point is still to come; where its record ends."""
         if key in self.early:
@@ -161,15 +181,17 @@ class Journal:
     def write_anew(self, point: CheckPoint) -> None:
         """Append the rest of a check-point once more, so that records before it are done."""
         before = point.revive_offset
-        end = self._append_check_point(point, point.open_offsets)
+        end = self._append_check_point(point, point.open_offsets, NO_POP)
         self._undo.append((end, lambda: self._points.placed_before(point, before)))
 
     def when_lost(self, log_end: int, undo: Callable[[], object]) -> None:
         """Call ``undo`` if what was appended up to ``log_end`` cannot be written."""
         self._undo.append((log_end, undo))
 
-    def _append_check_point(self, point: CheckPoint, offsets: Sequence[int]) -> int:
-        body = check_point_body(point, offsets, self.broker_name)
+    def _append_check_point(
+        self, point: CheckPoint, offsets: Sequence[int], next_offset: int
+    ) -> int:
+        body = check_point_body(point, offsets, self.broker_name, next_offset)
         revive_offset, end = self._append(point.revive_queue_id, CHECK_POINT, body)
         self._points.placed(point, revive_offset, self._clock.time_ms())
         return end
@@ -205,6 +227,7 @@ class Journal:
         """The write of a turn failed: what it would have stored did not happen."""
         undo = self._undo
         taken_back = 0
+        self.end = min(self.end, written)
         while undo and undo[-1][0] > written:
             undo.pop()[1]()
             taken_back += 1
@@ -219,15 +242,25 @@ class Journal:
 
     def keep_up(self, *, may_append: bool = True) -> None:
         """Move the committed numbers of the revive group on."""
-        # They must not pass a check-point whose end is not in the log.
-        self._append_acknowledged()
+        if self._acknowledged:
+            # They must not pass a check-point whose end is not in the log. If the store refuses
+            # that, the answers of this turn have to know.
+            self._storage.write()
         now = self._clock.time_ms()
-        if self.early.has_open(now):
-            # After a restart they have to be read again.
-            return
+        is_early = self.early.has_open(now)
+        anew = 0
         for queue_id in range(REVIVE_QUEUES):
             first = self._points.first_open(queue_id)
-            while may_append and first is not None and self._is_behind(first, queue_id, now):
+            if is_early:
+                # After a restart they have to be read again.
+                continue
+            while (
+                may_append
+                and anew < _ANEW_PER_ROUND
+                and first is not None
+                and self._is_behind(first, queue_id, now)
+            ):
+                anew += 1
                 self.write_anew(first)
                 first = self._points.first_open(queue_id)
             done = (self._next[queue_id] if first is None else first.revive_offset) - 1
@@ -236,9 +269,11 @@ class Journal:
 
     def _is_behind(self, point: CheckPoint, queue_id: int, now_ms: int) -> bool:
         behind = self._next[queue_id] - point.revive_offset
-        return behind > MOST_BEHIND or (
-            behind > 1 and now_ms - point.written_ms > OLDEST_MS and point.due > now_ms
-        )
+        if behind > MOST_BEHIND:
+            return True
+        # One that is due ends soon, unless its messages are refused.
+        is_ending = point.due <= now_ms < point.due + OLDEST_MS
+        return behind > 1 and now_ms - point.written_ms > OLDEST_MS and not is_ending
 
     def committed(self, queue_id: int) -> int | None:
         """The last record that is done."""

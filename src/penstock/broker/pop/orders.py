@@ -74,6 +74,8 @@ class OrderlyAck(NamedTuple):
     """Where the group stands now; None: the acknowledgement was of an earlier delivery."""
     is_free: bool
     """Whether the queue is not blocked any more."""
+    is_new: bool = False
+    """Whether the message was not acknowledged before."""
 
 
 class Orders:
@@ -161,9 +163,12 @@ class Orders:
             return OrderlyAck(None, False)
         if offset not in batch.offsets:
             return None
-        batch.done |= 1 << batch.offsets.index(offset)
-        self._changed()
-        return OrderlyAck(batch.next_offset(), not batch.open_until())
+        bit = 1 << batch.offsets.index(offset)
+        is_new = not batch.done & bit
+        if is_new:
+            batch.done |= bit
+            self._changed()
+        return OrderlyAck(batch.next_offset(), not batch.open_until(), is_new)
 
     def change(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_at: int

@@ -41,8 +41,8 @@ class PopState:
     _freed_at: dict[PopKey, int] = field(default_factory=dict, init=False)
     """When timers look at blocked queues of orderly groups, so that each queue has one."""
 
-    def wake_orderly(self, topic: str, group: str, queue_id: int) -> None:
-        """A queue of an orderly group is free: its next batch can be had."""
+    def wake_held(self, topic: str, group: str, queue_id: int) -> None:
+        """A queue is free: waiting pops of the group may have its next messages."""
         for held in (self.held, self.notified):
             held.wake_soon((topic, group, queue_id))
             held.wake_soon((topic, group, ANY_QUEUE))
@@ -62,7 +62,7 @@ class PopState:
         if self.held.is_released:
             return
         if self.orders.blocked_until(*key) <= self.clock.time_ms():
-            self.wake_orderly(*key)
+            self.wake_held(*key)
         else:
             # A member has asked for more time.
             self.wake_orderly_at(*key)

@@ -8,6 +8,7 @@ what was handed out and is not finished is behind it, in the check-points.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ from penstock.broker.delivery.record_views import record_views
 from penstock.broker.pop.check_points import CheckPoint, PopQueue
 from penstock.broker.pop.redelivery import bury, record_of
 from penstock.broker.state import BrokerState
-from penstock.errors import StoreError
+from penstock.errors import RequestRefused, StoreError
 from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2
 from penstock.model.properties import get_property
 from penstock.model.record_layout import head_offset
@@ -29,6 +30,8 @@ from penstock.protocol.headers.receipts import (
 )
 from penstock.protocol.records.codec import decode_record
 from penstock.store import ReadResult, ReadStatus, RecordTest, TagFilter
+
+log = logging.getLogger(__name__)
 
 MAX_MESSAGES: Final = 32
 ANY_QUEUE: Final = -1
@@ -93,6 +96,9 @@ class _Read(NamedTuple):
     flag: int
     queue: PopQueue
     start_offset: int
+    """As the group had it; the answer says so even if the queue does not begin there."""
+    first: int
+    """Where the read began."""
     offsets: Sequence[int]
     result: ReadResult
 
@@ -199,7 +205,7 @@ class _Pop:
         if result.status is ReadStatus.FOUND:
             offsets = _offsets(result, first)
             self._room -= result.count
-            self._reads.append(_Read(flag, queue, start, offsets, result))
+            self._reads.append(_Read(flag, queue, start, first, offsets, result))
         elif result.next_offset > first:
             # Passed for good: the group does not want these messages.
             self._commit(topic, queue_id, result.next_offset)
@@ -262,7 +268,9 @@ class _Pop:
                 revive_queue_id,
             )
             try:
-                log_end = broker.pop.journal.open(point, self._undo(read))
+                log_end = broker.pop.journal.open(
+                    point, self._undo(read), next_offset=read.result.next_offset
+                )
             except StoreError:
                 if not taken:
                     raise
@@ -278,7 +286,7 @@ class _Pop:
 
     def _undo(self, read: _Read) -> Callable[[], object]:
         offsets, group, queue = self._broker.offsets, self._ask.group, read.queue
-        return lambda: offsets.take_back(group, queue.topic, queue.queue_id, read.start_offset)
+        return lambda: offsets.take_back(group, queue.topic, queue.queue_id, read.first)
 
     def _pop_time(self) -> int:
         """Now, or the first moment after it that makes every receipt a new one."""
@@ -326,21 +334,31 @@ class _Pop:
         used_up = broker.pop.orders.used_up(
             ask.topic, ask.group, queue_id, ask.attempt_id, max_times
         )
-        dead = list(itertools.takewhile(used_up.__contains__, read.offsets))
+        dead = log_end = 0
+        for offset in itertools.takewhile(used_up.__contains__, read.offsets):
+            record = record_of(broker, ask.topic, queue_id, offset)
+            try:
+                if record is not None:
+                    log_end = bury(broker, ask.group, record, self._now, used_up[offset]) or log_end
+            except RequestRefused as error:
+                # No room for dead letters: better once more than never again.
+                log.error(
+                    "message is delivered although its retries are used up group=%s error=%s",
+                    ask.group,
+                    error,
+                )
+                break
+            dead += 1
         if not dead:
             return 0
-        log_end = 0
-        for offset in dead:
-            record = record_of(broker, ask.topic, queue_id, offset)
-            if record is not None:
-                log_end = bury(broker, ask.group, record, self._now, used_up[offset]) or log_end
-        left = read.offsets[len(dead) :]
-        views = list(record_views(read.result.slices))[len(dead) :]
+        left = read.offsets[dead:]
+        views = list(record_views(read.result.slices))[dead:]
         result = read.result._replace(slices=views, count=len(views), size=sum(map(len, views)))
         self._reads[index] = read._replace(offsets=left, result=result)
         following = left[0] if left else result.next_offset
         broker.offsets.commit_after_flush(ask.group, ask.topic, queue_id, following, log_end)
-        broker.pop.journal.when_lost(log_end, self._undo(read))
+        if log_end:
+            broker.pop.journal.when_lost(log_end, self._undo(read))
         self._has_moved = True
         return log_end
 
@@ -349,7 +367,7 @@ class _Pop:
     ) -> Popped:
         slices: list[memoryview] = []
         queues: list[PoppedQueue] = []
-        for flag, queue, start, offsets, result in taken:
+        for flag, queue, start, _, offsets, result in taken:
             slices += result.slices
             queues.append(PoppedQueue(flag, queue.topic, queue.queue_id, start, offsets, {}))
             self._broker.stats.get(

@@ -5,6 +5,9 @@
     tag ack    {"ao":103,"bn":...,"c":...,"pt":...,"q":...,"so":...,"t":...}
     tag bAck   the same with "ao":-1 and "aol":[100,103]
 
+A check-point from here has a key of our own, which Apache ignores: "nx", where the group went on
+after this pop, or -1 if the record says nothing about that.
+
 The property TIMER_DELIVER_MS has the time of writing. Apache's reader waits for the newest such
 time before it judges a check-point; a time in the future would make it revive the others too early.
 """
@@ -25,6 +28,8 @@ CHECK_POINT: Final = b"ck"
 ACK: Final = b"ack"
 BATCH_ACK: Final = b"bAck"
 MAX_BODY_BYTES: Final = 1 << 20
+NO_POP: Final = -1
+"""In place of the next offset: a renewed check-point, or one that was written once more."""
 _MAX_OFFSETS: Final = 65_536
 _INT64: Final = 1 << 63
 _TIMED: Final = b"TIMER_OUT_MS"
@@ -43,6 +48,8 @@ class ReadCheckPoint(NamedTuple):
     is_suspended: bool
     is_timed: bool
     """Whether it came through Apache's timer: its acknowledgements may follow up to 2 s later."""
+    next_offset: int | None = None
+    """Where the group went on; `NO_POP`: the record is not that of a pop; None: not from here."""
 
 
 class ReadAck(NamedTuple):
@@ -62,27 +69,30 @@ def properties_of(tag: bytes, now_ms: int) -> bytes:
     return b"TAGS\x01%b\x02TIMER_DELIVER_MS\x01%d\x02" % (tag, now_ms)
 
 
-def check_point_body(point: CheckPoint, offsets: Sequence[int], broker_name: str) -> bytes:
-    """The body of a check-point with these messages."""
+def check_point_body(
+    point: CheckPoint, offsets: Sequence[int], broker_name: str, next_offset: int | None = None
+) -> bytes:
+    """The body of a check-point with these messages; without ``next_offset``, as Apache's."""
     start = point.start_offset
     queue = point.queue
-    return orjson.dumps(
-        {
-            "bm": 0,
-            "bn": broker_name,
-            "c": queue.group,
-            "d": [offset - start for offset in offsets],
-            "it": point.invisible_ms,
-            "n": len(offsets),
-            "pt": point.pop_time,
-            "q": queue.queue_id,
-            "reviveTime": point.due,
-            "ro": 0,
-            "so": start,
-            "sp": point.is_suspended,
-            "t": queue.topic,
-        }
-    )
+    body: dict[str, object] = {
+        "bm": 0,
+        "bn": broker_name,
+        "c": queue.group,
+        "d": [offset - start for offset in offsets],
+        "it": point.invisible_ms,
+        "n": len(offsets),
+        "pt": point.pop_time,
+        "q": queue.queue_id,
+        "reviveTime": point.due,
+        "ro": 0,
+        "so": start,
+        "sp": point.is_suspended,
+        "t": queue.topic,
+    }
+    if next_offset is not None:
+        body["nx"] = next_offset
+    return orjson.dumps(body)
 
 
 def ack_body(point: CheckPoint, offsets: Sequence[int], broker_name: str) -> bytes:
@@ -175,6 +185,7 @@ def _check_point(
         tuple(start + step for step in steps),
         body.get("sp") is True,
         get_property(record.properties, _TIMED) is not None,
+        _int(body.get("nx")),
     )
 
 

@@ -15,9 +15,14 @@ from typing import Final
 from penstock.broker.pop.check_points import CheckPoint
 from penstock.broker.pop.early_acks import LONGEST_MS, ReceiptKey
 from penstock.broker.pop.redelivery import record_of, redeliver
-from penstock.broker.pop.revive_records import ReadAck, ReadCheckPoint, read_revive_record
+from penstock.broker.pop.revive_records import (
+    NO_POP,
+    ReadAck,
+    ReadCheckPoint,
+    read_revive_record,
+)
 from penstock.broker.state import BrokerState
-from penstock.errors import StoreError
+from penstock.errors import PenstockError, StoreError
 from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.records.codec import Record
 from penstock.runtime.service import Service
@@ -26,6 +31,10 @@ log = logging.getLogger(__name__)
 
 _PER_STEP: Final = 256
 """Messages that come back in one turn; more would delay other requests."""
+_BYTES_PER_STEP: Final = 4 << 20
+"""Far below what the store stages: a message and the end of its receipt leave in one write."""
+_REFUSED_MS: Final = 10_000
+"""The wait of a message that was refused for a reason of its own."""
 _TIMED_ACK_MS: Final = 2_000
 """After a check-point from Apache's timer its acknowledgements may still be on their way."""
 _MAX_QUEUE_ID: Final = 1 << 31
@@ -44,6 +53,8 @@ class Reviver(Service):
         self._woken = asyncio.Event()
         self._wake_at_ms: float = -math.inf
         self._is_failing = False
+        self._refused: set[tuple[str, str]] = set()
+        """Groups and topics whose messages were refused last, so that it is logged once."""
         self._settled_end = 0
 
     # At the start
@@ -78,9 +89,11 @@ class Reviver(Service):
                     early.expected_until = max(early.expected_until, said.due)
                     for key in keys:
                         early.note(key, said.due)
+        if is_start:
+            self._move_frontiers([(record, said) for _, record, said in read])
         for revive_queue_id, record, said in read:
             if isinstance(said, ReadCheckPoint):
-                self._open(revive_queue_id, record, said, done, is_start=is_start)
+                self._open(revive_queue_id, record, said, done)
             elif said is None:
                 log.warning(
                     "revive record not understood queue=%d offset=%d",
@@ -93,27 +106,24 @@ class Reviver(Service):
                 if queue is not None:
                     broker.pop.points.finish(queue, pop_time, offset)
 
+    def _applies(self, record: Record, said: ReadCheckPoint) -> bool:
+        """Whether a check-point is about something that still exists."""
+        broker = self._broker
+        return (
+            said.topic in broker.topics
+            and said.group in broker.groups
+            and 0 <= said.queue_id < _MAX_QUEUE_ID
+            and not broker.storage.store.was_deleted_since(said.topic, record.log_position)
+        )
+
     def _open(
-        self,
-        revive_queue_id: int,
-        record: Record,
-        said: ReadCheckPoint,
-        done: set[ReceiptKey],
-        *,
-        is_start: bool,
+        self, revive_queue_id: int, record: Record, said: ReadCheckPoint, done: set[ReceiptKey]
     ) -> None:
         broker = self._broker
         early = broker.pop.journal.early
         group, topic, queue_id = said.group, said.topic, said.queue_id
-        if (
-            topic not in broker.topics
-            or group not in broker.groups
-            or not 0 <= queue_id < _MAX_QUEUE_ID
-            or broker.storage.store.was_deleted_since(topic, record.log_position)
-        ):
+        if not self._applies(record, said):
             return
-        if is_start:
-            self._move_frontier(record, said)
         queue = broker.pop.points.queue(group, topic, queue_id)
         if any((said.pop_time, offset) in queue.receipts for offset in said.offsets):
             # Written again: the later record counts, with what is left of the check-point.
@@ -146,18 +156,38 @@ class Reviver(Service):
         broker.pop.points.add(point, left)
         broker.pop.points.placed(point, record.queue_offset, broker.clock.time_ms())
 
+    def _move_frontiers(self, read: list[tuple[Record, object]]) -> None:
+        """What was handed out after the offsets were saved is not handed out a second time.
+
+        In the order of the log: after a reset a group went on before where it was.
+        """
+        known = self._broker.offsets.journal_position
+        if known is None:
+            return
+        newer = [
+            (record, said)
+            for record, said in read
+            if isinstance(said, ReadCheckPoint) and record.log_position + record.size > known
+        ]
+        for record, said in sorted(newer, key=lambda one: one[0].log_position):
+            if self._applies(record, said):
+                self._move_frontier(record, said)
+        self._broker.offsets.note_journal_read()
+
     def _move_frontier(self, record: Record, said: ReadCheckPoint) -> None:
-        """What was handed out after the offsets were saved is not handed out a second time."""
         offsets = self._broker.offsets
-        known = offsets.journal_position
-        if known is None or record.log_position + record.size <= known or not said.offsets:
+        group, topic, queue_id = said.group, said.topic, said.queue_id
+        if said.next_offset == NO_POP or not said.offsets:
             return
-        following = max(said.offsets) + 1
-        committed = offsets.committed(said.group, said.topic, said.queue_id)
-        if following > self._broker.storage.max_offset(said.topic, said.queue_id):
+        if record.log_position < offsets.reset_position(group, topic, queue_id):
             return
-        if committed is None or committed < following:
-            offsets.commit(said.group, said.topic, said.queue_id, following, "journal")
+        following = said.next_offset
+        if following is None:
+            # Not from here: it may also be a renewed one, so that a group is not moved back.
+            committed = offsets.committed(group, topic, queue_id)
+            following = max(max(said.offsets) + 1, committed or 0)
+        if 0 <= following <= self._broker.storage.max_offset(topic, queue_id):
+            offsets.restore(group, topic, queue_id, following)
 
     # While it runs
 
@@ -239,21 +269,29 @@ class Reviver(Service):
 
     def _revive_step(self) -> bool:
         """Bring back what is due, a part of it at a time; whether more is due."""
-        broker = self._broker
-        now = broker.clock.time_ms()
-        count = 0
-        while count < _PER_STEP:
-            point = broker.pop.points.take_due(now)
+        points = self._broker.pop.points
+        now = self._broker.clock.time_ms()
+        count = size = 0
+        while count < _PER_STEP and size < _BYTES_PER_STEP:
+            point = points.take_due(now)
             if point is None:
                 return False
             count += point.left
             try:
-                self._revive(point)
+                size += self._revive(point, _BYTES_PER_STEP - size)
             except StoreError as error:
-                broker.pop.points.put_back(point, point.due)
+                points.put_back(point, point.due)
                 self._log_failure(error)
                 return False
+            except PenstockError as error:
+                # One message must not keep the others from coming back.
+                points.put_back(point, now + _REFUSED_MS)
+                self._log_refusal(point, error)
+                continue
+            if point.left:
+                points.put_back(point, point.due)
             self._is_failing = False
+            self._refused.discard((point.queue.group, point.queue.topic))
         return True
 
     def _log_failure(self, error: StoreError) -> None:
@@ -261,25 +299,66 @@ class Reviver(Service):
             self._is_failing = True
             log.error("unfinished messages are not redelivered yet error=%s", error)
 
-    def _revive(self, point: CheckPoint) -> None:
-        """Store the unfinished messages of a check-point for their next delivery."""
+    def _log_refusal(self, point: CheckPoint, error: PenstockError) -> None:
+        key = (point.queue.group, point.queue.topic)
+        if key not in self._refused:
+            self._refused.add(key)
+            log.error(
+                "unfinished messages are kept for later group=%s topic=%s error=%s", *key, error
+            )
+
+    def _revive(self, point: CheckPoint, room: int) -> int:
+        """Store unfinished messages of a check-point for their next delivery; their bytes.
+
+        What exceeds ``room`` is left.
+        """
         broker, queue = self._broker, point.queue
         offsets = point.open_offsets
-        if queue.group in broker.groups and queue.topic in broker.topics:
-            for offset in offsets:
-                record = record_of(broker, queue.topic, queue.queue_id, offset)
-                if record is None:
-                    log.warning(
-                        "unfinished message is gone, its receipt is dropped "
-                        "group=%s topic=%s queue=%d offset=%d",
-                        queue.group,
-                        queue.topic,
-                        queue.queue_id,
-                        offset,
-                    )
-                    continue
-                redeliver(
-                    broker, queue.group, record, point.pop_time, is_suspended=point.is_suspended
-                )
-        broker.pop.journal.finish(point, offsets)
-        broker.stats.receipts_expired(queue.group, len(offsets))
+        if queue.group not in broker.groups or queue.topic not in broker.topics:
+            self._finish(point, offsets)
+            return 0
+        done: list[int] = []
+        size = 0
+        for offset in offsets:
+            if size >= room:
+                break
+            try:
+                if offset not in point.redelivered:
+                    size += self._redeliver(point, offset)
+            except StoreError:
+                # What is stored already is known by `redelivered`, and ends with the next try.
+                raise
+            except PenstockError:
+                self._finish(point, done)
+                raise
+            done.append(offset)
+        self._finish(point, done)
+        return size
+
+    def _finish(self, point: CheckPoint, offsets: list[int]) -> None:
+        if offsets:
+            self._broker.pop.journal.finish(point, offsets)
+            self._broker.stats.receipts_expired(point.queue.group, len(offsets))
+
+    def _redeliver(self, point: CheckPoint, offset: int) -> int:
+        """Store one message of a check-point again; its size."""
+        broker, queue = self._broker, point.queue
+        record = record_of(broker, queue.topic, queue.queue_id, offset)
+        if record is None:
+            log.warning(
+                "unfinished message is gone, its receipt is dropped "
+                "group=%s topic=%s queue=%d offset=%d",
+                queue.group,
+                queue.topic,
+                queue.queue_id,
+                offset,
+            )
+            return 0
+        end = redeliver(
+            broker, queue.group, record, point.pop_time, is_suspended=point.is_suspended
+        )
+        if end:
+            # Known until its receipt is gone for good: the write of the end may fail alone.
+            point.redelivered.add(offset)
+            broker.pop.journal.when_lost(end, lambda: point.redelivered.discard(offset))
+        return record.size

@@ -10,7 +10,11 @@ from penstock.remoting import Promise
 
 
 class _Unhurried:
-    """A promise whose answer is as good as any when the disk takes long: nothing was refused."""
+    """The promise of a pop: when the disk takes long, its answer is as good as any.
+
+    If the record is lost after all, so is the new offset, and the messages are handed out again.
+    The end of a receipt would be lost silently: that answer says what happened.
+    """
 
     def __init__(self, promise: Promise) -> None:
         self._promise = promise
@@ -25,7 +29,12 @@ class _Unhurried:
 
 
 def when_stored(
-    broker: BrokerState, log_end: int, answer: Command, promise: Promise | None = None
+    broker: BrokerState,
+    log_end: int,
+    answer: Command,
+    promise: Promise | None = None,
+    *,
+    is_pop: bool = False,
 ) -> Command | Promise:
     """Give ``answer`` when the log is stored up to ``log_end``, in the sense of the flush mode.
 
@@ -33,7 +42,7 @@ def when_stored(
     """
     if broker.storage.is_sync_flush and log_end:
         waiting = promise or Promise()
-        broker.storage.when_on_disk(log_end, _Unhurried(waiting), answer)
+        broker.storage.when_on_disk(log_end, _Unhurried(waiting) if is_pop else waiting, answer)
         return waiting
     if promise is None:
         return answer

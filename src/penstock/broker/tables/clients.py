@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.errors import RequestRefused
+from penstock.auth.peer_user import user_of
+from penstock.errors import NoPermission, RequestRefused
 from penstock.model import Subscription
 from penstock.model.subscription import EVERYTHING
 from penstock.remoting import Peer
@@ -134,6 +135,8 @@ class Clients:
         # The groups of each connection, so that closing it costs only its own groups.
         self._consumer_groups_of: dict[Peer, set[str]] = {}
         self._producer_groups_of: dict[Peer, set[str]] = {}
+        # The connections of each producer's client id, with the number of their groups.
+        self._holders: dict[str, dict[Peer, int]] = {}
 
     # Consumers
 
@@ -187,16 +190,50 @@ class Clients:
     # Producers
 
     def register_producer(self, group: str, channel: ClientChannel) -> None:
-        """Apply a heartbeat of a producer."""
-        _need_room(self._producer_groups_of, channel.peer, group)
-        self._producers.setdefault(group, {})[channel.peer] = channel
-        self._producer_groups_of.setdefault(channel.peer, set()).add(group)
+        """Apply a heartbeat of a producer.
+
+        Replies are sent to a client id, so one that a connection of another user holds is refused.
+        """
+        peer = channel.peer
+        _need_room(self._producer_groups_of, peer, group)
+        self._check_holders(channel)
+        channels = self._producers.setdefault(group, {})
+        before = channels.get(peer)
+        channels[peer] = channel
+        self._hold(channel)
+        if before is not None:
+            self._release(before)
+        self._producer_groups_of.setdefault(peer, set()).add(group)
+
+    def _check_holders(self, channel: ClientChannel) -> None:
+        user = user_of(channel.peer)
+        holders = self._holders.get(channel.client_id, ())
+        if any(user_of(peer) != user and not peer.is_closed for peer in holders):
+            raise NoPermission(
+                f"client id {channel.client_id[:255]} is that of a client of another user",
+                expected="an id of its own for each client",
+                hint="set another instance name",
+            )
+
+    def _hold(self, channel: ClientChannel) -> None:
+        holders = self._holders.setdefault(channel.client_id, {})
+        holders[channel.peer] = holders.get(channel.peer, 0) + 1
+
+    def _release(self, channel: ClientChannel) -> None:
+        holders = self._holders[channel.client_id]
+        holders[channel.peer] -= 1
+        if not holders[channel.peer]:
+            del holders[channel.peer]
+        if not holders:
+            del self._holders[channel.client_id]
 
     def unregister_producer(self, group: str, peer: Peer) -> None:
         """Remove a producer."""
         channels = self._producers.get(group)
-        if channels is None or channels.pop(peer, None) is None:
+        channel = None if channels is None else channels.pop(peer, None)
+        if channels is None or channel is None:
             return
+        self._release(channel)
         if not channels:
             del self._producers[group]
         _forget(self._producer_groups_of, peer, group)

@@ -52,10 +52,14 @@ class Offsets:
         self.journal_position: int | None = 0
         """The log position up to which a loaded file takes pop consumption into account; None:
         another broker wrote the file, and what it says is all that counts."""
+        self.journal_end: Callable[[], int] = lambda: 0
+        """The log position after the newest record of pop consumption; the journal sets it."""
         self._changed = changed
         self._committed: dict[str, QueueOffsets] = {}
         self._pulled: dict[str, QueueOffsets] = {}
         self._resets: dict[str, QueueOffsets] = {}
+        self._moved_at: dict[str, dict[int, int]] = {}
+        """Log positions up to which pops say nothing any more: the group was moved then."""
         self._version = DataVersion(0, now_ms(), 0)
         self._commits = 0
 
@@ -87,6 +91,7 @@ class Offsets:
                 "offset moved back group=%s topic=%s queue=%d from=%d to=%d client=%s",
                 group, topic, queue_id, before, offset, source,
             )  # fmt: skip
+            self._forget_pops(key, queue_id)
         if offset != before:
             queues[queue_id] = offset
             self._note_commit()
@@ -101,6 +106,8 @@ class Offsets:
         """
         before = self._committed.get(_key(topic, group), {}).get(queue_id)
         self.commit(group, topic, queue_id, offset, "pop")
+        if self._pulled:
+            self._forget_pull(_key(topic, group), queue_id)
         self._drop_flushed()
         self._unflushed.append(_Unflushed(log_end, _key(topic, group), queue_id, before))
 
@@ -171,17 +178,47 @@ class Offsets:
         """Where a group's next pull will start."""
         return self._pulled.get(_key(topic, group), {}).get(queue_id)
 
+    def _forget_pull(self, key: str, queue_id: int) -> None:
+        """The group goes on elsewhere than its last pull said."""
+        queues = self._pulled.get(key)
+        if queues is not None:
+            queues.pop(queue_id, None)
+
     # Resets
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Move a group; its next pull of the queue gets the new offset."""
         key = _key(topic, group)
-        self._unflushed = deque(
-            one for one in self._unflushed if (one.key, one.queue_id) != (key, queue_id)
-        )
+        self._forget_pops(key, queue_id)
+        self._forget_pull(key, queue_id)
         self._resets.setdefault(key, {})[queue_id] = offset
         self._committed.setdefault(key, {})[queue_id] = offset
         self._note_commit()
+
+    def _forget_pops(self, key: str, queue_id: int) -> None:
+        """The group goes on elsewhere, also after a restart: earlier pops do not count."""
+        if self._unflushed:
+            self._unflushed = deque(
+                one for one in self._unflushed if (one.key, one.queue_id) != (key, queue_id)
+            )
+        position = self.journal_end()
+        if position > self._flushed_position():
+            self._moved_at.setdefault(key, {})[queue_id] = position
+
+    def reset_position(self, group: str, topic: str, queue_id: int) -> int:
+        """The log position before which pops of a queue are void."""
+        return self._moved_at.get(_key(topic, group), {}).get(queue_id, 0)
+
+    def note_journal_read(self) -> None:
+        """The journal was read: what is appended now may have the place of what was lost."""
+        self._moved_at.clear()
+
+    def restore(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Move a group to where the journal says it is, at the start."""
+        queues = self._committed.setdefault(_key(topic, group), {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._note_commit()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which is removed."""
@@ -276,7 +313,21 @@ class Offsets:
                 queues.pop(queue_id, None)
             else:
                 queues[queue_id] = before
-        return encode_state(dataclasses.replace(table, penstock_pop=self._flushed_position()))
+        flushed = self._flushed_position()
+        return encode_state(
+            dataclasses.replace(
+                table, penstock_pop=flushed, penstock_resets=self._void_after(flushed) or None
+            )
+        )
+
+    def _void_after(self, flushed: int) -> dict[str, dict[int, int]]:
+        """The positions that matter: the file takes into account what is flushed."""
+        self._moved_at = {
+            key: left
+            for key, queues in self._moved_at.items()
+            if (left := {number: at for number, at in queues.items() if at > flushed})
+        }
+        return self._moved_at
 
     def load(self, data: bytes) -> None:
         """Load the content of a file that ``dump`` or Apache RocketMQ wrote."""
@@ -289,6 +340,9 @@ class Offsets:
                 log.warning("offsets without topic or group are left out key=%r", key)
         self._version = table.data_version or self._version
         self.journal_position = table.penstock_pop
+        self._moved_at = {
+            key: dict(queues) for key, queues in (table.penstock_resets or {}).items()
+        }
 
     def _note_commit(self) -> None:
         self._changed()
@@ -297,9 +351,11 @@ class Offsets:
             self._version = self._version.following(self._now_ms())
 
     def _remove(self, matches: Callable[[str, str], bool]) -> None:
-        for table in (self._committed, self._pulled, self._resets):
+        for table in (self._committed, self._pulled, self._resets, self._moved_at):
             for key in [key for key in table if matches(*_split(key))]:
                 del table[key]
+        # Else the next save would bring one back, for a topic or group that is made anew.
+        self._unflushed = deque(one for one in self._unflushed if not matches(*_split(one.key)))
         self._changed()
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import ProtocolError
 from penstock.model.java_hash import java_hash
 from penstock.model.names import TIMER_TOPIC, Property
-from penstock.model.properties import encode_properties, parse_properties, value_of
+from penstock.model.properties import encode_stored, parse_properties, value_of
 from penstock.model.record_layout import (
     BODY_POSITION,
     HEADS,
@@ -29,18 +29,26 @@ _MAX_DIGITS: Final = 18
 _OUT_MS: Final = Property.TIMER_OUT_MS.encode() + b"\x01"
 _REAL_TOPIC: Final = Property.REAL_TOPIC.encode() + b"\x01"
 _REAL_QUEUE_ID: Final = Property.REAL_QUEUE_ID.encode() + b"\x01"
-_DELETE_KEY: Final = Property.TIMER_DELETE_KEY.encode() + b"\x01"
+DELETE_MARK: Final = Property.TIMER_DELETE_KEY.encode() + b"\x01"
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode() + b"\x01"
-_ENQUEUE_MS: Final = Property.TIMER_ENQUEUE_MS.encode() + b"\x01"
-_DEQUEUE_MS: Final = Property.TIMER_DEQUEUE_MS.encode() + b"\x01"
+ENQUEUE_MARK: Final = Property.TIMER_ENQUEUE_MS.encode() + b"\x01"
+DEQUEUE_MARK: Final = Property.TIMER_DEQUEUE_MS.encode() + b"\x01"
 _ROLL_TIMES: Final = Property.TIMER_ROLL_TIMES.encode() + b"\x01"
 _MAX_QUEUE_DIGITS: Final = 9
 _OUT_MS_BEHIND: Final = b"\x02" + _OUT_MS
-_USUAL_END: Final = re.compile(
+USUAL_END: Final = re.compile(
     rb"\x02TIMER_OUT_MS\x01([0-9]{1,18})"
     rb"\x02REAL_TOPIC\x01([^\x01\x02]+)"
     rb"\x02REAL_QID\x01([0-9]{1,9})\x02?\Z"
 )
+
+
+def starts_as_parked(tail: bytes) -> int:
+    """Where the properties begin in what follows the body of a parked record; 0 if it is none."""
+    if tail.startswith(_TOPIC) and len(tail) >= _PROPERTIES_AT:
+        stated = _unpack_length(tail, _TOPIC_BYTES)[0]
+        return _PROPERTIES_AT if stated == len(tail) - _PROPERTIES_AT else 0
+    return 0
 
 
 class Parked(NamedTuple):
@@ -113,13 +121,13 @@ def read_parked(view: memoryview) -> Parked:
             and topic_at >= BODY_POSITION
         ):
             tail = bytes(view[topic_at:])
-            usual = _USUAL_END.match(tail, tail.rfind(_OUT_MS_BEHIND))
+            usual = USUAL_END.match(tail, tail.rfind(_OUT_MS_BEHIND))
             properties = tail[_PROPERTIES_AT:]
             if (
                 usual is not None
                 and tail.startswith(_TOPIC)
                 and _unpack_length(tail, _TOPIC_BYTES)[0] == len(properties)
-                and _DELETE_KEY not in properties
+                and DELETE_MARK not in properties
             ):
                 slot, topic, queue_id = usual.groups()
                 return _new_tuple(
@@ -159,7 +167,7 @@ def read_unusual_parked(record: Record) -> Parked:
         int(slot),
         topic.decode("utf-8", "replace"),
         int(queue_id),
-        value_of(properties, _DELETE_KEY).decode("utf-8", "replace"),
+        value_of(properties, DELETE_MARK).decode("utf-8", "replace"),
         record[:14],
         record.body,
         properties,
@@ -178,20 +186,20 @@ def rolled(parked: Parked, enqueued_ms: int, now_ms: int) -> Draft:
     times = properties.get(Property.TIMER_ROLL_TIMES, "0")
     count = int(times) if times.isdecimal() and len(times) < _MAX_DIGITS else 0
     properties[Property.TIMER_ROLL_TIMES] = str(count + 1)
-    encoded = _with_times(encode_properties(properties), enqueued_ms, now_ms)
+    encoded = _with_times(encode_stored(properties), enqueued_ms, now_ms)
     return _draft(parked, TIMER_TOPIC, 0, encoded)
 
 
 def _with_times(properties: bytes, enqueued_ms: int, now_ms: int) -> bytes:
     """The properties with the times of wheel and delivery, and without those of an earlier roll."""
-    if _ENQUEUE_MS in properties or _DEQUEUE_MS in properties:
+    if ENQUEUE_MARK in properties or DEQUEUE_MARK in properties:
         parsed = parse_properties(properties)
         parsed.pop(Property.TIMER_ENQUEUE_MS, None)
         parsed.pop(Property.TIMER_DEQUEUE_MS, None)
-        properties = encode_properties(parsed)
+        properties = encode_stored(parsed)
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
-    return b"%b%b%d\x02%b%d\x02" % (properties, _ENQUEUE_MS, enqueued_ms, _DEQUEUE_MS, now_ms)
+    return b"%b%b%d\x02%b%d\x02" % (properties, ENQUEUE_MARK, enqueued_ms, DEQUEUE_MARK, now_ms)
 
 
 def _draft(parked: Parked, topic: str, queue_id: int, properties: bytes) -> Draft:

@@ -50,6 +50,9 @@ from penstock.store.timers.wheel_file import SLOTS, Slot, WheelFile
 
 log = logging.getLogger(__name__)
 
+_UNITS_SINGLY = 256
+"""So many units are walked one by one where no run of usual ones is found."""
+
 _hash_of = functools.lru_cache(1024)(java_hash)
 
 
@@ -428,7 +431,19 @@ class TimerFiles:
         stop = NO_UNIT if done is None else done.last
         messages, marks = array("q"), array("q")
         position = slot.last
+        singly = 0
         while position > stop:
+            if singly:
+                singly -= 1
+            elif run := self._log.run_before(position, stop, slot.slot_ms):
+                # All of them but the lowest, whose link may lead anywhere.
+                following = position - (run - 1) * UNIT_BYTES
+                messages.extend(range(position, following, -UNIT_BYTES))
+                position = following
+                singly = 1 if run > 1 else _UNITS_SINGLY
+                continue
+            else:
+                singly = _UNITS_SINGLY
             unit = self._log.unit(position)
             if unit is None or unit.slot_ms != slot.slot_ms:
                 log.error("timer slot %d is cut off, no unit at %d", slot.slot_ms, position)

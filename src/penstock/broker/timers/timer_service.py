@@ -21,10 +21,11 @@ from typing import Final, NamedTuple, TypeVar
 from penstock.broker.delivery.deleted_topics import DeletedTopics
 from penstock.broker.storage import Storage
 from penstock.broker.tables.topics import Topics
+from penstock.broker.timers.due_columns import FEW, DueColumns, due_columns
 from penstock.broker.timers.parked_records import Parked, due, read_parked, rolled
 from penstock.broker.timers.timer_files import Snapshot, TakenSlot, TimerFiles
 from penstock.broker.timers.timer_metrics import METRICS_FILE, TimerMetrics
-from penstock.errors import IllegalMessage, ProtocolError, StoreError
+from penstock.errors import InvalidArgument, PenstockError, ProtocolError, StoreError
 from penstock.model.names import TIMER_TOPIC
 from penstock.runtime.clock import Clock
 from penstock.runtime.saved_tables import SavedTables
@@ -40,11 +41,12 @@ _READ_COUNT: Final = 512
 _READ_BYTES: Final = 4 << 20
 _DELIVER_COUNT: Final = 512
 _DELIVER_BYTES: Final = 4 << 20
+_new_tuple: Final = tuple.__new__
 _Deleted = frozenset[tuple[str, str]]
 _Result = TypeVar("_Result")
 
 
-class _Located(NamedTuple):
+class Located(NamedTuple):
     """A unit at its position in the timer log, and the record that it names."""
 
     position: int
@@ -52,7 +54,7 @@ class _Located(NamedTuple):
     view: memoryview
 
 
-_Views = list[_Located]
+_Views = list[Located]
 _Units = list[tuple[int, Unit]]
 
 
@@ -63,6 +65,8 @@ class _Prepared(NamedTuple):
     """With the log position of the parked record."""
     by_topic: dict[str, int]
     """Messages that stop waiting."""
+    columns: DueColumns | None = None
+    """All of them, instead of drafts."""
 
 
 class TimerService(Service):
@@ -85,6 +89,7 @@ class TimerService(Service):
         self._storage = storage
         self._clock = clock
         self._tables = tables
+        self._topics = topics
         self._deleted = DeletedTopics(topics, storage.store)
         self.metrics = TimerMetrics(clock.time_ms, topics.__contains__)
         self.checkpoint = TimerCheckpoint()
@@ -265,7 +270,7 @@ class TimerService(Service):
             if view is None:
                 log.error("timer message is gone position=%d", unit.log_position)
             else:
-                found.append(_Located(position, unit, view))
+                found.append(_new_tuple(Located, (position, unit, view)))
         return found
 
     async def _deliver_part(
@@ -277,12 +282,26 @@ class TimerService(Service):
         following: list[int],
     ) -> _Units:
         """Store what is due; return the units at ``following``, to be delivered next."""
+        is_columnar = not deleted
         while True:
             step = functools.partial(
-                self._prepare, views, deleted, self._clock.time_ms(), following
+                self._prepare,
+                views,
+                deleted,
+                self._clock.time_ms(),
+                following,
+                is_columnar=is_columnar,
             )
             prepared, units = await self._in_thread(step)
+            columns = prepared.columns
+            if columns is not None and columns.topic not in self._topics:
+                # It may be deleted, which is asked message by message.
+                is_columnar = False
+                continue
             try:
+                if columns is not None:
+                    for queue in columns.queues:
+                        self._storage.append_rows(*queue)
                 for draft, position in prepared.drafts:
                     self._append(draft, position)
                 # A message that could not be written is still to be delivered.
@@ -293,18 +312,31 @@ class TimerService(Service):
                     log.error("due timer messages not stored, tried again error=%s", error)
                 await self._clock.sleep(self.RETRY_SECONDS)
                 continue
+            except InvalidArgument:
+                # Found before the first of them was appended; one by one, they are logged.
+                is_columnar = False
+                continue
             self._is_failing = False
-            self.delivered += len(prepared.drafts)
+            self.delivered += len(prepared.drafts) if columns is None else columns.messages
             self._note({topic: -count for topic, count in prepared.by_topic.items()})
             if views and kind is taken.messages:
                 self._files.note_progress(taken, views[-1].position)
             return units
 
     def _prepare(
-        self, views: _Views, deleted: _Deleted, now_ms: int, following: list[int]
+        self,
+        views: _Views,
+        deleted: _Deleted,
+        now_ms: int,
+        following: list[int],
+        *,
+        is_columnar: bool,
     ) -> tuple[_Prepared, _Units]:
         """Runs in the thread."""
-        prepared = _prepare(views, deleted, now_ms, self._files.shape.precision_ms)
+        precision_ms, max_body = self._files.shape.precision_ms, self._storage.max_message_size
+        prepared = prepare_columns(views, now_ms, precision_ms, max_body) if is_columnar else None
+        if prepared is None:
+            prepared = prepare_each(views, deleted, now_ms, precision_ms)
         return prepared, self._files.units_at(following)
 
     def _append(self, draft: Draft, position: int) -> None:
@@ -312,10 +344,8 @@ class TimerService(Service):
             return
         try:
             self._storage.append(draft)
-        except IllegalMessage as error:
-            # The store of another program may hold messages that this one refuses; they must not
-            # block all that follow.
-            log.error("timer message skipped position=%d error=%s", position, error)
+        except InvalidArgument as error:
+            _log_skipped(position, error)
 
     # Saving
 
@@ -396,24 +426,38 @@ def _deleted_by(views: _Views) -> set[tuple[str, str]]:
     return {parked.deletes for _, parked in _parked(views) if parked.delete_key}
 
 
-def _prepare(views: _Views, deleted: _Deleted, now_ms: int, precision_ms: int) -> _Prepared:
+def prepare_columns(
+    views: _Views, now_ms: int, precision_ms: int, max_body: int
+) -> _Prepared | None:
+    """`prepare_each` for units whose messages are alike; None for others."""
+    if len(views) < FEW:
+        return None
+    _, units, records = zip(*views, strict=True)
+    positions = [unit.log_position for unit in units]
+    written = [unit.written_ms for unit in units]
+    columns = due_columns(records, positions, written, now_ms, precision_ms, max_body)
+    return None if columns is None else _Prepared([], {columns.topic: columns.messages}, columns)
+
+
+def prepare_each(views: _Views, deleted: _Deleted, now_ms: int, precision_ms: int) -> _Prepared:
     """The messages to store for units that are due."""
     drafts: list[tuple[Draft, int]] = []
     by_topic: Counter[str] = Counter()
     for unit, parked in _parked(views):
         is_due = parked.slot_ms + precision_ms <= now_ms
-        if parked.delete_key:
-            # A mark goes on with its message; when that is due the mark has done its work.
-            if not is_due:
-                drafts.append((rolled(parked, unit.written_ms, now_ms), unit.log_position))
-                by_topic[parked.topic] -= 1
+        is_mark = bool(parked.delete_key)
+        if is_mark and is_due:
+            continue  # Its message is due as well: the mark has done its work.
+        if deleted and not is_mark and (parked.topic, parked.unique_id) in deleted:
             continue
-        if deleted and (parked.topic, parked.unique_id) in deleted:
-            continue
-        by_topic[parked.topic] += 1
+        by_topic[parked.topic] += -1 if is_mark else 1
         # By the record, not by the kind of the unit: nothing is ever early.
-        draft = (due if is_due else rolled)(parked, unit.written_ms, now_ms)
-        drafts.append((draft, unit.log_position))
+        try:
+            draft = (due if is_due else rolled)(parked, unit.written_ms, now_ms)
+        except InvalidArgument as error:
+            _log_skipped(unit.log_position, error)
+        else:
+            drafts.append((draft, unit.log_position))
     return _Prepared(drafts, by_topic)
 
 
@@ -423,7 +467,15 @@ def _parked(views: _Views) -> Iterator[tuple[Unit, Parked]]:
             parked = read_parked(view)
         except ProtocolError as error:
             # After a cut of the log its position may be that of another record.
-            log.error("timer message skipped position=%d error=%s", unit.log_position, error)
+            _log_skipped(unit.log_position, error)
             continue
         if parked.log_position == unit.log_position:
             yield unit, parked
+
+
+def _log_skipped(position: int, error: PenstockError) -> None:
+    """The store of another program may hold messages that this one refuses.
+
+    They must not block all that follow.
+    """
+    log.error("timer message skipped position=%d error=%s", position, error)

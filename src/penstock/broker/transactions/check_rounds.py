@@ -154,14 +154,13 @@ class CheckRounds(Service):
     def _step(self, entries: list[OpenTransaction], now_ms: int) -> int:
         """Ask about some transactions, give others up; returns the number of questions."""
         found = [one for entry in entries if (one := self._read(entry)) is not None]
-        kept = [one for one in found if not self._is_given_up(one, now_ms)]
         questions: list[_Question] = []
         count = size = 0
-        for one in kept:
+        for one in self._not_given_up(found, now_ms):
             try:
                 question = self._prepare(one)
             except IllegalMessage as error:
-                log.error("half message cannot be copied %s error=%s", _shown(one.entry), error)
+                _log_unusable(one.entry, error)
                 continue
             if question is not None:
                 questions.append(question)
@@ -186,6 +185,20 @@ class CheckRounds(Service):
             self._close(entry)
             return None
         return _Found(entry, record, half, properties)
+
+    def _not_given_up(self, found: list[_Found], now_ms: int) -> list[_Found]:
+        kept: list[_Found] = []
+        for one in found:
+            try:
+                is_given_up = self._is_given_up(one, now_ms)
+            except IllegalMessage as error:
+                # The store of another program may hold halves that this one would refuse. They
+                # stay open until retention deletes them.
+                _log_unusable(one.entry, error)
+                continue
+            if not is_given_up:
+                kept.append(one)
+        return kept
 
     def _is_given_up(self, found: _Found, now_ms: int) -> bool:
         """Give a half up that was asked about too often, or that retention would delete."""
@@ -280,6 +293,10 @@ class CheckRounds(Service):
         turn = self._turns.get(group, 0)
         self._turns[group] = turn + 1
         return members[turn % len(members)]
+
+
+def _log_unusable(entry: OpenTransaction, error: IllegalMessage) -> None:
+    log.error("half message cannot be copied %s error=%s", _shown(entry), error)
 
 
 def _shown(entry: OpenTransaction) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC, Property
-from penstock.model.properties import encode_properties
+from penstock.model.properties import encode_properties, encode_stored
 from penstock.protocol.half_messages import HALF_QUEUE, OP_PROPERTIES, HalfMessage, op_body
 from penstock.protocol.records.codec import Record, encode_record
 from penstock.protocol.records.sys_flags import SysFlag
@@ -77,7 +77,7 @@ def asked_about(
     return encode_record(
         half.key.topic.encode(),
         record.body,
-        encode_properties(shown),
+        encode_stored(shown),
         half.queue_id,
         copy.queue_offset,
         copy.log_position,
@@ -92,5 +92,5 @@ def asked_about(
 
 
 def _stored_again(record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> Draft:
-    draft = draft_of(record, topic, queue_id, encode_properties(properties))
+    draft = draft_of(record, topic, queue_id, encode_stored(properties))
     return draft._replace(prepared_transaction_offset=0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.broker.settings import Settings
 from penstock.broker.stats import BrokerStats
@@ -24,6 +24,7 @@ from penstock.broker.transactions import half_records
 from penstock.broker.transactions.counters import TransactionCounters
 from penstock.broker.transactions.open_transactions import OpenTransaction, OpenTransactions
 from penstock.broker.transactions.progress import OpRecords
+from penstock.broker.transactions.recent_halves import RecentHalves
 from penstock.errors import PenstockError, StoreError
 from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from penstock.protocol.codes import ResponseCode
@@ -33,13 +34,21 @@ from penstock.protocol.headers.transactions import TransactionDecision
 from penstock.protocol.records.codec import Record
 from penstock.remoting import Promise
 from penstock.runtime.clock import Clock
-from penstock.store import Appended, Draft
+from penstock.store import Appended, Draft, DraftFields
 from penstock.store.transactions.open_halves import find_open
 
 log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED: Final = 1 << 16
 _SAVE_SECONDS: Final = 3.0
+_NO_ANSWER: Final = Command(0)
+"""For what needs no answer any more."""
+
+_Staged: TypeAlias = tuple[
+    OpenTransaction, int, DraftFields | None, Sequence[int], Sequence[tuple[int, int]]
+]
+"""A half (decision unknown) and the message that its commit stores, or a decision with the offsets
+that it closes and its op records."""
 
 
 class Transactions:
@@ -69,6 +78,9 @@ class Transactions:
         self._unnamed: list[int] = []
         """Closed halves whose op record could not be written yet."""
         self._is_saving = False
+        self.recent = RecentHalves()
+        self._staged: list[_Staged] = []
+        """What the fast path has appended in this loop turn."""
 
     @property
     def timeout_ms(self) -> int:
@@ -95,6 +107,10 @@ class Transactions:
         """A target for the answer to a half message that adds the half when it is written."""
         return _Then(target, lambda: self._add(_entry(half, appended)))
 
+    def add_when_written(self, entry: OpenTransaction, final: DraftFields) -> None:
+        """Add a half whose answer is on its way, and keep the message that a commit stores."""
+        self._stage((entry, TransactionDecision.UNKNOWN, final, (), ()))
+
     def resume(self, half: HalfMessage, draft: Draft) -> Promise:
         """Store a half again that was given up; the promise is the answer to the request."""
         promise = Promise()
@@ -109,11 +125,13 @@ class Transactions:
         self._add(entry)
         return entry
 
-    def _add(self, entry: OpenTransaction) -> None:
+    def _add(self, entry: OpenTransaction) -> bool:
         # The store may come from a machine whose clock was ahead.
         entry.first_stored_ms = min(entry.first_stored_ms, self._clock.time_ms())
         if self.open.add(entry):
             self.counters.add(entry.key.topic, 1)
+            return True
+        return False
 
     # Decisions
 
@@ -121,22 +139,54 @@ class Transactions:
         self, entry: OpenTransaction, decision: int, final: Draft | None, *, waits_for_disk: bool
     ) -> Promise:
         """Write a decision; the promise is the answer to the request that brought it."""
-        if final is not None:
-            appended = self._storage.append(final)
-            self._stats.put(final.topic, final.queue_id, appended.size)
-            entry.decided_end = appended.log_position + appended.size
-        # From here on a failed write is the only way back.
-        entry.decision = decision
-        offsets = list(entry.offsets)
-        op_records = self._append_op_records(offsets, is_first=final is None, entry=entry)
+        offsets, op_records = self._append_decision(entry, decision, final)
         promise = Promise()
         written = _Decided(
             promise,
             lambda: self._decided(entry, decision, offsets, op_records),
-            lambda: self._undecided(entry),
+            lambda: self._unconfirmed(entry, decision, offsets),
         )
         self._when_stored(entry, written, waits_for_disk=waits_for_disk and final is not None)
         return promise
+
+    def decide_when_written(
+        self, entry: OpenTransaction, decision: int, final: DraftFields | None
+    ) -> None:
+        """`decide` for a request whose answer, if any, is on its way."""
+        self._stage((entry, decision, final, *self._append_decision(entry, decision, final)))
+
+    def _append_decision(
+        self, entry: OpenTransaction, decision: int, final: DraftFields | None
+    ) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """Stage what a decision writes; returns the offsets that it closes, and its op records."""
+        entry.decided_end = 0
+        if final is not None:
+            position, _, size, _ = self._storage.append(final)
+            self._stats.put(final[0], final[1], size)
+            entry.decided_end = position + size
+        # From here on a failed write is the only way back.
+        entry.decision = decision
+        offsets = list(entry.offsets)
+        return offsets, self._append_op_records(offsets, is_first=final is None, entry=entry)
+
+    def _stage(self, staged: _Staged) -> None:
+        if not self._staged:
+            self._storage.when_written(_Turn(self._turn_written, self._turn_lost), _NO_ANSWER)
+        self._staged.append(staged)
+
+    def _turn_written(self) -> None:
+        turn, self._staged = self._staged, []
+        for entry, decision, final, offsets, op_records in turn:
+            if decision:
+                self._decided(entry, decision, offsets, op_records)
+            elif self._add(entry) and final is not None:
+                self.recent.remember(entry, final)
+
+    def _turn_lost(self) -> None:
+        turn, self._staged = self._staged, []
+        for entry, decision, _, offsets, _ in turn:
+            if decision:
+                self._unconfirmed(entry, decision, offsets)
 
     def repeat(self, entry: OpenTransaction, *, waits_for_disk: bool) -> Promise:
         """The answer to a repeated decision while the first one is on its way to the log."""
@@ -158,7 +208,9 @@ class Transactions:
         try:
             return self.append_op_records(offsets)
         except StoreError:
-            if is_first:
+            # A full buffer is written by the append that overflows it. If that fails, the message
+            # of the commit is lost, too.
+            if is_first or self._storage.store.commit_log.position < entry.decided_end:
                 entry.decision = TransactionDecision.UNKNOWN
                 raise
             # The message is on its way to its topic. Should this write succeed, the next round of
@@ -185,7 +237,18 @@ class Transactions:
             # A repeated send of the half arrived between the decision and its write.
             self._unnamed += late
 
-    def _undecided(self, entry: OpenTransaction) -> None:
+    def _unconfirmed(self, entry: OpenTransaction, decision: int, offsets: Sequence[int]) -> None:
+        """A write of this turn failed; a commit may be in the log all the same.
+
+        The buffer may have been written in parts, or the failure came after the write. Asked about
+        again, the message would be stored twice.
+        """
+        if 0 < entry.decided_end <= self._storage.store.max_position:
+            named = frozenset(self._unnamed)
+            # Its op record may be lost; a second one does no harm.
+            self._unnamed += [offset for offset in offsets if offset not in named]
+            self._decided(entry, decision, offsets, ())
+            return
         entry.decision = TransactionDecision.UNKNOWN
         self._unnamed = [offset for offset in self._unnamed if offset not in entry.offsets]
 
@@ -194,6 +257,7 @@ class Transactions:
     ) -> None:
         """A transaction is decided, or given up (unknown), and that is written."""
         self.open.remove(entry)
+        self.recent.forget(entry)
         self.note_op_records(op_records)
         for offset in entry.offsets:
             self.remember(offset, decision)
@@ -272,6 +336,24 @@ class Transactions:
         return half_offset, needed
 
 
+class _Turn:
+    """Changes memory when all that the fast path appended in a loop turn is written, or lost."""
+
+    __slots__ = ("_lost", "_written")
+
+    def __init__(self, written: Callable[[], None], lost: Callable[[], None]) -> None:
+        self._written = written
+        self._lost = lost
+
+    def resolve(self, answer: Command) -> bool:
+        self._written()
+        return True
+
+    def fail(self, error: PenstockError) -> bool:
+        self._lost()
+        return True
+
+
 class _Then:
     """Changes memory when something is written, then answers."""
 
@@ -280,7 +362,7 @@ class _Then:
     def __init__(
         self,
         target: Answered,
-        done: Callable[[], None],
+        done: Callable[[], object],
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._target = target
