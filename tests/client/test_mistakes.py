@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from tests.support.scripted import ThreadedCluster
 
-from penstock import Message, PenstockError, Producer, PushConsumer, aio
+from penstock import (
+    Message,
+    PenstockError,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+    aio,
+)
 from penstock.model.properties import parse_properties
 
 
@@ -76,10 +84,74 @@ def test_tags_of_a_message_are_refused_with_the_right_name() -> None:
         Message("T", b"x", tags="a")  # type: ignore[arg-type]
 
 
+def test_the_key_of_a_message_is_refused_with_both_names_it_may_mean() -> None:
+    with pytest.raises(ValueError, match=r"with key='k'; .*try: keys=\['k'\], or sharding_key='k'"):
+        Message("T", b"x", key="k")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ([b"x"], r"a list with b'x', of type bytes; expected messages; try: Message\("),
+        ([Message("T", b"x"), "T"], r"a list with 'T', of type str"),
+        (Message("T", b"x"), r"of type Message; expected a list of messages; try: send_batch\(\["),
+        (b"x", r"of type bytes; expected a list of messages"),
+        (None, r"of type NoneType; expected a list of messages"),
+    ],
+)
+def test_a_wrong_batch_says_what_is_expected(
+    cluster: ThreadedCluster, messages: Any, sentence: str
+) -> None:
+    with (
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+        pytest.raises(PenstockError, match=sentence),
+    ):
+        producer.send_batch(messages)
+
+    async def face() -> None:
+        async with aio.Producer("shop", namesrv=cluster.namesrv) as producer:
+            with pytest.raises(PenstockError, match=sentence):
+                await producer.send_batch(messages)
+
+    asyncio.run(face())
+    assert not cluster.broker.sent
+
+
 def test_a_tag_of_a_handler_is_refused_with_the_right_name() -> None:
     consumer = PushConsumer("billing", namesrv="127.0.0.1:1")
     with pytest.raises(ValueError, match=r"on\('T', tag='a'\).*; try: on\('T', tags='a'\)"):
         consumer.on("T", tag="a")  # type: ignore[call-overload]
+
+
+WRONG_FILTERS: list[tuple[dict[str, Any], str]] = [
+    ({"tag": "a"}, r"\('T', tag='a'\).*; try: \w+\('T', tags='a'\)"),
+    ({"tags": ["a", "b"]}, r"tags of type list; expected text, .*; try: tags='a \|\| b'"),
+    ({"tags": 5}, r"tags of type int; expected text"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), WRONG_FILTERS)
+def test_a_wrong_filter_says_what_is_expected_and_is_not_kept(
+    cluster: ThreadedCluster, given: dict[str, Any], sentence: str
+) -> None:
+    push = PushConsumer("billing", namesrv=cluster.namesrv)
+    pull = PullConsumer("billing", namesrv=cluster.namesrv)
+    simple = SimpleConsumer("billing", namesrv=cluster.namesrv)
+    for subscribe in (push.on, pull.subscribe, simple.subscribe):
+        with pytest.raises(ValueError, match=sentence):
+            subscribe("T", **given)
+    # A subscription that was kept would forbid this.
+    pull.assign([])
+
+    async def face() -> None:
+        for consumer in (
+            aio.PullConsumer("billing", namesrv=cluster.namesrv),
+            aio.SimpleConsumer("billing", namesrv=cluster.namesrv),
+        ):
+            with pytest.raises(ValueError, match=sentence):
+                await consumer.subscribe("T", **given)
+
+    asyncio.run(face())
 
 
 def test_keys_given_as_one_text_stay_several_keys(cluster: ThreadedCluster) -> None:

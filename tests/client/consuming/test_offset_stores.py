@@ -190,6 +190,32 @@ async def test_a_silent_broker_is_waited_for_twice_and_not_once_for_each_queue(
     assert bench.broker.offsets == {(GROUP, "T", queue.queue_id): 5 for queue in Q}
 
 
+@pytest.mark.spec("S88")
+@on_bench()
+async def test_commits_on_an_open_connection_are_those_of_a_new_one(bench: Bench) -> None:
+    session = bench.session()
+    store = BrokerOffsetStore(session, GROUP)
+    lost = MessageQueue("T", "unknown", 0)
+    for number, queue in enumerate([*Q, lost]):
+        store.update(queue, 5 + number, increase_only=True)
+    rounds = []
+    for is_open in (False, True):
+        assert (session.open_master(Q[0]) is not None) == is_open
+        await store.persist_all({*Q, lost})
+        await asyncio.sleep(0.1)
+        rounds.append([(c.ext, c.body, c.is_oneway) for c in bench.broker.asked(COMMIT)])
+        bench.broker.forget()
+    assert len(rounds[0]) == len(Q)
+    assert rounds[0] == rounds[1]
+    # A connection that is lost is no longer taken for open, and the next round makes a new one.
+    for peer in list(session.pool.peers.values()):
+        peer.close("lost")
+    assert session.open_master(Q[0]) is None
+    await store.persist_all(set(Q))
+    await asyncio.sleep(0.1)
+    assert [(c.ext, c.body, c.is_oneway) for c in bench.broker.asked(COMMIT)] == rounds[0]
+
+
 @pytest.mark.spec("S123")
 @on_bench()
 async def test_an_unknown_broker_is_looked_up_once_and_is_then_an_error(bench: Bench) -> None:

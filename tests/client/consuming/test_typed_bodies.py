@@ -136,6 +136,23 @@ def test_what_does_not_parse_is_a_dead_letter_with_the_reason(
         assert row.lag == 0
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"name":1}', "the body is no Model: name: Input should be a valid string"),
+        (b"no", "the body is no Model: Invalid JSON: expected ident at line 1 column 2"),
+    ],
+)
+def test_the_reason_of_a_pydantic_model_is_one_line(mq: Embedded, body: bytes, reason: str) -> None:
+    consumer = PushConsumer("billing", namesrv=mq.namesrv, start_from="first")
+    consumer.on("orders", body=Model)(lambda message: None)
+    with consumer, Producer("shop", namesrv=mq.namesrv) as producer:
+        producer.send("orders", body)
+        mq.clock.advance("10s")
+        (letter,) = mq.admin.dead_letters("billing")
+    assert letter.reason == reason
+
+
 async def test_coroutine_handlers_get_values_too(penstock_aio: AsyncEmbedded) -> None:
     seen: list[int] = []
     consumer = aio.PushConsumer("billing", namesrv=penstock_aio.namesrv, start_from="first")

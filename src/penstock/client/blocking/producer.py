@@ -14,7 +14,7 @@ from penstock.client.blocking.entered import Entered, soon
 from penstock.client.facades.producer import ProducerFacade
 from penstock.client.producing import request_reply
 from penstock.client.producing.blocking_send import BlockingSends, blocking_sends
-from penstock.client.producing.outgoing import as_message
+from penstock.client.producing.outgoing import as_message, as_messages
 from penstock.client.producing.producer import STOP_SECONDS
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector, chosen
@@ -249,7 +249,7 @@ class Producer(Entered, ProducerFacade):
     def send_batch(self, messages: Iterable[Message]) -> Receipt:
         """Send messages of one topic in one request: all are stored, or none."""
         return self._run_around(
-            tuple(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
+            as_messages(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
         )
 
     def send_arrow(self, data: Any, topic: str | None = None) -> int:

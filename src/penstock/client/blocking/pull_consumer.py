@@ -35,9 +35,11 @@ class PullConsumer(Member, PullConsumerFacade):
         """
         super().stop()
 
-    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+    def subscribe(
+        self, topic: str, tags: str = "*", *, sql: str | None = None, tag: None = None
+    ) -> None:
         """Share the queues of a topic with the other members of the group."""
-        topic = self._want(topic, tags, sql)
+        topic = self._want(topic, tags, sql, tag)
         if self._lease is not None:
             self._host.run(self._core.subscribe(topic, tags=tags, sql=sql))
 

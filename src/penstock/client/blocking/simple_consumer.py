@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
 
 from penstock.client.blocking.entered import Member
 from penstock.client.facades.simple_consumer import SimpleConsumerFacade, invisible_seconds
 from penstock.model import StoredMessage
 from penstock.runtime.durations import Duration
-
-_Messages = TypeVar("_Messages", bound=Iterable[StoredMessage])
 
 
 class SimpleConsumer(Member, SimpleConsumerFacade):
@@ -29,9 +26,11 @@ class SimpleConsumer(Member, SimpleConsumerFacade):
         """Leave the group; idempotent. What was not acknowledged comes again in a second."""
         super().stop()
 
-    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+    def subscribe(
+        self, topic: str, tags: str = "*", *, sql: str | None = None, tag: None = None
+    ) -> None:
         """Receive messages of a topic, too; the same topic again replaces the filter."""
-        topic = self._want(topic, tags, sql)
+        topic = self._want(topic, tags, sql, tag)
         if self._lease is not None:
             self._host.run(self._core.subscribe(topic, tags=tags, sql=sql))
 
@@ -65,13 +64,15 @@ class SimpleConsumer(Member, SimpleConsumerFacade):
         self._host.run(self._core.extend(message, 0.0))
 
     @contextlib.contextmanager
-    def acknowledging(self, messages: _Messages) -> Iterator[_Messages]:
+    def acknowledging(self, messages: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]:
         """Acknowledge messages when the block ends, reject them all when it raises."""
+        # A list: the block may use up an iterator.
+        given = list(messages)
         try:
-            yield messages
+            yield given
         except BaseException:
-            for message in messages:
+            for message in given:
                 with contextlib.suppress(Exception):
                     self.reject(message)
             raise
-        self.ack_all(messages)
+        self.ack_all(given)

@@ -28,7 +28,7 @@ from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.middleware import Middleware
 from penstock.errors import InvalidArgument
 from penstock.model import StoredMessage, TypedMessage
-from penstock.model.json_bodies import BodyParser, body_parser, name_of
+from penstock.model.json_bodies import BodyParser, body_parser, name_of, why_unfit
 from penstock.model.names import Property
 from penstock.runtime.clock import Clock
 
@@ -131,7 +131,7 @@ def parse_bodies(
         try:
             typed.append(TypedMessage.of(message, parse(message.body)))
         except Exception as error:
-            why = DeadLetter(f"the body is no {job.listener.body_name}: {error}")
+            why = DeadLetter(f"the body is no {job.listener.body_name}: {why_unfit(error)}")
             job.refuse(message, why)
     return typed
 

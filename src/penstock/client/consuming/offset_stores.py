@@ -25,6 +25,7 @@ from penstock.errors import PenstockError, StoreError
 from penstock.model import MessageQueue
 from penstock.protocol.bodies.codec import decode_body, encode_body
 from penstock.protocol.bodies.offsets import LocalOffsets
+from penstock.remoting.peer import Peer
 from penstock.runtime.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ class BrokerAccess(Protocol):
         self, queue: MessageQueue, broker_id: int = ..., *, only_this: bool = ...
     ) -> BrokerAddress: ...
 
+    def open_master(self, queue: MessageQueue) -> Peer | None: ...
+
 
 class BrokerOffsetStore:
     """Offsets of a clustering group: the broker keeps them."""
@@ -175,13 +178,14 @@ class BrokerOffsetStore:
         self._table.keep_only(held)
         for queue in self.epochs.keys() - set(held):
             del self.epochs[queue]
-        await asyncio.gather(
-            *(
-                self._write_quietly(queue, offset, wait=wait)
-                for queue, offset in offsets.items()
-                if queue in held
-            )
-        )
+        # Every few seconds for each queue: a task for each would cost more than its commit.
+        slow = [
+            self._write_quietly(queue, offset, wait=wait)
+            for queue, offset in offsets.items()
+            if queue in held and (wait or not self._commits_at_once(queue, offset))
+        ]
+        if slow:
+            await asyncio.gather(*slow)
 
     async def persist(self, queue: MessageQueue, *, wait: bool = False) -> None:
         offset = self._table[queue]
@@ -211,6 +215,15 @@ class BrokerOffsetStore:
             finally:
                 del self._beginning[table]
                 first.set()
+
+    def _commits_at_once(self, queue: MessageQueue, offset: int) -> bool:
+        """Commit one way if that needs no waiting; whether it is done."""
+        peer = None if offset < 0 else self._session.open_master(queue)
+        if peer is None:
+            return False
+        request = requests.commit(self._group, queue, offset, self.epochs.get(queue))
+        self._session.calls.tell_peer(peer, request)
+        return True
 
     async def _write_quietly(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
         if offset < 0:

@@ -156,7 +156,7 @@ class PopLoops:
                 continue
             queue.last_pull_at = state.clock.monotonic()
             try:
-                popped = await self._requests.pop(
+                popped = await self._requests.take(
                     source,
                     wanted,
                     count=settings.pop_batch_size,

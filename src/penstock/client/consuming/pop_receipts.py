@@ -6,6 +6,7 @@ and the offset, so it is all that is needed to acknowledge, in another process, 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,7 +15,12 @@ from penstock.client.consuming.subscriptions import restored_topic
 from penstock.client.requests import Request, body_bytes, refusal
 from penstock.client.session.client_session import ClientSession
 from penstock.client.session.namespaces import unwrap, wrap
-from penstock.errors import InvalidArgument, RequestCodeNotSupported
+from penstock.errors import (
+    InvalidArgument,
+    PenstockError,
+    RequestCodeNotSupported,
+    RequestRefused,
+)
 from penstock.model import MessageQueue, StoredMessage, Subscription
 from penstock.model.names import Property, pop_retry_topic, pop_retry_topic_v2, retry_topic
 from penstock.protocol.bodies.codec import encode_body
@@ -45,6 +51,10 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 10.0
 """How long the answer to a pop may take beyond its poll time."""
 ACK_SECONDS: Final = 3.0
+ACK_RETRY: Final = 0.2
+"""Between two tries to acknowledge."""
+GIVE_BACK_SECONDS: Final = 1.0
+"""When messages come again that were popped but not used."""
 ANY_QUEUE: Final = -1
 _NOTHING: Final = (
     ResponseCode.PULL_NOT_FOUND,
@@ -125,6 +135,54 @@ class PopRequests:
         messages = popped_messages(answer, self._group, topic, broker_name, self._namespace)
         return Popped(messages, False, arrived)
 
+    async def take(
+        self,
+        source: Source,
+        wanted: Subscription,
+        *,
+        count: int,
+        invisible: float,
+        wait: float,
+        starts_first: bool,
+    ) -> Popped:
+        """`pop`; messages that come after the caller has gone are given back.
+
+        The broker holds the request on a connection that others may go on using.
+        """
+        popping = asyncio.ensure_future(
+            self.pop(
+                source,
+                wanted,
+                count=count,
+                invisible=invisible,
+                wait=wait,
+                starts_first=starts_first,
+            )
+        )
+        try:
+            return await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            popping.add_done_callback(self._return_late)
+            raise
+
+    def _return_late(self, popping: asyncio.Future[Popped]) -> None:
+        if popping.cancelled() or popping.exception() is not None:
+            return
+        late = popping.result().messages
+        if late:
+            self._session.tasks.spawn(self._give_back(late), "give back")
+
+    async def _give_back(self, messages: Iterable[StoredMessage]) -> None:
+        async def give_back(message: StoredMessage) -> None:
+            topic = topic_of(message, self._group, self._namespace)
+            try:
+                await self.change(topic, handle_of(message), GIVE_BACK_SECONDS, is_suspended=True)
+            except PenstockError as error:
+                # It comes again at its time.
+                log.info("message not given back topic=%s error=%s", topic, error)
+
+        await asyncio.gather(*map(give_back, messages))
+
     def _refusal(self, answer: Command, address: str, about: str) -> Exception:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return RequestCodeNotSupported(
@@ -147,6 +205,26 @@ class PopRequests:
     async def _address(self, topic: str, broker_name: str) -> str:
         queue = MessageQueue(topic, broker_name, 0)
         return (await self._session.find_broker(queue, only_this=True)).address
+
+    async def acknowledge_until(
+        self, broker_name: str, handles: Sequence[tuple[str, ReceiptHandle]], deadline: float
+    ) -> None:
+        """Acknowledge at one broker; a failure is tried again until the messages' time is up.
+
+        A lost connection or a busy broker is no reason to do the work again.
+        """
+        clock = self._session.clock
+        while True:
+            try:
+                if len(handles) == 1:
+                    await self.acknowledge(*handles[0])
+                else:
+                    await self.acknowledge_all(broker_name, handles)
+                return
+            except PenstockError as error:
+                if not _may_succeed_later(error) or clock.monotonic() + ACK_RETRY >= deadline:
+                    raise
+                await clock.sleep(ACK_RETRY)
 
     async def acknowledge(self, topic: str, handle: ReceiptHandle) -> None:
         """End one message; ``topic`` is the subscribed one."""
@@ -224,6 +302,14 @@ class PopRequests:
             read=lambda answer: None,
             seconds=ACK_SECONDS,
         )
+
+
+def _may_succeed_later(error: PenstockError) -> bool:
+    """Whether to acknowledge once more; that has no effect if the first time had one."""
+    is_unflushed = (
+        isinstance(error, RequestRefused) and error.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    )
+    return error.retriable or is_unflushed
 
 
 def popped_messages(

@@ -22,12 +22,12 @@ from penstock.client.consuming.executors import Executor
 from penstock.client.consuming.listeners import Job, Listener
 from penstock.client.consuming.message_batches import MessageBatch, batches_of
 from penstock.client.consuming.outcomes import Outcome, acknowledged
-from penstock.client.consuming.pop_receipts import PopRequests, handle_of
+from penstock.client.consuming.pop_receipts import GIVE_BACK_SECONDS, PopRequests, handle_of
 from penstock.client.consuming.process_queue import ProcessQueue
 from penstock.client.consuming.retry_rules import is_last, level_of
 from penstock.client.consuming.send_back import FailedMessages
 from penstock.client.session.namespaces import wrap
-from penstock.errors import PenstockError, RemotingError
+from penstock.errors import PenstockError
 from penstock.model import StoredMessage
 from penstock.protocol.delays import DELAY_LEVELS
 from penstock.protocol.headers.receipts import ReceiptHandle
@@ -36,10 +36,8 @@ log = logging.getLogger(__name__)
 
 SETTLING: Final = "send back"
 """The name of tasks that a stop waits for."""
-ACK_RETRY: Final = 0.2
 RENEW_AT: Final = 2 / 3
 RENEW_CHECK: Final = 1.0
-GIVE_BACK_SECONDS: Final = 1.0
 BUSY_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = (10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
 """The delay before the next attempt, by the number of failures before."""
@@ -220,24 +218,7 @@ class PopRunner:
             by_broker.setdefault(handle.broker_name, []).append((known.topic, handle))
             deadline = min(deadline, known.deadline)
         for broker_name, handles in by_broker.items():
-            await self._acknowledge_at(broker_name, handles, deadline)
-
-    async def _acknowledge_at(
-        self, broker_name: str, handles: Sequence[tuple[str, ReceiptHandle]], deadline: float
-    ) -> None:
-        """Acknowledge at one broker; a failure is tried again until the messages' time is up."""
-        clock = self._state.clock
-        while True:
-            try:
-                if len(handles) == 1:
-                    await self._requests.acknowledge(*handles[0])
-                else:
-                    await self._requests.acknowledge_all(broker_name, handles)
-                return
-            except RemotingError:
-                if clock.monotonic() + ACK_RETRY >= deadline:
-                    raise
-                await clock.sleep(ACK_RETRY)
+            await self._requests.acknowledge_until(broker_name, handles, deadline)
 
     async def _fail(self, message: StoredMessage, level: int, outcome: Outcome) -> None:
         """Have a message come again after a delay, or make it a dead letter."""

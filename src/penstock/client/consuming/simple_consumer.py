@@ -8,7 +8,6 @@ comes again, to any member of the group.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 from penstock.client.consuming.consumer_core import ConsumerCore
 from penstock.client.consuming.offset_stores import BrokerOffsetStore
 from penstock.client.consuming.pop_receipts import (
+    GIVE_BACK_SECONDS,
     Popped,
     PopRequests,
     Source,
@@ -51,14 +51,11 @@ SHORTEST_WAIT: Final = 0.06
 """A broker ends a poll 50 ms before its time; for the rest it is not asked again."""
 PAUSE: Final = 1.0
 """Between two tries at a broker that is busy or cannot be reached."""
-GIVE_BACK_SECONDS: Final = 1.0
-"""When messages come again that were received but not used."""
 LOOK_SECONDS: Final = 5.0
 """Between two looks for messages that failed before the group popped."""
 MAX_RECEIVED: Final = 32
 SWEEP_AT: Final = 1024
 """So many open receipts are kept before those whose time is up are dropped."""
-ACK_RETRY: Final = 0.2
 
 
 class _Open(NamedTuple):
@@ -86,6 +83,8 @@ class SimpleConsumerCore(ConsumerCore):
         self._open: dict[str, _Open] = {}
         """By receipt handle."""
         self._most_open = SWEEP_AT
+        self._changes: dict[str, asyncio.Future[None]] = {}
+        """Changes under way, by the handle that they replace."""
         self._turn = 0
         self._next_look = -math.inf
         self._phase = "new"
@@ -236,27 +235,19 @@ class SimpleConsumerCore(ConsumerCore):
         self, source: Source, wanted: Subscription, count: int, invisible: float, wait: float
     ) -> Popped:
         """One pop; messages that come after the caller has gone are given back."""
-        popping = asyncio.ensure_future(
-            self.requests.pop(
-                source,
-                wanted,
-                count=count,
-                invisible=invisible,
-                wait=wait,
-                starts_first=self.settings.start_from.where == "first",
-            )
+        popped = await self.requests.take(
+            source,
+            wanted,
+            count=count,
+            invisible=invisible,
+            wait=wait,
+            starts_first=self.settings.start_from.where == "first",
         )
-        try:
-            popped = await asyncio.shield(popping)
-        except asyncio.CancelledError:
-            popping.add_done_callback(functools.partial(self._return_late, invisible))
-            raise
         kept = passes(wanted, popped.messages)
         unwanted = [one for one in popped.messages if all(one is not other for other in kept)]
         self._note(popped, invisible)
-        for message in unwanted:
-            # Another tag with the same hash: the group does not want it.
-            await self.acknowledge([message])
+        if unwanted:
+            self.state.tasks.spawn(self._acknowledge_unwanted(unwanted), "unwanted")
         self.state.statistics.consumed(source.topic, len(kept), 0, 0.0)
         return popped._replace(messages=kept)
 
@@ -272,13 +263,12 @@ class SimpleConsumerCore(ConsumerCore):
             self._open = {key: one for key, one in self._open.items() if one.deadline > now}
             self._most_open = max(SWEEP_AT, 2 * len(self._open))
 
-    def _return_late(self, invisible: float, popping: asyncio.Future[Popped]) -> None:
-        if popping.cancelled() or popping.exception() is not None:
-            return
-        popped = popping.result()
-        self._note(popped, invisible)
-        late = [self._open[str(handle_of(message))] for message in popped.messages]
-        self.state.tasks.spawn(self._give_back(late), "give back")
+    async def _acknowledge_unwanted(self, messages: Sequence[StoredMessage]) -> None:
+        """End messages with another tag of the same hash: the group does not want them."""
+        try:
+            await self.acknowledge(messages)
+        except PenstockError as error:
+            log.info("unwanted messages not acknowledged error=%s", error)
 
     # Finishing
 
@@ -301,40 +291,36 @@ class SimpleConsumerCore(ConsumerCore):
             )
         return found
 
+    async def _settled_receipt(self, message: StoredMessage) -> _Open:
+        """The receipt of a message when no change of it is under way: that makes a new handle."""
+        while (change := self._changes.get(str(handle_of(message)))) is not None:
+            await asyncio.wait([change])
+        return self._receipt(message)
+
     async def acknowledge(self, messages: Iterable[StoredMessage]) -> None:
-        """End messages: they do not come again."""
+        """End messages: they do not come again. One broker's failure does not keep others'."""
         by_broker: dict[str, list[_Open]] = {}
         expired: list[ReceiptExpired] = []
         for message in messages:
             try:
-                receipt = self._receipt(message)
+                receipt = await self._settled_receipt(message)
             except ReceiptExpired as error:
                 expired.append(error)
                 continue
             by_broker.setdefault(receipt.handle.broker_name, []).append(receipt)
-        for broker_name, receipts in by_broker.items():
-            await self._acknowledge(broker_name, receipts)
-        if expired:
-            # The others are acknowledged.
-            raise expired[0]
+        results = await asyncio.gather(
+            *(self._acknowledge(name, receipts) for name, receipts in by_broker.items()),
+            return_exceptions=True,
+        )
+        for failure in (*expired, *results):
+            if failure is not None:
+                # The others are acknowledged.
+                raise failure
 
     async def _acknowledge(self, broker_name: str, receipts: Sequence[_Open]) -> None:
-        """Acknowledge at one broker; a lost connection is no reason to do the work again."""
-        clock = self.session.clock
         deadline = min(receipt.deadline for receipt in receipts)
-        while True:
-            try:
-                if len(receipts) == 1:
-                    await self.requests.acknowledge(receipts[0].topic, receipts[0].handle)
-                else:
-                    await self.requests.acknowledge_all(
-                        broker_name, [(one.topic, one.handle) for one in receipts]
-                    )
-                break
-            except RemotingError:
-                if clock.monotonic() + ACK_RETRY >= deadline:
-                    raise
-                await clock.sleep(ACK_RETRY)
+        handles = [(one.topic, one.handle) for one in receipts]
+        await self.requests.acknowledge_until(broker_name, handles, deadline)
         for receipt in receipts:
             self._open.pop(str(receipt.handle), None)
 
@@ -342,12 +328,18 @@ class SimpleConsumerCore(ConsumerCore):
         self, message: StoredMessage, invisible: float, *, is_suspended: bool = False
     ) -> None:
         """Let a message become visible after ``invisible`` seconds from now."""
-        receipt = self._receipt(message)
-        changed = await self.requests.change(
-            receipt.topic, receipt.handle, invisible, is_suspended=is_suspended
-        )
-        self._open.pop(str(receipt.handle), None)
-        set_handle(message, changed)
+        receipt = await self._settled_receipt(message)
+        key = str(receipt.handle)
+        under_way = self._changes[key] = asyncio.get_running_loop().create_future()
+        try:
+            changed = await self.requests.change(
+                receipt.topic, receipt.handle, invisible, is_suspended=is_suspended
+            )
+            set_handle(message, changed)
+        finally:
+            del self._changes[key]
+            under_way.set_result(None)
+        self._open.pop(key, None)
         if invisible > 0:
             deadline = self.session.clock.monotonic() + invisible
             self._open[str(changed)] = _Open(receipt.topic, changed, deadline)

@@ -21,6 +21,7 @@ from penstock.client.consuming.assignment import AssignmentStrategy
 from penstock.client.consuming.pull_consumer import BATCH_SIZE, PullConsumerCore
 from penstock.client.facades.facade import MemberFacade
 from penstock.client.facades.values import (
+    check_filter,
     queue_set,
 )
 from penstock.client.options import check_count, check_flag
@@ -84,8 +85,9 @@ class PullConsumerFacade(MemberFacade):
         self._unread.clear()
         await self._core.stop()
 
-    def _want(self, topic: str, tags: str, sql: str | None) -> str:
+    def _want(self, topic: str, tags: str, sql: str | None, tag: object) -> str:
         """Note a subscription; the topic under the name brokers know."""
+        check_filter("subscribe", topic, tags, tag)
         if self._queues is not None:
             raise self._either_or()
         topic = wrap(self._namespace, topic)

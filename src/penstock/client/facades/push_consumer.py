@@ -32,6 +32,7 @@ from penstock.client.consuming.push_consumer import PushConsumerCore
 from penstock.client.consuming.subscriptions import Subscriptions
 from penstock.client.facades.facade import Facade
 from penstock.client.facades.values import (
+    check_filter,
     make_tracer,
     trace_topic,
 )
@@ -180,12 +181,7 @@ class PushConsumerFacade(Facade, Generic[Handled]):
         objects: their ``value`` is a dataclass, a ``msgspec.Struct``, a pydantic model or what else
         the type is. A message whose body does not parse becomes a dead letter with the reason.
         """
-        if tag is not None:
-            raise InvalidArgument(
-                f"on({topic!r}, tag={tag!r}): a filter selects one or several tags",
-                expected="tags",
-                hint=f"on({topic!r}, tags={tag!r})",
-            )
+        check_filter("on", topic, tags, tag)
         if not isinstance(topic, str):
             raise InvalidArgument(
                 f"the topic of a handler is {topic!r}", expected='text, as in @consumer.on("topic")'

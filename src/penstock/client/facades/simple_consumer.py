@@ -16,6 +16,7 @@ from penstock.client.arguments import (
 from penstock.client.arguments import start_from as parse_start_from
 from penstock.client.consuming.simple_consumer import MAX_RECEIVED, SimpleConsumerCore
 from penstock.client.facades.facade import MemberFacade
+from penstock.client.facades.values import check_filter
 from penstock.client.options import check_count
 from penstock.client.session.namespaces import wrap
 from penstock.client.session.session_registry import Lease
@@ -76,8 +77,9 @@ class SimpleConsumerFacade(MemberFacade):
     async def _stop_core(self) -> None:
         await self._core.stop()
 
-    def _want(self, topic: str, tags: str, sql: str | None) -> str:
+    def _want(self, topic: str, tags: str, sql: str | None, tag: object) -> str:
         """Note a subscription; the topic under the name brokers know."""
+        check_filter("subscribe", topic, tags, tag)
         topic = wrap(self._namespace, topic)
         self._wanted.append((topic, tags, sql))
         return topic

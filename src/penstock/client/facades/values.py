@@ -42,6 +42,23 @@ def make_tracer(
     )
 
 
+def check_filter(call: str, topic: object, tags: object, tag: object) -> None:
+    """Refuse what is easily written instead of ``tags="a || b"``; ``call`` is the method."""
+    if tag is not None:
+        raise InvalidArgument(
+            f"{call}({topic!r}, tag={tag!r}): a filter selects one or several tags",
+            expected="tags",
+            hint=f"{call}({topic!r}, tags={tag!r})",
+        )
+    if tags is not None and not isinstance(tags, str):
+        listed = tags if isinstance(tags, list | tuple | set | frozenset) else ()
+        raise InvalidArgument(
+            f"{call}({topic!r}, tags={tags!r}): tags of type {type(tags).__name__}",
+            expected='text, such as "*" or "a || b"',
+            hint=f"tags={' || '.join(map(str, listed))!r}" if listed else None,
+        )
+
+
 def queue_set(queues: Iterable[MessageQueue] | MessageQueue) -> frozenset[MessageQueue]:
     """The queues of a call, read where the caller is; a queue is a tuple itself, meant as one."""
     if isinstance(queues, MessageQueue):

@@ -26,7 +26,7 @@ from penstock.client.facades.producer import ProducerFacade
 from penstock.client.nonblocking.entered import Entered, soon
 from penstock.client.producing import request_reply
 from penstock.client.producing.async_send_futures import AsyncSendFutures
-from penstock.client.producing.outgoing import as_message
+from penstock.client.producing.outgoing import as_message, as_messages
 from penstock.client.producing.receipts import Receipt
 from penstock.client.producing.selection import QueueSelector, chosen
 from penstock.client.producing.send_middleware import SendMiddleware
@@ -248,7 +248,7 @@ class Producer(Entered, ProducerFacade):
     async def send_batch(self, messages: Iterable[Message]) -> Receipt:
         """Send messages of one topic in one request: all are stored, or none."""
         return await self._await_around(
-            tuple(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
+            as_messages(messages), lambda batch: self._core.send_batch([*map(self._named, batch)])
         )
 
     async def send_arrow(self, data: Any, topic: str | None = None) -> int:

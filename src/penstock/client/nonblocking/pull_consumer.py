@@ -32,9 +32,11 @@ class PullConsumer(Member, PullConsumerFacade):
         """
         await super().stop()
 
-    async def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+    async def subscribe(
+        self, topic: str, tags: str = "*", *, sql: str | None = None, tag: None = None
+    ) -> None:
         """Share the queues of a topic with the other members of the group."""
-        topic = self._want(topic, tags, sql)
+        topic = self._want(topic, tags, sql, tag)
         if self._lease is not None:
             await self._host.await_(self._core.subscribe(topic, tags=tags, sql=sql))
 

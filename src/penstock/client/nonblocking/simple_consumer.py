@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from typing import TypeVar
 
 from penstock.client.facades.simple_consumer import SimpleConsumerFacade, invisible_seconds
 from penstock.client.nonblocking.entered import Member
 from penstock.model import StoredMessage
 from penstock.runtime.durations import Duration
-
-_Messages = TypeVar("_Messages", bound=Iterable[StoredMessage])
 
 
 class SimpleConsumer(Member, SimpleConsumerFacade):
@@ -21,9 +18,11 @@ class SimpleConsumer(Member, SimpleConsumerFacade):
         """Leave the group; idempotent. What was not acknowledged comes again in a second."""
         await super().stop()
 
-    async def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+    async def subscribe(
+        self, topic: str, tags: str = "*", *, sql: str | None = None, tag: None = None
+    ) -> None:
         """Receive messages of a topic, too; the same topic again replaces the filter."""
-        topic = self._want(topic, tags, sql)
+        topic = self._want(topic, tags, sql, tag)
         if self._lease is not None:
             await self._host.await_(self._core.subscribe(topic, tags=tags, sql=sql))
 
@@ -57,13 +56,17 @@ class SimpleConsumer(Member, SimpleConsumerFacade):
         await self._host.await_(self._core.extend(message, 0.0))
 
     @contextlib.asynccontextmanager
-    async def acknowledging(self, messages: _Messages) -> AsyncIterator[_Messages]:
+    async def acknowledging(
+        self, messages: Iterable[StoredMessage]
+    ) -> AsyncIterator[list[StoredMessage]]:
         """Acknowledge messages when the block ends, reject them all when it raises."""
+        # A list: the block may use up an iterator.
+        given = list(messages)
         try:
-            yield messages
+            yield given
         except BaseException:
-            for message in messages:
+            for message in given:
                 with contextlib.suppress(Exception):
                     await self.reject(message)
             raise
-        await self.ack_all(messages)
+        await self.ack_all(given)

@@ -270,6 +270,25 @@ def as_message(message: Message | str, body: bytes | None) -> Message:
     return message
 
 
+def as_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """The messages of ``send_batch``."""
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidArgument(
+            f"send_batch() of {messages!r:.50}, of type {type(messages).__name__}",
+            expected="a list of messages",
+            hint='send_batch([Message("topic", b"..."), ...])',
+        )
+    given = tuple(messages)
+    for one in given:
+        if not isinstance(one, Message):
+            raise InvalidArgument(
+                f"send_batch() of a list with {one!r:.50}, of type {type(one).__name__}",
+                expected="messages",
+                hint='Message("topic", b"...")',
+            )
+    return given
+
+
 def not_a_message(given: object) -> InvalidArgument:
     """The error for a send of something else."""
     return InvalidArgument(

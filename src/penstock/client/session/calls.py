@@ -64,9 +64,11 @@ class Calls:
 
     async def tell(self, address: str, request: Request[None]) -> None:
         """Send a request one way: servers do not answer it."""
-        command = self.signed(request.command())
-        peer = await self._connect(address)
-        peer.oneway(command)
+        self.tell_peer(await self._connect(address), request)
+
+    def tell_peer(self, peer: Peer, request: Request[None]) -> None:
+        """The same on a connection that is open."""
+        peer.oneway(self.signed(request.command()))
 
     async def pull(
         self,

@@ -228,9 +228,10 @@ class ClientSession:
         Before that, the broker does not know the groups of this client: it refuses their pulls and
         sends no notifications. As members may have changed meanwhile, a rebalance follows.
         """
-        peer = self.pool.find(address)
-        if peer is None:
-            peer = await self.pool.peer(address)
+        peer = self.open_connection(address)
+        if peer is not None:
+            return peer
+        peer = await self.pool.peer(address)
         if GREETED in peer.data or self.is_unused:
             return peer
         greeting = self._greetings.get(address)
@@ -241,6 +242,16 @@ class ClientSession:
             self._greetings[address] = greeting
         await asyncio.wait((greeting,))
         return peer
+
+    def open_connection(self, address: str) -> Peer | None:
+        """The connection if `connect` had it at once; never waits."""
+        peer = self.pool.find(address)
+        return peer if peer is not None and (GREETED in peer.data or self.is_unused) else None
+
+    def open_master(self, queue: MessageQueue) -> Peer | None:
+        """The connection to the queue's broker, if its route is known and it is open."""
+        found = self.routes.replica(queue.broker_name)
+        return None if found is None else self.open_connection(found.address)
 
     async def _greet(self, address: str, peer: Peer) -> None:
         try:
