@@ -114,3 +114,50 @@ def test_other_machines_need_a_login(cluster: Embedded) -> None:
     said = fail("console", "--bind", "0.0.0.0", "--port", "0")
     assert "--login" in said
     assert "'mq/'" in fail("console", "--base-path", "mq/")
+
+
+def test_a_context_with_keys_asks_for_a_login(
+    cluster: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    secret = tmp_path / "secret"
+    secret.write_text("a-secret")
+    keys = ["--access-key", "app", "--secret-key-file", str(secret)]
+    add = [*PENSTOCK, "context", "add", "prod", "--namesrv", cluster.namesrv, *keys]
+    subprocess.run(add, check=True, capture_output=True)
+    command = [*PENSTOCK, "console", "--context", "prod", "--port", "0"]
+    with ChildProcess(command) as process:
+        assert process.wait_for_line(r"a login is needed.*: prod$", 60)
+        address = process.wait_for_line(r"^ready console=(\S+)$", 60)[1]
+        assert "Log in to prod" in get(f"{address}c/prod/topics")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            get(f"{address}api/v1/c/prod/topics")
+    with ChildProcess([*command, "--insecure"]) as process:
+        assert process.wait_for_line(r"every visitor has the rights .*: prod ", 60)
+        address = process.wait_for_line(r"^ready console=(\S+)$", 60)[1]
+        assert "<title>Topics" in get(f"{address}c/prod/topics")
+    # A cluster without keys beside it is shown as before.
+    command = [*PENSTOCK, "console", "--namesrv", cluster.namesrv, "--port", "0"]
+    with ChildProcess(command) as process:
+        address = process.wait_for_line(r"^ready console=(\S+)$", 60)[1]
+        assert "<title>Topics" in get(f"{address}c/local/topics")
+        assert "Log in to prod" in get(f"{address}c/prod/topics")
+
+
+def test_keys_of_the_environment_do_not_lock_the_console_of_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ACCESS_KEY", "app")
+    monkeypatch.setenv("PENSTOCK_SECRET_KEY", "a-secret")
+    with up(tmp_path, "--console", "0") as process:
+        ready = process.wait_for_line(READY, 60)
+        assert "<title>Overview" in get(ready[1])
+
+
+def test_the_console_of_a_cluster_with_users_asks_for_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with up(tmp_path / "data", "--console", "0", "--auth") as process:
+        ready = process.wait_for_line(READY, 60)
+        assert "Log in to local" in get(ready[1])

@@ -159,9 +159,8 @@ async def test_signed_calls_over_tls(
         credentials = grpc.ssl_channel_credentials(place.authority)
         async with grpc.aio.secure_channel(place.address, credentials) as channel:
             route = wire.QueryRouteRequest(topic=wire.Resource(name=TOPIC))
-            # An endpoint beside its brokers reads the user file each second. Tries in quick
-            # succession would count as guesses of the secret, and the user would have to wait.
-            await eventually(lambda: is_ok(channel, "QueryRoute", route), 40, interval=2)
+            # The brokers of other processes, and their topics, may not be registered yet.
+            await eventually(lambda: is_ok(channel, "QueryRoute", route), 40, interval=0.5)
             answer = await settle(channel, producer_settings(TOPIC), APP)
             assert answer.settings.publishing.max_body_size == 4 << 20
             assert (await call(channel, "SendMessage", sent())).status.code == Code.OK

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from tests.cli.running import PENSTOCK, fail, run, succeed
 
-from penstock import Message, MessageQueue, Producer, Receipt, StoredMessage
+from penstock import Admin, Message, MessageQueue, Producer, Receipt, StoredMessage
 from penstock.admin.queue_reading import ends, read
 from penstock.cli.input_messages import Numbered
 from penstock.cli.send import WINDOW_BYTES, _InFlight, send_all
 from penstock.client.producing.selection import QueueSelector
 from penstock.errors import SystemBusy
+from penstock.runtime.child_process import ChildProcess
 from penstock.runtime.pacing import Pacer
 from penstock.testing.embedded import Embedded
 
@@ -306,3 +309,72 @@ def test_large_lines_wait_for_each_other() -> None:
     waiting.add(1, WINDOW_BYTES // 2, Future())
     assert not waiting.is_full(1000)
     assert waiting.is_full(WINDOW_BYTES // 2 + 1)
+
+
+class Away:
+    """Listens in place of a broker that is away, and hangs up on each client that tries."""
+
+    def __init__(self, port: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener.settimeout(30)
+
+    def wait_for_a_try(self) -> None:
+        """A client has connected, so a send was tried while there was no broker."""
+        self._listener.accept()[0].close()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize("end", [ChildProcess.terminate, ChildProcess.kill], ids=["stop", "kill"])
+@pytest.mark.parametrize("options", [[], ["--rate", "500"]], ids=["batches", "singles"])
+def test_a_broker_that_restarts_costs_no_line(
+    end: Callable[[ChildProcess], int], options: list[str], tmp_path: Path
+) -> None:
+    def up(namesrv: str, broker: str) -> ChildProcess:
+        ports = ["--nameserver-port", namesrv, "--broker-port", broker, "--grpc-port", "off"]
+        return ChildProcess([*PENSTOCK, "up", "--data", str(tmp_path), *ports, "--console", "off"])
+
+    def wait_until_stored(namesrv: str, body: bytes) -> list[bytes]:
+        deadline = time.monotonic() + 60
+        with Admin(namesrv=namesrv) as admin:
+            while True:
+                found = [message.body for message in read(admin, ends(admin, "restarted"))]
+                if body in found:
+                    return found
+                assert time.monotonic() < deadline, found[-3:]
+                time.sleep(0.05)
+
+    with up("0", "0") as first:
+        ready = first.wait_for_line(r"^ready namesrv=127\.0\.0\.1:(\d+) broker=127\.0\.0\.1:(\d+) ")
+        namesrv = f"127.0.0.1:{ready[1]}"
+        with Admin(namesrv=namesrv) as admin:
+            admin.create_topic("restarted", 4)
+        sending = subprocess.Popen(
+            [*PENSTOCK, "send", "restarted", "--namesrv", namesrv, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with sending:
+            assert sending.stdin is not None
+            sending.stdin.write("before\n")
+            sending.stdin.flush()
+            wait_until_stored(namesrv, b"before")
+            end(first)
+            away = Away(int(ready[2]))
+            sending.stdin.write("".join(f"during {n}\n" for n in range(300)))
+            sending.stdin.flush()
+            away.wait_for_a_try()
+            away.close()
+            with up(ready[1], ready[2]) as second:
+                second.wait_for_line("^ready ")
+                sending.stdin.write("after\n")
+                out, err = sending.communicate(timeout=60)
+                assert sending.returncode == 0, err
+                found = wait_until_stored(namesrv, b"after")
+    expected = {b"before", b"after", *(f"during {n}".encode() for n in range(300))}
+    assert set(found) == expected
+    assert "Sent 302 messages to restarted" in out
+    assert "Traceback" not in err

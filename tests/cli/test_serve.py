@@ -11,30 +11,23 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 import pytest
 from tests.cli.running import succeed
 from tests.support.wire import Wire
 
-from penstock.broker import Broker, BrokerConfig
-from penstock.cli.grpc_port import Loading, Port, chosen_port, serve_grpc
+from penstock.cli.grpc_port import Port, chosen_port
 from penstock.cli.server_plan import ServerPlan, everything, load_settings
 from penstock.errors import ConfigError
 from penstock.protocol.bodies.registration import RegisterBrokerBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.nameserver import RegisterBroker
-from penstock.proxy import grpc_servers
-from penstock.proxy.grpc_servers import local_server
-from penstock.proxy.server import GrpcServer
 from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import Code
 from penstock.proxy.wire.definitions import SERVICE
 from penstock.runtime.child_process import ChildProcess
-from penstock.runtime.clock import SystemClock
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 READY = (
@@ -429,26 +422,6 @@ def test_up_serves_grpc_on_a_port_of_the_ready_line(tmp_path: Path) -> None:
 def test_up_without_grpc(tmp_path: Path) -> None:
     with up(tmp_path, "--grpc-port", "off") as process:
         assert "grpc=" not in process.wait_for_line(READY)[0]
-
-
-@pytest.mark.spec("G7")
-async def test_a_taken_default_port_is_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broker = Broker(BrokerConfig(listen_port=0), tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        number = other.getsockname()[1]
-        async with broker, AsyncExitStack() as stack:
-            loading = stack.enter_context(Loading())
-            port = Port(number, is_default=True)
-
-            def make(module: Any, number: int) -> GrpcServer:
-                assert module is grpc_servers
-                return local_server(broker, SystemClock(), host="127.0.0.1", port=number)
-
-            server = await serve_grpc(stack, port, loading, make)
-            assert server.port not in (0, number)
-    assert f"port {number} is taken, gRPC is served on {server.port}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["", "-1", "65536", "on", "8081x"])

@@ -214,7 +214,7 @@ class LabClient:
 
     async def settle(self, settings: wire.Settings) -> tuple[Stream, wire.TelemetryCommand | None]:
         """Open a stream, send settings, and take the answer."""
-        stream = self.lab.endpoint.open_stream(self.caller)
+        stream = await self.lab.endpoint.open_stream(self.caller)
         await self.lab.endpoint.take_command(
             stream, self.caller, wire.TelemetryCommand(settings=settings)
         )

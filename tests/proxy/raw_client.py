@@ -18,7 +18,8 @@ _OPTIONS = (
     # Channels of one process would share a connection otherwise.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    # The time that a connection may take. The server may be on the same loop as the client.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -23,7 +25,10 @@ from tests.proxy.lab import (
 from tests.support.fake_clock import FakeClock
 
 from penstock.auth.failed_tries import FREE_TRIES, MAX_PAUSE_MS
-from penstock.auth.model import Entry
+from penstock.auth.model import Entry, UserType
+from penstock.auth.user_file import UserFile
+from penstock.auth.user_source import UserSource
+from penstock.auth.users import new_user
 from penstock.proxy.access import Access
 from penstock.proxy.calls import Caller
 from penstock.proxy.endpoint import Endpoint
@@ -32,7 +37,9 @@ from penstock.proxy.statuses import Refused
 from penstock.proxy.times import duration
 from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import Code
+from penstock.remoting.file_stamps import FileStamp
 from penstock.runtime.clock import SystemClock
+from penstock.testing.eventually import eventually
 
 DATE = "20260101T000000Z"
 PUB = Entry.parse(f"Topic:{TOPIC}", ["Pub"])
@@ -99,7 +106,7 @@ async def test_calls_need_a_right_signature(tmp_path: Path) -> None:
             assert await send(endpoint, who) == Code.UNAUTHORIZED
             (refused,) = await receive(endpoint, who)
             assert refused.status.code == Code.UNAUTHORIZED
-            stream = endpoint.open_stream(who)
+            stream = await endpoint.open_stream(who)
             command = await stream.next()
             assert command is not None
             assert command.status.code == Code.UNAUTHORIZED
@@ -133,7 +140,7 @@ async def test_a_group_needs_a_right(tmp_path: Path) -> None:
             (producer_settings(TOPIC), False),
             (consumer_settings(), True),
         ):
-            stream = endpoint.open_stream(caller())
+            stream = await endpoint.open_stream(caller())
             command = wire.TelemetryCommand(settings=settings)
             await endpoint.take_command(stream, caller(), command)
             assert (stream.failure is not None) is is_refused
@@ -180,3 +187,70 @@ async def test_a_wall_clock_that_is_set_back_does_not_make_a_user_wait(tmp_path:
         signer = access.signer(caller())
         assert signer is not None
         assert signer.name == APP
+
+
+async def test_a_user_that_another_process_made_is_known_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB) as (servers, endpoint):
+        users = servers.broker.state.users
+        assert users is not None
+        assert await send(endpoint, caller("late", ADMIN_SECRET)) == Code.UNAUTHORIZED
+        # Not through the source of this process, which would know of it.
+        late = new_user("late", 0, value=ADMIN_SECRET, type_=UserType.SUPER)
+        UserFile(users.path).change(lambda known: known.with_user(late))
+        assert users.users.get("late") is None
+        assert await send(endpoint, caller("late", ADMIN_SECRET)) == Code.OK
+
+
+async def test_a_stream_that_ends_while_users_are_looked_up(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB) as (_, endpoint):
+        opening = [
+            asyncio.ensure_future(endpoint.open_stream(caller("unknown"))) for _ in range(20)
+        ]
+        await asyncio.sleep(0)
+        assert endpoint.open_streams() == 20
+        for one in opening:
+            one.cancel()
+        await asyncio.wait(opening)
+        assert endpoint.open_streams() == 0
+
+
+class SlowFile(UserFile):
+    """A user file that is looked at when the test allows it."""
+
+    looks = 0
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def stamp(self) -> FileStamp | None:
+        found = super().stamp()
+        self.looks += 1
+        self.is_free.wait(30)
+        return found
+
+
+async def test_callers_that_wait_share_a_look_at_the_users(tmp_path: Path) -> None:
+    path = tmp_path / "auth.json"
+    UserFile(path).change(lambda users: users.with_user(new_user("first", 0, value="secret-1")))
+    file = SlowFile(path)
+    source = UserSource(file, SystemClock())
+    await source.load()
+    access = Access(lambda: source, SystemClock())
+    looks = file.looks
+    file.is_free.clear()
+    early = [asyncio.ensure_future(access.has_news()) for _ in range(100)]
+    await eventually(lambda: file.looks == looks + 1)
+    late = new_user("late", 0, value="secret-2")
+    UserFile(path).change(lambda users: users.with_user(late))
+    # The look under way began before the user was made.
+    after = [asyncio.ensure_future(access.has_news()) for _ in range(100)]
+    after[0].cancel()
+    await asyncio.sleep(0)
+    file.is_free.set()
+    assert await early[0] is False
+    await asyncio.gather(*early[1:])
+    assert await asyncio.gather(*after[1:]) == [True] * 99
+    assert source.users.get("late") is not None
+    assert file.looks == looks + 2

@@ -103,6 +103,49 @@ async def test_routes_lead_to_where_the_client_came_from(tmp_path: Path) -> None
         assert (address.host, address.port) == ("192.0.2.1", 8081)
 
 
+@pytest.mark.spec("G11")
+@in_virtual_time
+async def test_answers_do_not_repeat_what_is_long_or_unknown(tmp_path: Path) -> None:
+    def place(host: str = "mq.test", port: int = 8081) -> wire.Address:
+        return wire.Address(host=host, port=port)
+
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=16)
+        lab.group("fifo", consume_message_orderly=True)
+        unknown = b"\xa2\x06\x82\x80\x01" + bytes(16_386)
+        short = wire.Endpoints(addresses=[place()])
+        topics = [
+            wire.Resource(name=TOPIC, resource_namespace="n" * 100_000),
+            wire.Resource.FromString(wire.Resource(name=TOPIC).SerializeToString() + unknown),
+        ]
+        endpoints = [
+            wire.Endpoints(addresses=[place("x" * 100_000)]),
+            wire.Endpoints(addresses=[place()] * 1000),
+            wire.Endpoints.FromString(short.SerializeToString() + unknown),
+            *(wire.Endpoints(addresses=[place(port=port)]) for port in (0, -1, 65_536)),
+            wire.Endpoints(addresses=[place(""), place()]),
+        ]
+        for topic, asked in [(one, short) for one in topics] + [(topics[0], e) for e in endpoints]:
+            found = await lab.client().call(
+                "QueryRoute", wire.QueryRouteRequest(topic=topic, endpoints=asked)
+            )
+            assert len(found.message_queues) == 16
+            assert found.ByteSize() < 16 * 200
+            (address,) = found.message_queues[0].broker.endpoints.addresses
+            assert address.host == ("mq.test" if asked is short else "192.0.2.1")
+            assigned = await lab.client().call(
+                "QueryAssignment",
+                wire.QueryAssignmentRequest(
+                    topic=topic, group=wire.Resource(name="fifo"), endpoints=asked
+                ),
+            )
+            assert len(assigned.assignments) == 16
+            assert assigned.ByteSize() < 16 * 200
+        kept = wire.Resource(name=TOPIC, resource_namespace="ns")
+        route = await lab.client().call("QueryRoute", wire.QueryRouteRequest(topic=kept))
+        assert route.message_queues[0].topic == kept
+
+
 @pytest.mark.spec("G12", "G13")
 @in_virtual_time
 async def test_assignments(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from tests.proxy.raw_client import RawClient
 
 from penstock.broker import Broker, BrokerConfig
 from penstock.errors import ListenFailed
+from penstock.proxy.clients import MAX_TOPICS_OF_CLIENT
 from penstock.proxy.endpoint import UNARY
 from penstock.proxy.grpc_servers import local_server
-from penstock.proxy.server import GrpcServer
+from penstock.proxy.server import MAX_SMALL_BYTES, GrpcServer
 from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import ClientType, Code
 from penstock.proxy.wire.definitions import SERVICE
@@ -95,6 +96,17 @@ async def test_the_largest_message(caller: Caller) -> None:
     assert (await caller.call("SendMessage", request)).status.code == Code.OK
     responses = [one async for one in caller.receive()]
     assert responses[1].message.body == body
+
+
+async def test_a_poll_of_large_messages(caller: Caller) -> None:
+    large = [random.Random(number).randbytes(2 << 20) for number in range(6)]
+    for body in large:
+        assert (await caller.call("SendMessage", sent(body))).status.code == Code.OK
+    got: list[bytes] = []
+    while len(got) < len(large):
+        responses = await collect(caller.receive())
+        got += [one.message.body for one in responses if one.HasField("message")]
+    assert got == large
 
 
 @pytest.mark.spec("G44")
@@ -221,6 +233,21 @@ async def test_random_bytes_are_refused(caller: Caller, caplog: pytest.LogCaptur
         await caller.raw("SendMessage", bytes(17 << 20))
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (await caller.call("SendMessage", sent())).status.code == Code.OK
+
+
+async def test_only_sends_may_be_large(caller: Caller) -> None:
+    for name in UNARY:
+        if name != "SendMessage":
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await caller.raw(name, bytes(MAX_SMALL_BYTES + 1))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    call = caller.channel.stream_stream(f"/{SERVICE}/Telemetry")(metadata=ID)
+    await call.write(bytes(MAX_SMALL_BYTES + 1))
+    assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    topics = [f"{number:0127d}" for number in range(MAX_TOPICS_OF_CLIENT)]
+    telemetry = caller.telemetry()
+    await telemetry.write(wire.TelemetryCommand(settings=producer_settings(*topics)))
+    assert len((await telemetry.read()).settings.publishing.topics) == MAX_TOPICS_OF_CLIENT
 
 
 async def test_streams_that_are_opened_and_left(caller: Caller) -> None:

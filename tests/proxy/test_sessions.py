@@ -159,6 +159,39 @@ async def test_a_client_that_does_not_read_costs_a_bounded_number_of_commands(
         assert taken == MAX_WAITING
 
 
+async def test_commands_that_wait_have_a_bound_of_bytes() -> None:
+    stream = Stream()
+    for number in range(10):
+        command = wire.RecoverOrphanedTransactionCommand(
+            message=wire.Message(body=bytes(4 << 20)), transaction_id=str(number)
+        )
+        stream.send(wire.TelemetryCommand(recover_orphaned_transaction_command=command))
+    stream.end()
+    taken = []
+    while (one := await stream.next()) is not None:
+        taken.append(one.recover_orphaned_transaction_command.transaction_id)
+    assert taken == ["7", "8", "9"]
+
+
+@in_virtual_time
+async def test_of_settings_that_wait_the_newest_are_sent(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        client = lab.client(language="HTTP")
+        stream = await lab.endpoint.open_stream(client.caller)
+        for number in range(50):
+            stream.send(wire.TelemetryCommand(status=wire.Status(code=number)))
+            command = wire.TelemetryCommand(settings=producer_settings(f"t{number}"))
+            await lab.endpoint.take_command(stream, client.caller, command)
+        # Clients of Node get them once more.
+        await lab.clock.sleep(2)
+        stream.end()
+        topics = []
+        while (one := await stream.next()) is not None:
+            if one.HasField("settings"):
+                topics += [topic.name for topic in one.settings.publishing.topics]
+        assert topics == ["t49"]
+
+
 @in_virtual_time
 async def test_a_stream_gives_its_commands_before_it_ends(tmp_path: Path) -> None:
     stream = Stream()

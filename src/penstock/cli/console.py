@@ -61,7 +61,7 @@ _REACH = "Reach and rules"
 @option(
     "--login",
     is_flag=True,
-    help="Ask for the access key of a user of the cluster.",
+    help="Ask for the access key of a user of the cluster; a context with keys always does.",
     section=_REACH,
 )
 @option(
@@ -75,7 +75,15 @@ _REACH = "Reach and rules"
 @option(
     "--insecure",
     is_flag=True,
-    help="Serve other machines without --login.",
+    help="No login for other machines, and none for contexts with keys: every visitor uses them.",
+    section=_REACH,
+)
+@option(
+    "--trusted-proxy",
+    "trusted_proxies",
+    metavar="ADDRESS",
+    multiple=True,
+    help="A proxy whose X-Forwarded-For and X-Forwarded-Proto count; may be repeated.",
     section=_REACH,
 )
 @option(
@@ -102,6 +110,7 @@ def console(
     login: bool,
     operators: tuple[str, ...],
     insecure: bool,
+    trusted_proxies: tuple[str, ...],
     archives: tuple[str, ...],
     audit_file: Path | None,
     fd: int | None,
@@ -122,10 +131,6 @@ def console(
             expected="a loopback address, or --login",
             hint="--login, or --insecure if the network is trusted",
         )
-    if operators and not login:
-        raise ConfigError(
-            "--operator without --login", expected="--login, which says who a user is"
-        )
     if base_path and (not base_path.startswith("/") or base_path.endswith("/")):
         raise ConfigError(f"--base-path {base_path!r}", expected="a path such as /mq")
     options = ConsoleOptions(
@@ -136,12 +141,32 @@ def console(
         hide_bodies=hide_bodies,
         no_export=no_export,
         login=login,
+        shares_keys=insecure,
+        trusted_proxies=trusted_proxies,
         operators=frozenset(operators) if operators else None,
         archives=archives,
         audit_file=audit_file,
     )
+    if operators and not options.asking:
+        raise ConfigError(
+            "--operator without --login", expected="--login, which says who a user is"
+        )
+    if fd is None:
+        _note_logins(options)
     bound = listen(bind, port) if fd is None else socket.socket(fileno=fd)
     asyncio.run(_serve(options, bound, as_json=as_json))
+
+
+def _note_logins(options: ConsoleOptions) -> None:
+    """Say which clusters ask for a login although no option says so, and which do not."""
+    with_keys = [name for name, access in options.contexts.items() if access.credentials]
+    if options.login or not with_keys:
+        return
+    names = ", ".join(with_keys)
+    if options.shares_keys:
+        output.note(f"every visitor has the rights of the keys of: {names} (--insecure)")
+    else:
+        output.note(f"a login is needed, since there are keys for: {names}")
 
 
 def _contexts(target: Target) -> dict[str, ClusterAccess]:

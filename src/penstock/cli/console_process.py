@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 from collections.abc import Callable, Sequence
 
 from penstock.cli.parent_watch import child_environment
+from penstock.cli.restarts import Pauses, module_command
 from penstock.console.listening import address_of, listen
 from penstock.runtime.async_process import end_process
 from penstock.runtime.service import Service
@@ -21,7 +21,7 @@ from penstock.runtime.service import Service
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 5.0
-_AGAIN_SECONDS = 1.0
+_KEYS = ("PENSTOCK_ACCESS_KEY", "PENSTOCK_SECRET_KEY", "PENSTOCK_SECURITY_TOKEN")
 
 
 class ConsoleProcess(Service):
@@ -34,26 +34,31 @@ class ConsoleProcess(Service):
 
     async def _run(self, ready: Callable[[], None]) -> None:
         ready()
+        loop = asyncio.get_running_loop()
+        pauses = Pauses()
         with self._socket:
             while True:
                 await _readable(self._socket)
-                status = await self._serve()
-                log.warning("console ended status=%d", status)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                began = loop.time()
+                try:
+                    status = await self._serve()
+                    log.warning("console ended status=%d", status)
+                except OSError as error:
+                    # The broker must not end for want of a process beside it.
+                    log.error("console cannot be started, tried again error=%s", error)
+                await asyncio.sleep(pauses.after(loop.time() - began))
 
     async def _serve(self) -> int:
         number = self._socket.fileno()
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "penstock",
+            *module_command("penstock"),
             "console",
             "--fd",
             str(number),
             *self._arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            env=child_environment(),
+            env=_environment(),
             pass_fds=(number,),
             # Ctrl-C reaches the whole process group, but this process decides when it stops.
             start_new_session=True,
@@ -63,6 +68,15 @@ class ConsoleProcess(Service):
         finally:
             if process.returncode is None:
                 await asyncio.shield(end_process(process, _STOP_SECONDS))
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the console, without the keys of this user's own commands.
+
+    With ``--auth`` visitors bring their own keys. Without it there is nothing to sign, and a
+    console that has keys asks for a login, which a cluster without users cannot check.
+    """
+    return {name: value for name, value in child_environment().items() if name not in _KEYS}
 
 
 async def _readable(bound: socket.socket) -> None:

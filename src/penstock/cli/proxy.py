@@ -140,9 +140,7 @@ async def proxy_alone(cluster: _Cluster, plan: ServerPlan) -> AsyncIterator[Runn
     from penstock.runtime.clock import SystemClock
 
     if not is_installed():
-        raise MissingPackage(
-            "penstock proxy needs grpcio and protobuf", hint="pip install 'penstock[grpc]'"
-        )
+        raise MissingPackage("penstock proxy needs protobuf", hint="pip install 'penstock[grpc]'")
     from penstock.proxy.grpc_servers import ClusterServer
 
     host = plan.bind or "127.0.0.1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import json
 import os
 import secrets
@@ -19,7 +18,7 @@ from contextlib import (
 )
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.auth.auth_config import AuthConfig
 from penstock.broker import Broker, BrokerConfig
@@ -29,7 +28,8 @@ from penstock.broker.data_directory import (
     refuse_lost_stores,
 )
 from penstock.cli.console_process import ConsoleProcess
-from penstock.cli.grpc_port import Loading, chosen_port, serve_grpc
+from penstock.cli.grpc_port import Port, chosen_port
+from penstock.cli.grpc_process import ChildSettings, GrpcProcess, listen
 from penstock.cli.parent_watch import child_environment, stop_with_parent
 from penstock.cli.server_security import (
     Security,
@@ -48,17 +48,12 @@ from penstock.nameserver import NameServer, NameServerConfig
 from penstock.remoting.addresses import format_address
 from penstock.remoting.loop import run
 from penstock.runtime.async_process import end_process
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.config import Loaded, from_mapping
 from penstock.runtime.logs import set_up_logging
 from penstock.runtime.open_files import raise_soft_limit
 from penstock.runtime.properties_format import parse_properties
 from penstock.runtime.service import Service, wait_any
 from penstock.store import ASYNC_FLUSH, SYNC_FLUSH, StoreConfig
-
-if TYPE_CHECKING:
-    from penstock.proxy.grpc_servers import ClusterServer
-    from penstock.proxy.server import GrpcServer
 
 PORTS_PER_BROKER = 10
 _READY_SECONDS = 60.0
@@ -217,7 +212,12 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
     port = chosen_port(plan.grpc_port, any_port=settings.broker.listen_port == 0)
     async with AsyncExitStack() as stack:
         undo = stack.enter_context(first_users_undone(security))
-        loading = stack.enter_context(Loading()) if port is not None else None
+        endpoint = None
+        if port is not None:
+            with _naming_flag("--grpc-port"):
+                endpoint = await _grpc_process(plan, settings, security, port, lambda: address)
+            stack.push_async_callback(endpoint.discard)
+            await endpoint.load()
         name_server = NameServer(
             NameServerConfig(bind_host=settings.broker.bind_host, listen_port=plan.nameserver_port),
             data=plan.data / "namesrv",
@@ -248,12 +248,10 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         remember_admin(security, namesrv)
         undo.pop_all()
         grpc = None
-        if loading is not None and port is not None:
-            make = functools.partial(_grpc_server, settings, security, services, address)
-            with _naming_flag("--grpc-port"):
-                served = await serve_grpc(stack, port, loading, make)
-            services.append(served)
-            grpc = format_address((host, served.port))
+        if endpoint is not None:
+            await stack.enter_async_context(endpoint)
+            services.append(endpoint)
+            grpc = format_address((host, endpoint.port))
         console = _console(plan, security, address)
         if console is not None:
             await stack.enter_async_context(console)
@@ -269,33 +267,33 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         )
 
 
-def _grpc_server(
+async def _grpc_process(
+    plan: ServerPlan,
     settings: Settings,
     security: Security,
-    services: Sequence[Service],
-    name_server: str,
-    module: Any,
-    port: int,
-) -> GrpcServer | ClusterServer:
-    """The gRPC endpoint: of the broker in this process, or of those in their own."""
-    clock, bind = SystemClock(), settings.broker.bind_host
-    server: GrpcServer | ClusterServer
-    for broker in services:
-        if isinstance(broker, Broker):
-            server = module.local_server(broker, clock, host=bind, port=port, tls=security.tls)
-            return server
-    server = module.ClusterServer(
-        [name_server],
-        clock,
-        host=bind,
-        port=port,
-        shown=settings.broker.broker_ip1,
-        tls=security.tls,
-        client_tls=security.client_tls,
-        user_file=None if security.auth is None else security.auth.user_file,
-        account=None if security.auth is None else security.auth.account,
-    )
-    return server
+    port: Port,
+    name_server: Callable[[], str],
+) -> GrpcProcess:
+    """The gRPC endpoint, which listens; ``name_server`` is asked for when it is to serve."""
+    bind = settings.broker.bind_host
+    sockets = await listen(bind, (port.number, 0) if port.is_default else (port.number,))
+    number = sockets[0].getsockname()[1]
+    if port.is_default and number != port.number:
+        warn([f"port {port.number} is taken, gRPC is served on {number} (--grpc-port)"])
+
+    def child() -> ChildSettings:
+        return ChildSettings(
+            name_server=name_server(),
+            host=settings.broker.broker_ip1 or bind,
+            tls=security.tls,
+            client_tls=security.client_tls,
+            user_file=None if security.auth is None else security.auth.user_file,
+            account=None if security.auth is None else security.auth.account,
+            verbose=plan.verbose,
+            as_json=plan.log_format == "json",
+        )
+
+    return GrpcProcess(sockets, child)
 
 
 def _console(plan: ServerPlan, security: Security, name_server: str) -> ConsoleProcess | None:

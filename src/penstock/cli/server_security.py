@@ -102,11 +102,17 @@ def prepare(
         return Security(auth, admin=admin)
     tls = _server_tls(plan, files)
     authority = files.authority if files.authority.exists() else None
+    if authority is None:
+        _warn(
+            f"{files.authority} is missing: connections between servers trust the authorities of "
+            "this system, and only for the host name or address that they connect to"
+        )
     own = files.client_certificate.exists() and files.client_key.exists()
     client = Tls(
         ca_file=authority,
-        # Servers connect to each other by address; certificates often carry host names only.
-        check_hostname=False,
+        # Servers connect to each other by address; certificates often carry host names only. An
+        # own authority signs for these servers only; one of the system, for any host of the world.
+        check_hostname=authority is None,
         certificate_file=files.client_certificate if own else None,
         key_file=files.client_key if own else None,
     )

@@ -8,6 +8,7 @@ checks a request of a remoting client.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import re
@@ -61,6 +62,29 @@ class Access:
         self._clock = clock
         self._unchecked = unchecked
         self._failed_tries = FailedTries()
+        self._looking: asyncio.Task[bool] | None = None
+
+    async def has_news(self) -> bool:
+        """Whether the users have changed since they were last looked at, a second ago at most."""
+        source = self._users()
+        if source is None:
+            return False
+        before = source.users
+        if self._looking is not None:
+            # It may have read the file before the user of this caller was made.
+            await asyncio.wait((self._looking,))
+        if self._looking is None:
+            # One look for all that wait: each is a read of the file, and callers may be thousands.
+            self._looking = asyncio.get_running_loop().create_task(source.look())
+            self._looking.add_done_callback(self._looked)
+        looking = self._looking
+        # Not awaited directly: a call that ends must not end it for the others.
+        await asyncio.wait((looking,))
+        looking.result()
+        return source.users is not before
+
+    def _looked(self, task: asyncio.Task[bool]) -> None:
+        self._looking = None
 
     def signer(self, caller: Caller) -> Signer | None:
         """What signs the requests of a caller; None: they are not signed. Raises `Refused`."""

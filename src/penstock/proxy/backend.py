@@ -35,10 +35,14 @@ class Backend(Protocol):
     def own_signer(self) -> Signer | None:
         """The user of the endpoint itself, if the brokers want one."""
 
-    async def topic(self, name: str) -> TopicFacts | None:
-        """A topic; None if there is none of that name."""
+    async def topic(self, name: str, *, is_fresh: bool = False) -> TopicFacts | None:
+        """A topic; None if there is none of that name.
 
-    async def group(self, name: str) -> GroupFacts:
+        ``is_fresh``: as it is now. Otherwise the facts may be a second old; a broker checks what it
+        is asked to do in any case.
+        """
+
+    async def group(self, name: str, *, is_fresh: bool = False) -> GroupFacts:
         """A group, as its first use would create it; raises `GroupNotFound`."""
 
     async def broker_names(self) -> list[str]:

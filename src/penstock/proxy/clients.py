@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ConnectionLost, PenstockError, RequestCodeNotSupported
+from penstock.errors import (
+    ConnectionLost,
+    PenstockError,
+    RemotingError,
+    RequestCodeNotSupported,
+)
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.codec import encode_body
 from penstock.protocol.bodies.common import ConsumeType, SubscriptionData
@@ -79,7 +84,9 @@ class Client:
         self._backend = backend
         self._asked = asked
         self._peers: dict[str, Peer] = {}
-        self._connecting = asyncio.Lock()
+        # One for each broker: one that cannot be reached must not hold up the others.
+        self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._has_left = False
 
     @property
     def is_gone(self) -> bool:
@@ -119,7 +126,7 @@ class Client:
         found = self._peers.get(broker_name)
         if found is not None and not found.is_closed:
             return found
-        async with self._connecting:
+        async with self._connecting[broker_name]:
             found = self._peers.get(broker_name)
             if found is None or found.is_closed:
 
@@ -132,6 +139,10 @@ class Client:
                     )
 
                 found = await self._backend.connect(broker_name, serve, self.address)
+                if self._has_left:
+                    # Nothing would close it later.
+                    found.close("the client has left")
+                    raise ConnectionLost("the client has left")
                 self._peers[broker_name] = found
                 if self.group is not None or self.topics:
                     await self._register_at(found)
@@ -143,8 +154,22 @@ class Client:
         """Let the brokers know the client with its groups, as a heartbeat does."""
         if self.group is None and not self.topics:
             return
-        for broker_name in await self._backend.broker_names():
+        names = await self._backend.broker_names()
+        results = await asyncio.gather(*map(self._try_to_register, names))
+        failures = [one for one in results if one is not None]
+        if failures and len(failures) == len(names):
+            raise failures[0]
+
+    async def _try_to_register(self, broker_name: str) -> RemotingError | None:
+        """Register at one broker; a connection that fails takes nothing from the others."""
+        try:
             await self._register_at(await self.peer(broker_name))
+        except RemotingError as error:
+            log.warning(
+                "client not registered client=%s broker=%s error=%s", self.id, broker_name, error
+            )
+            return error
+        return None
 
     async def _register_at(self, peer: Peer) -> None:
         consumers: tuple[ConsumerData, ...] = ()
@@ -166,6 +191,7 @@ class Client:
 
     async def leave(self) -> None:
         """Unregister at the brokers and close the connections."""
+        self._has_left = True
         peers, self._peers = self._peers, {}
         for peer in peers.values():
             names = [UnregisterClient(self.id, producer_group=topic) for topic in self.topics]

@@ -125,7 +125,7 @@ class Endpoint(Service):
         """Serve a call with one message each way; the response says what was wrong."""
         unary = UNARY[name]
         try:
-            client = self._client(caller, is_leaving=name == "NotifyClientTermination")
+            client = await self._known(caller, is_leaving=name == "NotifyClientTermination")
             if unary.handler is None:
                 raise Refused(Code.NOT_IMPLEMENTED, f"{name} is not supported")
             return await unary.handler(self.parts, client, request)
@@ -135,7 +135,7 @@ class Endpoint(Service):
     async def receive(self, request: wire.ReceiveMessageRequest, caller: Caller) -> Received:
         """Serve a poll."""
         try:
-            client = self._client(caller)
+            client = await self._known(caller)
             return await receive_message(self.parts, client, request, caller.deadline)
         except Exception as error:
             return Received([wire.ReceiveMessageResponse(status=status_of(error))])
@@ -143,6 +143,15 @@ class Endpoint(Service):
     def not_delivered(self, received: Received, written: int) -> None:
         """The client of a poll is gone after so many responses."""
         self._start(received.give_back(self.parts, written))
+
+    async def _known(self, caller: Caller, *, is_leaving: bool = False) -> Client:
+        try:
+            return self._client(caller, is_leaving=is_leaving)
+        except Refused:
+            # A user that was made just now, at a server of another process.
+            if not await self._access.has_news():
+                raise
+            return self._client(caller, is_leaving=is_leaving)
 
     def _client(self, caller: Caller, *, is_leaving: bool = False) -> Client:
         signer = self._access.signer(caller)
@@ -157,15 +166,19 @@ class Endpoint(Service):
 
     # Telemetry
 
-    def open_stream(self, caller: Caller) -> Stream:
+    async def open_stream(self, caller: Caller) -> Stream:
         """A stream of a client; one that cannot be used ends with its status."""
         stream = Stream()
         self._streams.add(stream)
         try:
-            self._client(caller)
+            await self._known(caller)
         except PenstockError as error:
             stream.send(wire.TelemetryCommand(status=status_of(error)))
             stream.end()
+        except BaseException:
+            # Its call is gone, so nothing would close it.
+            self._streams.discard(stream)
+            raise
         return stream
 
     async def take_command(
@@ -175,7 +188,7 @@ class Endpoint(Service):
         if stream.is_ended or command.WhichOneof("command") != "settings":
             return
         try:
-            client = self._client(caller)
+            client = await self._known(caller)
             answer = await take_settings(self.parts, client, command.settings)
         except Exception as error:
             stream.end(error)
@@ -184,7 +197,9 @@ class Endpoint(Service):
         stream.send(answer)
         if client.language.upper() in _NODE:
             # Its producer of several topics misses what comes before it knows the last route.
-            self._clock.call_later(_AGAIN_SECONDS, stream.send, answer)
+            if stream.settings is None:
+                self._clock.call_later(_AGAIN_SECONDS, _send_again, stream)
+            stream.settings = answer
 
     def open_streams(self) -> int:
         """How many streams are open now."""
@@ -250,6 +265,12 @@ class Endpoint(Service):
         else:
             scheme = AddressScheme.DOMAIN_NAME
         return wire.Endpoints(scheme=scheme, addresses=[wire.Address(host=host, port=port)])
+
+
+def _send_again(stream: Stream) -> None:
+    answer, stream.settings = stream.settings, None
+    if answer is not None:
+        stream.send(answer)
 
 
 def failure_text(failure: Exception) -> tuple[bool, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.auth.user_file import UserFile
 from penstock.auth.user_source import UserSource
-from penstock.broker import Broker
 from penstock.protocol.acl import Verifier
 from penstock.proxy.access import Signer
 from penstock.proxy.endpoint import Endpoint
@@ -17,6 +18,9 @@ from penstock.proxy.server import GrpcServer
 from penstock.remoting.tls import ServerTls, Tls
 from penstock.runtime.clock import Clock
 from penstock.runtime.service import Service, wait_any
+
+if TYPE_CHECKING:
+    from penstock.broker import Broker
 
 
 def local_server(
@@ -47,11 +51,12 @@ class ClusterServer(Service):
         client_tls: Tls | None = None,
         user_file: Path | None = None,
         account: tuple[str, str] | None = None,
+        sockets: Sequence[socket.socket] = (),
     ) -> None:
         """``shown`` is the host for clients that do not say how they connected.
 
         ``user_file`` has the users of the brokers, ``account`` is the endpoint's own: its name and
-        secret.
+        secret. ``sockets`` are listening already, instead of host and port.
         """
         self._backend = RemoteBackend(
             name_servers,
@@ -62,7 +67,7 @@ class ClusterServer(Service):
         )
         self._shown = shown or host
         endpoint = Endpoint(self._backend, clock, advertised=lambda: (self._shown, self.port))
-        self._server = GrpcServer(endpoint, clock, host=host, port=port, tls=tls)
+        self._server = GrpcServer(endpoint, clock, host=host, port=port, tls=tls, sockets=sockets)
 
     @property
     def port(self) -> int:

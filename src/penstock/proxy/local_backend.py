@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.auth.user_source import UserSource
-from penstock.broker import Broker
 from penstock.errors import ConnectFailed
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
 from penstock.protocol.bodies.topics import TopicConfig
@@ -13,6 +14,9 @@ from penstock.proxy.backend import HalfPlace
 from penstock.proxy.facts import GroupFacts, TopicAtBroker, TopicFacts
 from penstock.remoting import Peer
 from penstock.remoting.peer import Handler
+
+if TYPE_CHECKING:
+    from penstock.broker import Broker
 
 MESSAGE_TYPE = "message.type"
 
@@ -36,11 +40,11 @@ class LocalBackend:
     def _name(self) -> str:
         return self._broker.state.config.broker_name
 
-    async def topic(self, name: str) -> TopicFacts | None:
+    async def topic(self, name: str, *, is_fresh: bool = False) -> TopicFacts | None:
         config = self._broker.state.topics.get(name)
         return None if config is None else topic_facts(name, {self._name: config})
 
-    async def group(self, name: str) -> GroupFacts:
+    async def group(self, name: str, *, is_fresh: bool = False) -> GroupFacts:
         # A request that the broker checks creates it; a caller without rights creates nothing.
         return group_facts(self._broker.state.groups.foresee(name))
 

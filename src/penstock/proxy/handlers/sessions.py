@@ -55,7 +55,7 @@ async def take_settings(parts: Parts, client: Client, settings: Settings) -> Tel
         _fill_publishing(answer)
     elif kind == "subscription":
         wanted = settings.subscription
-        group = await parts.backend.group(group_name(wanted.group.name))
+        group = await parts.backend.group(group_name(wanted.group.name), is_fresh=True)
         client.group = group.name
         client.subscriptions = _subscriptions(wanted, parts.clock.time_ms())
         _fill_subscription(answer, group)
