@@ -377,3 +377,106 @@ def test_the_zone_changes_every_time_and_no_address(mq: Embedded, page: Page) ->
     assert titles
     assert all("JST" in title for title in titles)
     assert "zone" not in page.url
+
+
+def test_the_overview_keeps_fresh_and_leads_to_letters_that_are_chosen_at_once(
+    chromium: Browser,
+) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    with embedded(console=True) as mq:
+        page.goto(mq.console)
+        expect(page.get_by_role("heading", level=1)).to_have_text("All is well")
+        expect(page.get_by_role("heading", name="No topics yet")).to_have_count(1)
+        before = page.locator("#as-of").text_content()
+        mq.admin.create_topic("late", queues=1)
+        with penstock.Producer("shop", namesrv=mq.namesrv) as producer:
+            for _ in range(2):
+                producer.send(Message("late", b"no number"))
+        consumer = penstock.PushConsumer(
+            "billing", namesrv=mq.namesrv, start_from="first", max_retries=0
+        )
+
+        @consumer.on("late")
+        def bill(message: penstock.StoredMessage) -> None:
+            raise ValueError("no number")
+
+        with consumer:
+            _wait(lambda: sum(q.pending for q in mq.admin.dead_letter_queues("billing")) == 2)
+        expect(page.get_by_role("heading", level=1)).to_contain_text("1 thing", timeout=30_000)
+        expect(page.get_by_role("heading", name="No topics yet")).to_have_count(0)
+        assert page.locator("#as-of").text_content() != before
+        page.get_by_role("link", name="Repair").click()
+        every = page.get_by_role("checkbox", name="Choose all with this reason")
+        boxes = page.get_by_role("checkbox", name=re.compile("Choose [0-9A-F]{32}"))
+        expect(boxes).to_have_count(2)
+        every.check()
+        assert all(box.is_checked() for box in boxes.all())
+        every.uncheck()
+        assert not any(box.is_checked() for box in boxes.all())
+    context.close()
+
+
+def test_a_phone_shows_every_entry_of_the_menu(mq: Embedded, chromium: Browser) -> None:
+    context = chromium.new_context(viewport={"width": 360, "height": 740})
+    page = context.new_page()
+    page.goto(mq.console)
+    links = page.get_by_role("navigation", name="Pages").get_by_role("link")
+    assert links.count() >= 9
+    for link in links.all():
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360, link.text_content()
+        assert box["height"] >= 24
+    context.close()
+
+
+def test_a_stream_that_is_refused_is_asked_for_from_time_to_time(
+    mq: Embedded, chromium: Browser
+) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    asked: list[str] = []
+    page.route("**/live?watch=*", lambda route: route.fulfill(status=429, body="too many"))
+
+    def once(route: Any) -> None:
+        asked.append(route.request.url)
+        route.fulfill(json={"in": "4,711"})
+
+    page.route("**/live?*once=1", once)
+    page.goto(mq.console)
+    expect(page.locator('[data-live="in"]')).to_have_text("4,711", timeout=20_000)
+    assert asked
+    context.close()
+
+
+def test_a_key_tells_all_keys_and_they_can_be_off(mq: Embedded, page: Page) -> None:
+    page.goto(at(mq, "groups"))
+    page.keyboard.press("?")
+    told = page.get_by_role("dialog", name="Keys")
+    expect(told).to_be_visible()
+    expect(told).to_contain_text("dead letters")
+    page.keyboard.press("Escape")
+    expect(told).to_be_hidden()
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Topics")
+    page.goto(at(mq, "settings"))
+    page.get_by_role("combobox", name="Keys").select_option("off")
+    page.get_by_role("button", name="Save").click()
+    page.goto(at(mq, "groups"))
+    page.keyboard.press("?")
+    expect(told).to_be_hidden()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search", exact=True)).not_to_be_focused()
+
+
+def test_a_growing_lag_is_named_in_the_list(mq: Embedded, page: Page) -> None:
+    page.goto(at(mq, "groups"))
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="billing", exact=True))
+    with penstock.Producer("growing", namesrv=mq.namesrv) as producer:
+        for _ in range(20):
+            producer.send(Message("orders", json={"total": 1}))
+            page.wait_for_timeout(200)
+    expect(row).to_contain_text("grows", timeout=20_000)

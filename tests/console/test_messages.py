@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import csv
 import gzip
 import io
@@ -18,6 +19,7 @@ from tests.console.browsing import Browser, browsing, text_of
 
 import penstock
 from penstock import Message, Receipt
+from penstock.console import bodies
 from penstock.testing.embedded import Embedded
 
 
@@ -215,3 +217,14 @@ async def test_a_message_as_a_test_runs(mq: Embedded, browser: Browser, tmp_path
         text=True,
     )
     assert "1 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.spec("C8")
+def test_base64_is_the_body_as_it_is_stored() -> None:
+    packed = gzip.compress(b'{"total": 1}')
+    shown = bodies.show(packed, "base64")
+    assert base64.b64decode(shown.text) == packed, "not what is inside it"
+    assert bodies.show(packed).view == "json"
+    large = bodies.show(bytes(4 << 20), "base64")
+    assert len(base64.b64decode(large.text)) < 64 << 10
+    assert "of 4,194,304 bytes" in large.note

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 import signal
 import sys
@@ -15,6 +16,7 @@ from tests.console.browsing import browsing, text_of
 
 import penstock
 from penstock import Message
+from penstock.console.pages.search import MAX_TOPICS
 from penstock.runtime.child_process import ChildProcess
 from penstock.testing.embedded import Embedded, embedded
 
@@ -53,6 +55,23 @@ async def test_ten_thousand_topics_are_listed_filtered_and_sorted_by_the_address
         assert names == re.findall(r">(topic-\d+)</a>", again)
         assert names == [f"topic-{number:05d}" for number in range(969, 939, -1)]
         assert len(page) < 200_000
+
+
+@pytest.mark.spec("C11")
+async def test_a_key_is_searched_for_in_some_topics_at_a_time(large: Embedded) -> None:
+    with penstock.Producer("searched", namesrv=large.namesrv) as producer:
+        producer.send(Message("topic-00777", b"found", keys=["needle"]))
+    async with browsing(large.namesrv) as browser:
+        path = "/api/v1/c/local/search"
+        first = await browser.client.get(path, params={"q": "needle"})
+        assert first.json()["topics_left"] == TOPICS + 1 - MAX_TOPICS
+        page = await browser.open("search", q="needle")
+        assert "Nothing found" in page
+        [further] = re.findall(r'href="([^"]*after=\d+)"', page)
+        found = await browser.client.get(html.unescape(further), follow_redirects=True)
+        assert found.status_code == 200
+        assert "topic-00777" in str(found.url)
+        assert "needle" in text_of(found.text)
 
 
 @pytest.mark.spec("C5")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.console.browsing import HOME, Browser, browsing
 
-from penstock.console.security import COOKIE, IDLE_SECONDS, SESSION_SECONDS, Sessions
+from penstock.console.rates import AT_ONCE, MAX_BUCKETS, REQUESTS_PER_SECOND, Rates
+from penstock.console.security import COOKIE, IDLE_SECONDS, SESSION_SECONDS, Login, Sessions
 from penstock.testing.embedded import Embedded
 
 
@@ -64,7 +65,7 @@ def test_tokens_of_two_sessions_differ() -> None:
 )
 def test_a_session_ends_when_it_is_idle_or_old(age: float, idle: float, is_alive: bool) -> None:
     sessions = Sessions()
-    session = sessions.start("app", "secret")
+    session = sessions.start({"local": Login("app", "secret")})
     session.made -= age
     session.used -= idle
     assert (sessions.find({COOKIE: session.key}) is session) == is_alive
@@ -106,3 +107,79 @@ async def test_a_form_that_is_too_large_is_not_read(browser: Browser) -> None:
         browser.path("topics", "new"), content=b"x" * (6 << 20), headers={"origin": HOME}
     )
     assert refused.status_code == 413
+
+
+def test_a_session_has_its_requests_a_second_and_some_at_once() -> None:
+    rates = Rates()
+    assert REQUESTS_PER_SECOND == 20
+    assert [rates.wait("one", 100.0) for _ in range(int(AT_ONCE))] == [0.0] * int(AT_ONCE)
+    assert rates.wait("one", 100.0) == pytest.approx(1 / REQUESTS_PER_SECOND)
+    assert rates.wait("other", 100.0) == 0, "sessions do not share"
+    # From then on as many pass as the seconds allow, however often it is tried.
+    passed = sum(not rates.wait("one", 100 + step / 1000) for step in range(1, 5001))
+    assert passed == pytest.approx(5 * REQUESTS_PER_SECOND, abs=1)
+    # After a rest it is full again, and not more than full.
+    assert sum(not rates.wait("one", 10_000.0) for _ in range(500)) == AT_ONCE
+
+
+def test_the_number_of_those_who_are_counted_is_bounded() -> None:
+    rates = Rates(at_once=1)
+    assert rates.wait("busy", 0.0) == 0
+    for number in range(3 * MAX_BUCKETS):
+        rates.wait(f"visitor {number}", 0.0)
+        assert rates.wait("busy", 0.0) > 0, "who asks all the time is not forgotten"
+    assert len(rates._left) <= MAX_BUCKETS
+
+
+async def _flood(browser: Browser, path: str, **headers: str) -> list[int]:
+    return [(await browser.client.get(path, headers=headers)).status_code for _ in range(150)]
+
+
+async def test_a_visitor_who_asks_too_often_waits_with_any_session(mq: Embedded) -> None:
+    async with browsing(mq.namesrv) as browser:
+        page = browser.path("settings")
+        await browser.client.get(page)
+        answers = await _flood(browser, page)
+        assert answers[:50] == [200] * 50
+        assert 429 in answers
+        while (refused := await browser.client.get(page)).status_code != 429:
+            pass
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "20 requests a second" in refused.text
+        assert "content-security-policy" in refused.headers
+        # What a page is made of comes all the same.
+        assert (await browser.client.get("/static/console.css")).status_code == 200
+        # Neither a new session nor a made-up one is a fresh start: both count with the address.
+        for cookie in ("", f"{COOKIE}=made-up"):
+            browser.client.cookies.clear()
+            answers = []
+            for number in range(30):
+                browser.client.cookies.clear()
+                headers = {"cookie": f"{cookie}-{number}"} if cookie else {}
+                answers.append((await browser.client.get(page, headers=headers)).status_code)
+            assert 429 in answers
+
+
+async def test_the_api_says_as_a_problem_that_there_were_too_many(mq: Embedded) -> None:
+    async with browsing(mq.namesrv) as browser:
+        path = "/api/v1/c/local/topics"
+        assert 429 in await _flood(browser, path)
+        while (refused := await browser.client.get(path)).status_code != 429:
+            pass
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.json()["status"] == 429
+        assert "20 requests a second" in refused.json()["expected"]
+
+
+async def test_the_api_gives_every_refusal_as_a_problem(mq: Embedded) -> None:
+    async with browsing(mq.namesrv) as browser:
+        for headers, status in (
+            ({"host": "evil.example"}, 421),
+            ({"origin": "http://evil.example"}, 403),
+        ):
+            refused = await browser.client.post(
+                "/api/v1/c/local/topics/new", json={}, headers=headers
+            )
+            assert refused.status_code == status
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert refused.json()["status"] == status

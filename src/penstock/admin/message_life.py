@@ -11,7 +11,7 @@ beyond a message means that the group passed it. Traces, where clients write the
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.admin.cluster_requests import on_host
 from penstock.admin.messages import MAX_QUERY
@@ -50,6 +50,17 @@ class LifeEvent:
     reason: str | None = None
     offset_msg_id: str | None = None
     """The record that tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """A call of a handler, as its client recorded it."""
+
+    at_ms: int
+    success: bool
+    how: str
+    """Where, and how long it took."""
+    group: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,9 @@ class LifeActions(TableActions):
                 events += part
         if len(groups) > MAX_GROUPS:
             unknown.append(f"what became of it in {len(groups) - MAX_GROUPS} more groups")
-        events += await self._traced(origin.msg_id)
-        events.sort(key=lambda one: (one.at_ms == 0, one.at_ms))
+        events = join_traces(events, await self._traced(origin.msg_id))
+        # The last attempt and the death may have one time.
+        events.sort(key=lambda one: (one.at_ms == 0, one.at_ms, one.kind == "dead"))
         return MessageLife(self.shown([origin])[0], tuple(events), tuple(unknown))
 
     async def _origin(self, found: StoredMessage) -> StoredMessage:
@@ -176,7 +188,7 @@ class LifeActions(TableActions):
                 return row.committed
         return None
 
-    async def _traced(self, msg_id: str) -> list[LifeEvent]:
+    async def _traced(self, msg_id: str) -> list[TracedCall]:
         """What clients recorded themselves; nothing if they did not."""
         try:
             records = await self._query(
@@ -192,21 +204,49 @@ class LifeActions(TableActions):
                     begun[trace.request_id] = (trace, record.born_host)
                 elif isinstance(trace, ConsumeEnded) and trace.msg_id == msg_id:
                     ended.append(trace)
-        events = []
+        calls = []
         for end in ended:
             start, host = begun.get(end.request_id, (None, ""))
             group = self.short_name(start.group if start else end.group)
-            what = "handled" if end.success else "a handler failed"
-            where = f" at {host.rpartition(':')[0]}" if host else ""
-            events.append(
-                LifeEvent(
+            where = f"at {host.rpartition(':')[0]} " if host else ""
+            calls.append(
+                TracedCall(
                     (start.time_ms + end.cost_ms) if start else end.time_ms,
-                    "handled" if end.success else "failed",
-                    f"{what}{where} in {end.cost_ms} ms (trace)",
+                    end.success,
+                    f"{where}in {end.cost_ms} ms (trace)",
                     group or None,
                 )
             )
-        return events
+        return calls
+
+
+def join_traces(records: list[LifeEvent], calls: list[TracedCall]) -> list[LifeEvent]:
+    """The events that records tell, with what clients traced.
+
+    A failed attempt that was traced is in both: as the call of a handler, and as the record that
+    was delivered again. It is one event, at the time of the call and with the reason of the record.
+    """
+    events: list[LifeEvent] = []
+    failures = sorted((one for one in calls if not one.success), key=lambda one: one.at_ms)
+    for record in sorted(records, key=lambda one: one.at_ms):
+        before = [one for one in failures if (one.group, record.kind) == (record.group, "failed")]
+        before = [one for one in before if one.at_ms <= record.at_ms]
+        if before:
+            failures.remove(before[-1])
+            text = f"{record.text}; {before[-1].how}"
+            record = replace(record, at_ms=before[-1].at_ms, text=text)
+        events.append(record)
+    deaths = {one.group: one for one in records if one.kind == "dead"}
+    for call in failures:
+        death = deaths.get(call.group)
+        # The last attempt has no record but the dead letter.
+        reason = death.reason if death is not None and call.at_ms <= death.at_ms else None
+        text = f"a handler failed {call.how}"
+        events.append(LifeEvent(call.at_ms, "failed", text, call.group, reason))
+    for call in calls:
+        if call.success:
+            events.append(LifeEvent(call.at_ms, "handled", f"handled {call.how}", call.group))
+    return events
 
 
 def _beginning(message: StoredMessage) -> list[LifeEvent]:

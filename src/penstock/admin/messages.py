@@ -30,6 +30,8 @@ from penstock.protocol.records.pulled import messages_from_pull
 """The group RocketMQ's own tools read with; every broker has it."""
 
 MAX_PULL = 32
+FIRST_PULL = 4
+"""Messages that show how large the others may be."""
 MAX_OWN_PULL = 1024
 MAX_OWN_BYTES = 4 << 20
 MAX_QUERY = 64
@@ -61,9 +63,14 @@ class MessageActions(OffsetActions):
         found = await self._at_offset_id(msg_id)
         if found is not None and topic in (None, found.topic):
             return found
+        same: list[StoredMessage] = []
         if topic is not None:
             same = await self._query(topic, msg_id, MAX_PULL, 0, _END_OF_TIME, unique=True)
-        else:
+        if not same:
+            found = await self._at_moved_broker(msg_id)
+            if found is not None and topic in (None, found.topic):
+                return found
+        if topic is None:
             same = await self._in_any_topic(msg_id)
         if not same:
             where = f"topic {topic!r}" if topic is not None else "any topic"
@@ -99,18 +106,40 @@ class MessageActions(OffsetActions):
             for name, data in info.broker_addr_table.items()
             if address in data.broker_addrs.values()
         ]
-        if not names:
+        return await self._at_position(names[0], address, position) if names else None
+
+    async def _at_moved_broker(self, msg_id: str) -> StoredMessage | None:
+        """The message of an offset id whose address no broker has any more.
+
+        A record keeps the address that its broker had when it was stored, so a broker that came
+        back elsewhere is known by the record: it has the same id.
+        """
+        try:
+            _, position = parse_offset_message_id(msg_id)
+        except InvalidArgument:
             return None
+        masters = await self.masters()
+        answers = await asyncio.gather(
+            *(self._at_position(name, address, position) for name, address in masters.items()),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, StoredMessage) and answer.offset_msg_id == msg_id.upper():
+                return answer
+        return None
+
+    async def _at_position(self, name: str, address: str, position: int) -> StoredMessage | None:
+        """The message at a position of a broker's log."""
         try:
             answer = await self.ask(
                 address,
                 RequestCode.VIEW_MESSAGE_BY_ID,
                 headers.pull.ViewMessage(position),
-                about=f"message {msg_id!r}",
+                about=f"message at position {position}",
             )
         except RequestRefused:
             return None
-        found = messages_from_pull(body_bytes(answer), names[0])
+        found = messages_from_pull(body_bytes(answer), name)
         return found[0] if found else None
 
     async def _in_any_topic(self, msg_id: str) -> list[StoredMessage]:
@@ -179,11 +208,18 @@ class MessageActions(OffsetActions):
 
     @on_host
     async def messages(
-        self, queue: MessageQueue, offset: int, *, count: int = 32, check_crc: bool = False
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count: int = 32,
+        check_crc: bool = False,
+        max_bytes: int | None = None,
     ) -> QueueSlice:
         """Read a queue from an offset on, without a group and without a trace.
 
-        With ``check_crc`` a damaged body is a `ProtocolError`.
+        With ``check_crc`` a damaged body is a `ProtocolError`. It reads on until the bodies have
+        ``max_bytes``, so there may be fewer messages than ``count`` and more of them to be read.
         """
         name = self.long_name(queue.topic)
         masters = await self.topic_masters(name)
@@ -194,7 +230,9 @@ class MessageActions(OffsetActions):
                 expected=f"one of {', '.join(sorted(masters))}",
             )
         where = MessageQueue(name, queue.broker_name, queue.queue_id)
-        part = await self._read(address, where, offset, count, check_crc=check_crc)
+        part = await self._read(
+            address, where, offset, count, check_crc=check_crc, max_bytes=max_bytes
+        )
         return QueueSlice(
             tuple(self.shown(part.messages)), part.next_offset, part.min_offset, part.max_offset
         )
@@ -207,15 +245,18 @@ class MessageActions(OffsetActions):
         count: int,
         *,
         check_crc: bool = False,
+        max_bytes: int | None = None,
     ) -> QueueSlice:
         messages: list[StoredMessage] = []
+        size = 0
         while True:
+            left = _few(count - len(messages), len(messages), size, max_bytes)
             header = headers.pull.PullMessage(
                 consumer_group=TOOLS_GROUP,
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=offset,
-                max_msg_nums=min(MAX_PULL, count - len(messages)),
+                max_msg_nums=min(MAX_PULL, left),
                 sys_flag=headers.pull.PullFlag.SUBSCRIPTION,
                 commit_offset=0,
                 suspend_timeout_millis=0,
@@ -223,23 +264,24 @@ class MessageActions(OffsetActions):
                 subscription="*",
                 expression_type="TAG",
             )
-            answer = await self.session.calls.pull(
-                address, header, self._timeout, _much(count - len(messages))
-            )
+            answer = await self.session.calls.pull(address, header, self._timeout, _much(left))
             if answer.code not in _ANSWERS:
                 raise refusal(answer, RequestCode.PULL_MESSAGE, address, str(queue))
             ends = decode_header(headers.pull.PullMessageResult, answer.ext)
             if answer.code == ResponseCode.SUCCESS:
-                messages += messages_from_pull(
+                pulled = messages_from_pull(
                     body_bytes(answer),
                     queue.broker_name,
                     check_crc=check_crc,
                     keep_unreadable=True,
                     tell_unreadable=_refuse_damage if check_crc else None,
                 )
+                messages += pulled
+                size += sum(len(message.body) for message in pulled)
             is_moving = ends.next_begin_offset != offset
             offset = ends.next_begin_offset
-            if len(messages) >= count or not is_moving or offset >= ends.max_offset:
+            is_enough = len(messages) >= count or (max_bytes is not None and size >= max_bytes)
+            if is_enough or not is_moving or offset >= ends.max_offset:
                 return QueueSlice(tuple(messages), offset, ends.min_offset, ends.max_offset)
 
     @on_host
@@ -260,6 +302,19 @@ class MessageActions(OffsetActions):
             ),
             about=f"message {msg_id!r} and client {client_id!r} of group {group!r}",
         )
+
+
+def _few(left: int, read: int, size: int, max_bytes: int | None) -> int:
+    """How many messages to pull next, so that their bodies have about ``max_bytes`` in the end.
+
+    A broker limits the bytes that it sends, but a body may be compressed and a hundred times as
+    large. So the messages that came say how many more may come.
+    """
+    if max_bytes is None:
+        return left
+    if not read:
+        return min(left, FIRST_PULL)
+    return max(1, min(left, (max_bytes - size) * read // max(size, 1)))
 
 
 def _much(count: int) -> dict[str, str] | None:

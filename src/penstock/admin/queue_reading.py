@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import (
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 CHUNK = 512
 """Messages per request."""
+CHUNK_BYTES = 1 << 20
+"""After so many bytes a request has enough: each queue that is read holds a chunk in memory."""
 POLL_SECONDS = 0.3
 TROUBLE_SECONDS = 1.0
 
@@ -70,7 +74,8 @@ def _read_one(
 ) -> Iterator[StoredMessage]:
     offset = part.start
     while offset < part.end:
-        found = admin.messages(queue, offset, count=min(CHUNK, part.end - offset))
+        count = min(CHUNK, part.end - offset)
+        found = admin.messages(queue, offset, count=count, max_bytes=CHUNK_BYTES)
         for message in found.messages:
             if part.start <= message.queue_offset < part.end:
                 yield message
@@ -81,26 +86,88 @@ def _read_one(
         offset = found.next_offset
 
 
+@dataclass(slots=True)
+class Collected:
+    """The newest messages of those that were found, bounded in number and bytes.
+
+    Ranges are read from the newest to the oldest, but within a range the oldest messages come
+    first. So they go again as newer ones come.
+    """
+
+    max_bytes: int | None = None
+    max_count: int | None = None
+    gone: StoredMessage | None = None
+    """The newest message that had to go because the bodies are too large."""
+    _kept: list[StoredMessage] = field(default_factory=list)
+    _range: deque[StoredMessage] = field(default_factory=deque)
+    _bytes: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether messages had to go because the bodies are too large."""
+        return self.gone is not None
+
+    def add(self, message: StoredMessage) -> None:
+        """Take a message that is newer than the others of its range."""
+        self._range.append(message)
+        self._bytes += len(message.body)
+        if self.max_count is not None and len(self._range) > self.max_count:
+            self._drop()
+        # One message is always shown, however large it is.
+        while self.max_bytes is not None and self._bytes > self.max_bytes and len(self._range) > 1:
+            dropped = self._drop()
+            if self.gone is None or _order(dropped) > _order(self.gone):
+                self.gone = dropped
+
+    def _drop(self) -> StoredMessage:
+        dropped = self._range.popleft()
+        self._bytes -= len(dropped.body)
+        return dropped
+
+    def messages(self) -> list[StoredMessage]:
+        """What was found so far, oldest first."""
+        self._kept += self._range
+        self._range.clear()
+        self._kept.sort(key=_order)
+        return self._kept
+
+    def drop_up_to(self, last: StoredMessage) -> None:
+        """Keep what is newer than a message that is missing, so that there is no gap."""
+        found = self.messages()
+        self._kept = [one for one in found if _order(one) > _order(last)] or found[-1:]
+
+
 def newest(
     admin: Admin,
     held: Mapping[MessageQueue, Stretch],
     count: int,
     wanted: Callable[[StoredMessage], bool],
+    *,
+    into: Collected | None = None,
 ) -> list[StoredMessage]:
-    """The newest messages that pass ``wanted``, oldest first, read backwards from the ends."""
-    found: list[StoredMessage] = []
+    """The newest messages that pass ``wanted``, oldest first, read backwards from the ends.
+
+    ``into`` bounds their bytes, and has what was found if ``wanted`` ends the search by an error.
+    """
+    collected = Collected() if into is None else into
+    collected.max_count = max(count, 1)
     left = dict(held)
     size = max(count, 1)
     while True:
         # Read the last `size` messages of each queue; go further back only if needed.
         parts = {q: Stretch(max(part.start, part.end - size), part.end) for q, part in left.items()}
-        found += filter(wanted, read(admin, parts))
+        for message in filter(wanted, read(admin, parts)):
+            collected.add(message)
         left = {
             queue: Stretch(part.start, parts[queue].start)
             for queue, part in left.items()
             if parts[queue].start > part.start
         }
-        found.sort(key=_order)
+        if collected.gone is not None:
+            missing = [collected.gone, *_last_of(admin, left)]
+            collected.drop_up_to(max(missing, key=_order))
+            left = {}
+        found = collected.messages()
         if not left or (len(found) >= count and not _may_be_newer(admin, left, found[-count])):
             return found[-count:] if count else []
         size = min(size * 4, CHUNK * 16)
@@ -110,11 +177,13 @@ def _may_be_newer(
     admin: Admin, left: Mapping[MessageQueue, Stretch], oldest: StoredMessage
 ) -> bool:
     """Whether the unread part of a queue may have something newer than what was found."""
+    return any(_order(last) > _order(oldest) for last in _last_of(admin, left))
+
+
+def _last_of(admin: Admin, left: Mapping[MessageQueue, Stretch]) -> Iterator[StoredMessage]:
+    """The newest message of each unread part."""
     for queue, part in left.items():
-        found = admin.messages(queue, part.end - 1, count=1).messages
-        if found and _order(found[0]) > _order(oldest):
-            return True
-    return False
+        yield from admin.messages(queue, part.end - 1, count=1).messages[:1]
 
 
 def follow(

@@ -9,11 +9,9 @@ secret of a user in ``Authorization: Basic``. Errors are ``application/problem+j
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -22,13 +20,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from penstock.console.key_check import TOO_MANY, refusal
-from penstock.console.security import Session
+from penstock.console.key_check import TOO_MANY
+from penstock.console.problems import PROBLEM, problem_response
+from penstock.console.security import API, COOKIE, Login, Session, basic_keys
 from penstock.console.view import PAGE_SECONDS, page_deadline
-from penstock.console.visit import API, Console, Twin, Visit, error_title, status_of
+from penstock.console.visit import Console, Twin, Visit, error_title, status_of
 from penstock.errors import NotFound, PenstockError
-
-PROBLEM = "application/problem+json"
 
 
 def api_routes(pages: Iterable[BaseRoute]) -> list[BaseRoute]:
@@ -80,35 +77,31 @@ def _serve(twin: Twin) -> Callable[[Request], Awaitable[Response]]:
 
 async def _session(request: Request, console: Console, context: str) -> Session | Response:
     """Who asks; or the answer to a request without valid keys."""
-    if not console.options.login:
+    if not console.options.asks(context):
         now = time.monotonic()
         return Session("", now, now)
-    keys = _keys(request.headers.get("authorization", ""))
+    keys = basic_keys(request.headers.get("authorization", ""))
     if keys is None:
         refused = "no access key was given"
     else:
-        found = console.sessions.of_user(*keys)
-        if found is not None:
+        if (found := _known(console, context, keys)) is not None:
             return found
         address = request.client.host if request.client else "-"
-        said = await refusal(console, context, *keys, address)
+        access = console.options.contexts[context]
+        said = await console.keys.refusal(context, access, *keys, address)
         if said is None:
-            return console.sessions.start(*keys)
+            # Another request with these keys may have ended meanwhile.
+            known = _known(console, context, keys)
+            return known or console.sessions.start({context: Login(*keys)})
         refused = said
     answer = problem(PenstockError(refused), 429 if refused == TOO_MANY else 401)
     answer.headers["www-authenticate"] = 'Basic realm="access key of the cluster"'
     return answer
 
 
-def _keys(header: str) -> tuple[str, str] | None:
-    kind, _, text = header.partition(" ")
-    if kind.lower() != "basic":
-        return None
-    try:
-        user, colon, secret = base64.b64decode(text, validate=True).decode().partition(":")
-    except ValueError:
-        return None
-    return (user, secret) if colon and user else None
+def _known(console: Console, context: str, keys: tuple[str, str]) -> Session | None:
+    found = console.sessions.with_keys(*keys, context)
+    return None if found is None else console.sessions.find({COOKIE: found.key})
 
 
 def _unless_known(request: Request, response: Response) -> Response:
@@ -124,21 +117,13 @@ def _unless_known(request: Request, response: Response) -> Response:
 
 def problem(error: Exception, status: int) -> Response:
     """An error as RFC 9457 has it, with what the pages say."""
-    what = getattr(error, "what", None) or str(error) or type(error).__name__
-    return JSONResponse(
-        {
-            "type": "about:blank",
-            "title": {401: "Keys are needed", 429: "Too many attempts"}.get(
-                status, error_title(status)
-            ),
-            "status": status,
-            "what": what,
-            "expected": getattr(error, "expected", None),
-            "hint": getattr(error, "hint", None),
-            "request_id": uuid.uuid4().hex,
-        },
+    titles = {401: "Keys are needed", 429: "Too many attempts"}
+    return problem_response(
         status,
-        media_type=PROBLEM,
+        titles.get(status, error_title(status)),
+        getattr(error, "what", None) or str(error) or type(error).__name__,
+        expected=getattr(error, "expected", None),
+        hint=getattr(error, "hint", None),
     )
 
 

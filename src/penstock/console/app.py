@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,8 +24,11 @@ from penstock.console.pages import PAGES
 from penstock.console.pages.login import LOGIN_ROUTES
 from penstock.console.security import Guard
 from penstock.console.visit import Console, Visit, visit_error
-from penstock.errors import NotFound
+from penstock.errors import NotFound, PenstockError
 
+log = logging.getLogger(__name__)
+
+TIDY_SECONDS = 30.0
 STATIC = Path(__file__).with_name("static")
 
 
@@ -40,7 +45,7 @@ def make_app(options: ConsoleOptions) -> Starlette:
     routes: list[BaseRoute] = [
         Route("/", _first_page),
         Mount("/static", _Static(directory=STATIC)),
-        *(LOGIN_ROUTES if options.login else []),
+        *(LOGIN_ROUTES if options.asking else []),
         Mount("/c/{context}", routes=pages),
         *api_routes(pages),
     ]
@@ -49,7 +54,7 @@ def make_app(options: ConsoleOptions) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(Guard, options=options),
+            Middleware(Guard, options=options, sessions=console.sessions),
             Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
         ],
         exception_handlers={404: _missing, 405: _missing},
@@ -62,10 +67,23 @@ def make_app(options: ConsoleOptions) -> Starlette:
 async def running_app(options: ConsoleOptions) -> AsyncIterator[Starlette]:
     """The application with its end."""
     app = make_app(options)
+    tidying = asyncio.ensure_future(_tidy(app.state.console))
     try:
         yield app
     finally:
+        tidying.cancel()
+        await asyncio.wait([tidying])
         await app.state.console.close()
+
+
+async def _tidy(console: Console) -> None:
+    """Look for sessions that ended by themselves, from time to time."""
+    while True:
+        await asyncio.sleep(TIDY_SECONDS)
+        try:
+            await console.tidy()
+        except (PenstockError, OSError) as error:
+            log.error("connections of a user not closed error=%s", error)
 
 
 class _Static(StaticFiles):

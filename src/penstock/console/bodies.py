@@ -1,7 +1,8 @@
-"""Bodies for people: text, JSON, hexadecimal; compressed ones are inflated, with a bound."""
+"""Bodies for people: text, JSON, hexadecimal, base64; compressed ones are inflated, bounded."""
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
@@ -33,18 +34,26 @@ def show(body: bytes, view: str = "") -> ShownBody:
     text = _text(inflated)
     pretty = _pretty(inflated) if text is not None else None
     views = tuple(
-        name for name, there in (("json", pretty), ("text", text), ("hex", "")) if there is not None
+        name
+        for name, there in (("json", pretty), ("text", text), ("hex", ""), ("base64", ""))
+        if there is not None
     )
     chosen = view if view in views else views[0]
     if chosen == "json" and pretty is not None:
         shown = pretty
     elif chosen == "text" and text is not None:
         shown = text
+    elif chosen == "base64":
+        # The body as it is stored: what is copied from here is decoded elsewhere.
+        note = ""
+        shown = base64.encodebytes(body[: SHOWN_BYTES // 4 * 3]).decode()
+        if len(body) > SHOWN_BYTES // 4 * 3:
+            note = f"the first {SHOWN_BYTES // 4 * 3:,} of {len(body):,} bytes"
     else:
         shown = _hex(inflated[: SHOWN_BYTES // 4])
         if len(inflated) > SHOWN_BYTES // 4:
             note = _joined(note, f"the first {SHOWN_BYTES // 4:,} of {len(inflated):,} bytes")
-    if len(shown) > SHOWN_BYTES and chosen != "hex":
+    if len(shown) > SHOWN_BYTES and chosen in ("json", "text"):
         note = _joined(note, f"the first {SHOWN_BYTES:,} of {len(shown):,} characters")
         shown = shown[:SHOWN_BYTES]
     return ShownBody(chosen, _visible(shown), note, views)

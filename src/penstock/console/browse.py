@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.admin import queue_reading
@@ -15,6 +17,8 @@ from penstock.model import MessageQueue, StoredMessage
 
 MAX_READ = 200_000
 MAX_SECONDS = 20.0
+MAX_BYTES = 64 << 20
+"""Bodies that one request holds in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Found:
     """Messages within the range."""
     is_complete: bool
     """Whether there is nothing older to be found."""
+    is_cut: bool = False
+    """Whether older messages were left out because the bodies are large."""
 
 
 class _Enough(Exception):
@@ -63,24 +69,34 @@ def _newest(
     total = sum(part.end - part.start for part in held.values())
     deadline = time.monotonic() + MAX_SECONDS
     read = 0
-    passed: list[StoredMessage] = []
+    collected = queue_reading.Collected(MAX_BYTES)
 
     def look(message: StoredMessage) -> bool:
         nonlocal read
         read += 1
         if read > MAX_READ or time.monotonic() > deadline:
             raise _Enough
-        if not wanted(message):
-            return False
-        passed.append(message)
-        return True
+        return wanted(message)
 
+    is_complete = True
     try:
-        found = queue_reading.newest(admin, held, count, look)
+        queue_reading.newest(admin, held, count, look, into=collected)
     except _Enough:
-        passed.sort(key=lambda message: message.store_timestamp)
-        return Found(tuple(reversed(passed[-count:])), read, total, False)
-    return Found(tuple(reversed(found)), read, total, len(found) < count)
+        is_complete = False
+    found = collected.messages()[-count:]
+    is_cut = collected.is_cut
+    is_complete = is_complete and not is_cut and len(found) < count
+    return Found(tuple(reversed(found)), read, total, is_complete, is_cut)
+
+
+def within_bytes(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """The first of these messages, as many as one request may hold."""
+    sizes = itertools.accumulate(len(message.body) for message in messages)
+    return [
+        message
+        for number, (message, size) in enumerate(zip(messages, sizes, strict=True))
+        if not number or size <= MAX_BYTES
+    ]
 
 
 def _range(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from penstock.console.history import Point
-from penstock.console.templating import Times, number
+from penstock.console.templating import Times, number, rate
 
 WIDTH, HEIGHT = 600.0, 120.0
 MAX_POINTS = 300
@@ -45,7 +45,7 @@ def chart(series: Sequence[Series], times: Times, *, unit: str = "") -> Markup:
         Markup('<li><span class="dot s{}"></span>{} <b>{}</b>{}</li>').format(
             index + 1,
             one.name,
-            number(one.points[-1].value) if one.points else "?",
+            (rate if unit else number)(one.points[-1].value) if one.points else "?",
             unit,
         )
         for index, one in enumerate(series)

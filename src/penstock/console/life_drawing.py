@@ -33,7 +33,9 @@ def draw_life(life: MessageLife, times: Times) -> Markup:
     lanes += [(group, life.of_group(group)) for group in life.groups[: MAX_LANES - 1]]
     first = len(lanes[0][1])
     width = LEFT + STEP * (first + max((len(events) for _, events in lanes[1:]), default=0)) + 20
-    parts = [
+    # Branches lie below everything else, so that no line crosses a mark.
+    parts = [_branch(number, LEFT + first * STEP) for number in range(1, len(lanes))]
+    parts += [
         _lane(number, name, events[:MAX_MARKS], 0 if number == 0 else first, times)
         for number, (name, events) in enumerate(lanes)
     ]
@@ -54,16 +56,16 @@ def _lane(number: int, name: str, events: list[LifeEvent], shift: int, times: Ti
     shown = name if len(name) <= 19 else f"{name[:18]}…"
     return Markup(
         '<text class="lane" x="0" y="{}">{}<title>{}</title></text>'
-        '{}<path class="way" d="M{} {}H{}"/>{}'
-    ).format(middle + 4, shown, name, _branch(number, start, middle), start, middle, end, marks)
+        '<path class="way" d="M{} {}H{}"/>{}'
+    ).format(middle + 4, shown, name, start, middle, end, marks)
 
 
-def _branch(number: int, start: int, middle: int) -> Markup:
-    """The line from the stored message down to the lane of a group."""
-    if number == 0:
-        return Markup("")
-    return Markup('<path class="way" d="M{} 24C{} 24 {} {} {} {}"/>').format(
-        start - STEP, start - STEP // 2, start - STEP // 2, middle, start, middle
+def _branch(number: int, start: int) -> Markup:
+    """The line from the stored message to the lane of a group, past the time below the mark."""
+    middle = 24 + number * LANE
+    stored = start - STEP
+    return Markup('<path class="way" d="M{} 24H{}C{} 24 {} {} {} {}"/>').format(
+        stored, stored + 34, stored + 64, stored + 50, middle, start, middle
     )
 
 

@@ -78,7 +78,7 @@ async def live(visit: Visit) -> Response:
         shown: dict[str, str] = {}
         with streams.opened(visit.session.key) as ended:
             yield "retry: 5000\n\n"
-            while not ended.is_set():
+            while not ended.is_set() and visit.is_welcome:
                 values = await _values(visit, names)
                 changed = {name: text for name, text in values.items() if shown.get(name) != text}
                 shown |= changed

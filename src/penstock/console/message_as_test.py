@@ -12,23 +12,28 @@ _SYSTEM = frozenset(value for name, value in vars(Property).items() if name.isup
 
 
 def as_test(message: StoredMessage) -> str:
-    """A pytest file that sends the message to an embedded broker and waits for its handler."""
-    name = re.sub(r"\W+", "_", message.topic).strip("_").lower() or "topic"
+    """A pytest file that sends the message to an embedded broker and waits for its handler.
+
+    Producers choose ids, names and properties. All of them become ASCII literals, so none of them
+    can end a string and become code of its own.
+    """
+    name = re.sub(r"\W+", "_", message.topic, flags=re.ASCII).strip("_").lower() or "topic"
     properties = {
         key: value
         for key, value in message.properties.items()
         if key not in _SYSTEM and not key.startswith(("PENSTOCK_", "__", "DLQ_", "1ST_"))
     }
     topic = message.properties.get(Property.RETRY_TOPIC) or message.topic
-    arguments = [repr(topic), f"body={_body(message.body)}"]
+    arguments = [ascii(topic), f"body={_body(message.body)}"]
     if message.tag:
-        arguments.append(f"tag={message.tag!r}")
+        arguments.append(f"tag={message.tag!a}")
     if message.keys:
-        arguments.append(f"keys={list(message.keys)!r}")
+        arguments.append(f"keys={list(message.keys)!a}")
     if properties:
-        arguments.append(f"properties={properties!r}")
+        arguments.append(f"properties={properties!a}")
     lines = ",\n                ".join(arguments)
-    return f'''"""Message {message.msg_id} of topic {topic}, against your handler."""
+    title = f"Message {message.msg_id} of topic {topic}, against your handler."
+    return f'''{title!a}
 
 from penstock import Message, Producer, PushConsumer
 
@@ -40,10 +45,10 @@ def handle(message):
 
 def test_{name}_is_handled(penstock):
     handled = []
-    penstock.admin.create_topic({topic!r}, queues=1)
+    penstock.admin.create_topic({topic!a}, queues=1)
     consumer = PushConsumer("test", namesrv=penstock.namesrv, start_from="first")
 
-    @consumer.on({topic!r})
+    @consumer.on({topic!a})
     def run(message):
         handled.append(handle(message))
 
@@ -65,5 +70,5 @@ def _body(body: bytes) -> str:
     except (ValueError, RecursionError):
         return repr(body)
     if json.dumps(value, separators=(",", ":"), ensure_ascii=False) == text:
-        return f"{text!r}.encode()"
+        return f"{text!a}.encode()"
     return repr(body)

@@ -9,6 +9,7 @@ adds: ``tag``, ``size``, ``reason``, ``attempts``, and fields of a JSON body as 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from penstock.admin import DeadLetterRow
@@ -24,9 +25,9 @@ _MISSING = object()
 class _Names(Mapping[str, str]):
     """The values that a condition may use, found when they are asked for."""
 
-    def __init__(self, message: StoredMessage) -> None:
+    def __init__(self, message: StoredMessage, *, hide_body: bool = False) -> None:
         self._message = message
-        self._json: object = _MISSING
+        self._json: object = None if hide_body else _MISSING
 
     def __getitem__(self, name: str) -> str:
         value = self._find(name)
@@ -87,6 +88,7 @@ class MessageFilter:
         where: str = "",
         begin_ms: int | None = None,
         end_ms: int | None = None,
+        hide_body: bool = False,
     ) -> None:
         try:
             self._tags = parse_tags(tag).tags
@@ -99,6 +101,7 @@ class MessageFilter:
             ) from error
         self._key = key
         self._text = text.encode()
+        self._hide_body = hide_body
         self._begin = begin_ms
         self._end = end_ms
 
@@ -121,7 +124,13 @@ class MessageFilter:
         if self._text and self._text not in message.body:
             return False
         # The expression only ever asks for single names.
-        return self._where is None or self._where(_Names(message))
+        names = _Names(message, hide_body=self._hide_body)
+        return self._where is None or self._where(names)
+
+
+def reads_body(where: str) -> bool:
+    """Whether a condition has a field of the body outside its texts in quotes."""
+    return "$" in re.sub(r"'[^']*'", "", where)
 
 
 Wanted = Callable[[StoredMessage], bool]

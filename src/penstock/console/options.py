@@ -29,9 +29,27 @@ class ConsoleOptions:
     """Do not offer messages as files."""
     login: bool = False
     """Ask for an access key, with which the user's requests are signed."""
+    shares_keys: bool = False
+    """Let every visitor use the keys of a context that has some, without a login."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses whose word about a visitor's address and scheme (X-Forwarded-...) counts."""
     operators: frozenset[str] | None = None
     """With a login: the users who may change things; others only look. None: the broker decides."""
     archives: tuple[str, ...] = ()
     """Directories with archives of Spark, shown beside its streams."""
     audit_file: Path | None = None
     """Where changes are written, one JSON object for each."""
+
+    def asks(self, context: str) -> bool:
+        """Whether a login is needed for a cluster.
+
+        Also where its context holds keys: every account of this machine reaches a loopback address,
+        and would have the rights of these keys.
+        """
+        has_keys = self.contexts[context].credentials is not None
+        return self.login or (has_keys and not self.shares_keys)
+
+    @property
+    def asking(self) -> list[str]:
+        """The clusters that need a login."""
+        return [name for name in self.contexts if self.asks(name)]

@@ -40,6 +40,9 @@ async def serving(options: ConsoleOptions, bound: socket.socket) -> AsyncIterato
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # uvicorn would believe what every program of this machine says of its address.
+                proxy_headers=bool(options.trusted_proxies),
+                forwarded_allow_ips=list(options.trusted_proxies),
                 timeout_graceful_shutdown=STOP_SECONDS,
                 backlog=BACKLOG,
             )

@@ -120,12 +120,16 @@ class BrokerPageJson(TypedDict):
 
 
 class MessagesJson(TypedDict):
-    """Messages, newest first, and how far the search got; ``older`` goes on."""
+    """Messages, newest first, and how far the search got; ``older`` goes on.
+
+    ``cut`` means that there are fewer than were asked for, because their bodies are large.
+    """
 
     rows: list[MessageJson]
     read: int
     total: int
     complete: bool
+    cut: bool
     older: str | None
 
 
@@ -326,3 +330,5 @@ class SearchJson(TypedDict):
     groups: list[str]
     messages: list[MessageJson]
     errors: list[str]
+    topics_left: int
+    """How many topics were not searched for the key yet; ``after`` goes on with them."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 MAX_STREAMS = 200
 MAX_OF_SESSION = 4
 ENDED = "event: ended\ndata: {}\n\n"
-"""What a stream says when another tab has taken its place."""
+"""What a stream says when another tab has taken its place, or its user is gone."""
 
 
 @dataclass(slots=True)
@@ -31,6 +31,11 @@ class Streams:
     @property
     def is_full(self) -> bool:
         return self.count >= MAX_STREAMS
+
+    def end(self, session: str) -> None:
+        """Have all streams of a session end."""
+        for ended in self._of_session.get(session, ()):
+            ended.set()
 
     @contextlib.contextmanager
     def opened(self, session: str) -> Iterator[asyncio.Event]:

@@ -47,6 +47,7 @@ page_deadline: ContextVar[float | None] = ContextVar("page_deadline", default=No
 """When the page that is being made must be there, on the monotonic clock."""
 AT_ONCE = 8
 """Questions about single rows under way at a time."""
+SEARCHES_AT_ONCE = 2
 MAX_ANSWERS = 4096
 COST_SHARE = 50
 FAILURE_SECONDS = 1.0
@@ -97,6 +98,8 @@ class View:
     """How often each question was put to the cluster."""
     _blocking: BlockingAdmin | None = None
     _kept: dict[Key, _Kept] = field(default_factory=dict)
+    searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEARCHES_AT_ONCE))
+    """Places of searches in all topics."""
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def __post_init__(self) -> None:

@@ -21,8 +21,9 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from penstock.console import security, templating
 from penstock.console.audit import Audit
 from penstock.console.jobs import Jobs
+from penstock.console.key_check import KeyCheck
 from penstock.console.options import ConsoleOptions
-from penstock.console.security import Session, Sessions
+from penstock.console.security import API, COOKIE, Login, Session, Sessions
 from penstock.console.streams import Streams
 from penstock.console.templating import Times
 from penstock.console.view import PAGE_SECONDS, View, page_deadline
@@ -36,9 +37,9 @@ from penstock.errors import (
 )
 from penstock.runtime.durations import seconds
 
-API = "/api/v1"
 THEMES = ("auto", "light", "dark")
 MAX_FORM_FIELDS = 20_000
+MAX_FILE_NAME = 150
 _BAD_TOKEN = "the form is from an earlier session"
 
 
@@ -50,26 +51,49 @@ class Console:
     sessions: Sessions = field(default_factory=Sessions)
     jobs: Jobs = field(default_factory=Jobs)
     audit: Audit = field(default_factory=Audit)
-    views: dict[tuple[str, str, str], View] = field(default_factory=dict)
+    views: dict[tuple[str, Login], View] = field(default_factory=dict)
     streams: Streams = field(default_factory=Streams)
+    keys: KeyCheck = field(default_factory=KeyCheck)
 
     def view(self, context: str, session: Session) -> View:
         """The cluster of a context as a user sees it: with a login, requests are the user's own."""
         access = self.options.contexts[context]
-        key = (context, session.user, session.secret)
+        login = session.login(context)
+        key = (context, login)
         found = self.views.get(key)
         if found is None:
-            if self.options.login:
+            if self.options.asks(context):
                 access = type(access).of(
                     access.namesrv,
-                    access_key=session.user,
-                    secret_key=session.secret,
+                    access_key=login.user,
+                    secret_key=login.secret,
                     security_token="",
                     tls=access.tls or False,
                     namespace=access.namespace or "",
                 )
             found = self.views[key] = View(context, access)
         return found
+
+    async def end(self, session: Session) -> None:
+        """Forget a session with all it has open."""
+        self.sessions.end(session)
+        self.streams.end(session.key)
+        await self.tidy()
+
+    async def tidy(self) -> None:
+        """Forget old sessions, and close the connections of users who are gone."""
+        self.sessions.drop_expired()
+        held = self.sessions.logins()
+        gone = [
+            (context, login)
+            for context, login in self.views
+            # A job goes on without its user, and needs the connections until its end.
+            if login.user
+            and (context, login) not in held
+            and not any(job.is_running for job in self.jobs.of(context, login.user))
+        ]
+        for view in [self.views.pop(key) for key in gone]:
+            await view.close()
 
     async def close(self) -> None:
         """End jobs and connections."""
@@ -96,6 +120,18 @@ class Visit:
     @property
     def options(self) -> ConsoleOptions:
         return self.console.options
+
+    @property
+    def user(self) -> str:
+        """Who asks, on the cluster of the address; empty without a login there."""
+        return self.session.login(self.context).user
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether the session may see the cluster now: streams last longer than a session may."""
+        if not self.options.asks(self.context):
+            return True
+        return bool(self.user) and self.console.sessions.is_live(self.session)
 
     @functools.cached_property
     def view(self) -> View:
@@ -163,20 +199,26 @@ class Visit:
         return chosen if chosen in THEMES else "auto"
 
     @property
+    def has_keys_on(self) -> bool:
+        """Whether single letters are commands in this browser."""
+        return self.request.cookies.get("keys", "") != "off"
+
+    @property
     def has_keys(self) -> bool:
         """Whether requests are signed, so that the cluster has users and rights to show."""
-        return self.options.login or self.options.contexts[self.context].credentials is not None
+        has_keys = self.options.contexts[self.context].credentials is not None
+        return has_keys or self.options.asks(self.context)
 
     @property
     def may_change(self) -> bool:
         operators = self.options.operators
-        return not self.options.read_only and (operators is None or self.session.user in operators)
+        return not self.options.read_only and (operators is None or self.user in operators)
 
     def require_operator(self) -> None:
         """Refuse a user who only looks."""
         if not self.may_change:
             raise Forbidden(
-                f"user {self.session.user!r} may not change anything here",
+                f"user {self.user!r} may not change anything here",
                 expected="a user of --operator",
             )
 
@@ -195,7 +237,9 @@ class Visit:
     def here(self, **changed: object) -> str:
         """This page with other parameters."""
         query: dict[str, object] = {**dict(self.request.query_params), **changed}
-        return self._with_query(self.options.base_path + self._raw_path, query)
+        # Two slashes at the start would make the next part the name of another host.
+        path = "/" + (self.options.base_path + self._raw_path).lstrip("/\\")
+        return self._with_query(path, query)
 
     def with_same_query(self, *parts: object, **changed: object) -> str:
         """Another page with the parameters of this one."""
@@ -297,7 +341,7 @@ class Visit:
         """Write a change to the audit log."""
         client = self.request.client
         self.console.audit.add(
-            user=self.session.user or "-",
+            user=self.user or "-",
             address=client.host if client else "-",
             context=self.context,
             action=action,
@@ -329,6 +373,12 @@ def _field(value: object) -> str:
     if isinstance(value, bool):
         return "1" if value else ""
     return "" if value is None else str(value)
+
+
+def file_name(text: str) -> str:
+    """A name that fits into a header and is the name of a file everywhere."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)
+    return name[:MAX_FILE_NAME] or "_"
 
 
 class Forbidden(PenstockError):
@@ -363,7 +413,7 @@ def page(endpoint: Endpoint, twin: Any = None) -> Callable[[Request], Awaitable[
         if visit.is_new:
             security.set_cookie(
                 response,
-                security.COOKIE,
+                COOKIE,
                 visit.session.key,
                 path=console.options.base_path or "/",
                 secure=request.url.scheme == "https",
@@ -378,7 +428,7 @@ def page(endpoint: Endpoint, twin: Any = None) -> Callable[[Request], Awaitable[
 async def _answer(endpoint: Endpoint, visit: Visit) -> Response:
     if visit.context not in visit.options.contexts:
         return visit_error(visit, NotFound(f"no cluster {visit.context!r} is served here"), 404)
-    if visit.options.login and not visit.session.user:
+    if visit.options.asks(visit.context) and not visit.user:
         base = visit.options.base_path
         target = quote(visit.here().removeprefix(base), safe="/")
         return RedirectResponse(f"{base}/login?next={target}", 303)

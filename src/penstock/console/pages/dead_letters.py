@@ -23,6 +23,7 @@ from penstock.admin.plain_rows import (
 from penstock.admin.redrive_task import RedriveTask, redriven_anywhere
 from penstock.console import bodies
 from penstock.console.jobs import Job
+from penstock.console.message_search import find_message
 from penstock.console.shapes import Done, LettersJson, RedrivePlanJson, Rows
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, NotFound
@@ -99,6 +100,11 @@ async def of_group(visit: Visit) -> Response:
         reasons=sorted(by_reason.values(), key=lambda one: -one.last_ms),
         shown=len(letters),
         done=done,
+        redriven=sum(
+            one.message.offset_msg_id in done
+            and one.message.queue_offset >= settled_before.get(one.message.queue, 0)
+            for one in letters
+        ),
         settled_before=settled_before,
         line=lambda m: "" if visit.options.hide_bodies else bodies.line(m.body),
         with_all=settled,
@@ -106,7 +112,7 @@ async def of_group(visit: Visit) -> Response:
 
 
 async def _letter(visit: Visit, group: str, offset_id: str) -> DeadLetterRow:
-    message = await visit.view.admin.message(offset_id)
+    message = await find_message(visit.view, offset_id)
     if message.topic != f"%DLQ%{group}":
         raise NotFound(f"message {offset_id} is not a dead letter of group {group!r}")
     return DeadLetterRow.from_message(message)
@@ -262,7 +268,7 @@ async def redrive(visit: Visit) -> Response:
         len(task.chosen),
         _work(task, order),
         link=("groups", order.group, "dead-letters"),
-        owner=visit.session.user,
+        owner=visit.user,
     )
     pending = len(task.chosen) + len(task.others)
     facts: dict[str, object] = {

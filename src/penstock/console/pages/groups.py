@@ -46,6 +46,12 @@ async def groups(visit: Visit) -> Response:
         view.attempt_all([name for name in shown if name in with_letters], view.pending_letters),
     )
 
+    trends = {name: view.history.slope(f"lag:{name}") for name in shown}
+    for row in listing.rows:
+        # From now on the lag of what is shown is noted, so that the next look knows a trend.
+        view.history.watch(f"lag:{row.group}")
+        view.history.add(f"lag:{row.group}", row.lag + row.retries)
+
     def row_json(row: GroupLag) -> GroupListJson:
         clients = members[row.group].value
         pending = letters[row.group].value if row.group in letters else 0
@@ -66,6 +72,7 @@ async def groups(visit: Visit) -> Response:
         listing=listing,
         members=members,
         letters=letters,
+        trends=trends,
         silent=sorted(table.silent),
     )
 

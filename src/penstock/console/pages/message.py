@@ -11,9 +11,10 @@ from penstock.admin.message_life import LifeEvent, MessageLife
 from penstock.console import bodies
 from penstock.console.life_drawing import draw_life
 from penstock.console.message_as_test import as_test
+from penstock.console.message_search import find_message
 from penstock.console.shapes import HandledJson, LifeEventJson, MessageLifeJson
 from penstock.console.view import page_deadline
-from penstock.console.visit import Visit, page
+from penstock.console.visit import Visit, file_name, page
 from penstock.errors import InvalidArgument, NotFound
 from penstock.model import StoredMessage
 from penstock.model.message_json import message_json
@@ -24,7 +25,7 @@ LIFE_SECONDS = 10.0
 
 async def _message(visit: Visit) -> StoredMessage:
     topic = visit.query("topic") or None
-    return await visit.view.admin.message(visit.name("id"), topic=topic)
+    return await find_message(visit.view, visit.name("id"), topic)
 
 
 async def message(visit: Visit) -> Response:
@@ -94,7 +95,7 @@ async def body(visit: Visit) -> Response:
     return Response(
         record.body,
         media_type="application/octet-stream",
-        headers={"content-disposition": f'attachment; filename="{record.msg_id}.bin"'},
+        headers={"content-disposition": f'attachment; filename="{file_name(record.msg_id)}.bin"'},
     )
 
 

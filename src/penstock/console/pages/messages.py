@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
+import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.console import bodies, browse, templating
-from penstock.console.message_filter import MessageFilter
+from penstock.console.message_filter import MessageFilter, reads_body
 from penstock.console.shapes import MessagesJson
 from penstock.console.streams import ENDED, ended_within
-from penstock.console.visit import Visit, page
+from penstock.console.visit import Visit, file_name, page
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.model import MessageQueue, StoredMessage
 from penstock.model.message_json import MessageJson, message_json
@@ -23,6 +25,9 @@ from penstock.model.message_json import MessageJson, message_json
 ROWS = 50
 MAX_ROWS = 500
 MAX_EXPORT = 10_000
+MAX_KEYED = 500
+"""Messages with one key that each broker gives: it sends them in one answer."""
+EXPORTED_AT_ONCE = 10
 TAIL_STEP_SECONDS = 0.5
 TAIL_ROWS_A_SECOND = 50
 
@@ -51,6 +56,8 @@ def _question(visit: Visit) -> Question:
     if upto.isascii() and upto.isdigit() and len(upto) < 15:
         end = int(upto)
     offset = visit.query("offset")
+    if visit.options.hide_bodies:
+        _refuse_looking_inside(visit)
     wanted = MessageFilter(
         tag=visit.query("tag"),
         key=visit.query("key"),
@@ -58,6 +65,7 @@ def _question(visit: Visit) -> Question:
         where=visit.query("where"),
         begin_ms=begin,
         end_ms=end,
+        hide_body=visit.options.hide_bodies,
     )
     return Question(
         visit.name("topic"),
@@ -71,21 +79,35 @@ def _question(visit: Visit) -> Question:
     )
 
 
+def _refuse_looking_inside(visit: Visit) -> None:
+    """Bodies that are hidden must not be guessed, either, part by part."""
+    if visit.query("text") or reads_body(visit.query("where")):
+        raise InvalidArgument(
+            "a search in bodies, which are not shown here (--hide-bodies)",
+            expected="a tag, a key, or a condition without fields of the body ($name)",
+        )
+
+
 async def _find(visit: Visit, asked: Question, count: int) -> browse.Found:
     if asked.key:
         # The key index finds them without reading the queues.
-        same = await visit.view.admin.query(asked.topic, asked.key, count=count)
-        keyed = [one for one in reversed(same) if asked.wanted(one)]
-        return browse.Found(tuple(keyed[:count]), len(same), len(same), True)
+        same = await visit.view.admin.query(asked.topic, asked.key, count=min(count, MAX_KEYED))
+        keyed = [one for one in reversed(same) if asked.wanted(one)][:count]
+        kept = browse.within_bytes(keyed)
+        is_cut = len(kept) < len(keyed)
+        return browse.Found(tuple(kept), len(same), len(same), not is_cut, is_cut)
     if asked.offset is not None and asked.queue:
         broker, _, number = asked.queue.rpartition(":")
         if not number.isdigit():
             raise InvalidArgument(f"queue {asked.queue!r}", expected="BROKER:ID")
         queue = MessageQueue(asked.topic, broker, int(number))
-        part = await visit.view.admin.messages(queue, asked.offset, count=count)
+        part = await visit.view.admin.messages(
+            queue, asked.offset, count=count, max_bytes=browse.MAX_BYTES
+        )
         read = [one for one in part.messages if asked.wanted(one)]
         left = max(0, part.max_offset - asked.offset)
-        return browse.Found(tuple(read[:count]), len(part.messages), left, True)
+        is_cut = len(part.messages) < min(count, left) and part.next_offset < part.max_offset
+        return browse.Found(tuple(read[:count]), len(part.messages), left, True, is_cut)
     found = await browse.newest(
         visit.view,
         asked.topic,
@@ -99,7 +121,7 @@ async def _find(visit: Visit, asked: Question, count: int) -> browse.Found:
         return found
     rest = list(found.messages)
     newer = [one for one in rest[: asked.skip] if one.store_timestamp == asked.end_ms]
-    return browse.Found(tuple(rest[len(newer) :]), found.read, found.total, found.is_complete)
+    return dataclasses.replace(found, messages=tuple(rest[len(newer) :]))
 
 
 async def messages(visit: Visit) -> Response:
@@ -122,6 +144,7 @@ async def messages(visit: Visit) -> Response:
             "read": found.read,
             "total": found.total,
             "complete": found.is_complete,
+            "cut": found.is_cut,
             "older": older,
         }
 
@@ -132,6 +155,7 @@ async def messages(visit: Visit) -> Response:
         asked=asked,
         found=found,
         shown=shown,
+        max_bytes=browse.MAX_BYTES,
         line=_line(visit),
         older=older,
         queues=[f"{row.broker_name}:{row.queue_id}" for row in stats.value or ()],
@@ -147,29 +171,45 @@ async def export(visit: Visit) -> Response:
     """The rows of the page as a file."""
     asked = _question(visit)
     found = await _find(visit, asked, visit.count("n", MAX_EXPORT, most=MAX_EXPORT))
-    rows = [message_json(one, hide_body=visit.options.hide_bodies) for one in found.messages]
-    if visit.query("format") == "csv":
-        text, kind = _csv(rows), "csv"
-    else:
-        text, kind = "".join(json.dumps(row) + "\n" for row in rows), "jsonl"
-    visit.record("export", asked.topic, rows=len(rows), format=kind)
-    name = "".join(c if c.isalnum() or c in "-_" else "_" for c in asked.topic)
-    return Response(
-        text,
+    hide, count = visit.options.hide_bodies, len(found.messages)
+    rows = (message_json(one, hide_body=hide) for one in found.messages)
+    kind = "csv" if visit.query("format") == "csv" else "jsonl"
+    cut = {"cut_at_bytes": browse.MAX_BYTES} if found.is_cut else {}
+    visit.record("export", asked.topic, rows=count, format=kind, **cut)
+    # Who opens the file later sees by its name that there was more.
+    name = file_name(asked.topic) + (f"-only-{count}-for-their-size" if found.is_cut else "")
+    headers = {"content-disposition": f'attachment; filename="{name}.{kind}"'}
+    if found.is_cut:
+        headers["x-partial"] = f"{count} messages, at most {browse.MAX_BYTES} bytes of bodies"
+    # The text of all rows would be as large again as the bodies are.
+    return StreamingResponse(
+        _csv(rows) if kind == "csv" else _json_lines(rows),
         media_type="text/csv" if kind == "csv" else "application/x-ndjson",
-        headers={"content-disposition": f'attachment; filename="{name}.{kind}"'},
+        headers=headers,
     )
 
 
-def _csv(rows: Iterable[MessageJson]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text)
+def _json_lines(rows: Iterable[MessageJson]) -> Iterator[str]:
+    rest = iter(rows)
+    while text := "".join(
+        json.dumps(row) + "\n" for row in itertools.islice(rest, EXPORTED_AT_ONCE)
+    ):
+        yield text
+
+
+def _csv(rows: Iterable[MessageJson]) -> Iterator[str]:
     columns = ("store_timestamp", "broker", "queue_id", "queue_offset", "msg_id", "tags", "keys")
-    writer.writerow([*columns, "body"])
-    for row in rows:
-        values: dict[str, object] = {**row, "keys": " ".join(row["keys"])}
-        writer.writerow([_cell(values[name]) for name in (*columns, "body")])
-    return text.getvalue()
+    head: Iterable[list[object]] = [[*columns, "body"]]
+    lines = itertools.chain(head, (_cells(row, columns) for row in rows))
+    while some := list(itertools.islice(lines, EXPORTED_AT_ONCE)):
+        text = io.StringIO()
+        csv.writer(text).writerows(some)
+        yield text.getvalue()
+
+
+def _cells(row: MessageJson, columns: Sequence[str]) -> list[object]:
+    values: dict[str, object] = {**row, "keys": " ".join(row["keys"])}
+    return [_cell(values[name]) for name in (*columns, "body")]
 
 
 def _cell(value: object) -> object:
@@ -191,7 +231,7 @@ async def tail(visit: Visit) -> Response:
         position: dict[tuple[str, int], int] | None = None
         with streams.opened(visit.session.key) as ended:
             yield "retry: 3000\n\n"
-            while not ended.is_set():
+            while not ended.is_set() and visit.is_welcome:
                 try:
                     rows = await admin.topic_stats(asked.topic)
                 except PenstockError:

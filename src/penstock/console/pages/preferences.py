@@ -34,7 +34,10 @@ async def save(visit: Visit) -> Response:
         raise InvalidArgument(f"theme {theme!r}", expected=f"one of {', '.join(THEMES)}")
     if zone and zone not in zoneinfo.available_timezones():
         raise InvalidArgument(f"time zone {zone!r}", expected="a name such as Europe/Berlin")
-    for name, value in (("theme", theme), ("zone", zone)):
+    keys = form.get("keys", [""])[0]
+    if keys not in ("", "on", "off"):
+        raise InvalidArgument(f"keys {keys!r}", expected="on or off")
+    for name, value in (("theme", theme), ("zone", zone), ("keys", keys)):
         if name in form:
             set_cookie(
                 response,
@@ -49,7 +52,7 @@ async def save(visit: Visit) -> Response:
 
 async def audit(visit: Visit) -> Response:
     """The newest changes that were made through this console."""
-    own = visit.session.user
+    own = visit.user
     entries = [
         one
         for one in visit.console.audit.newest

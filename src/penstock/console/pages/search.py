@@ -8,6 +8,7 @@ import time
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from penstock.console.message_search import SEARCH_SECONDS, find_message, is_id
 from penstock.console.shapes import SearchJson
 from penstock.console.view import page_deadline
 from penstock.console.visit import Visit, page
@@ -17,7 +18,6 @@ from penstock.model.message_json import message_json
 
 MAX_TOPICS = 500
 MAX_NAMES = 20
-SEARCH_SECONDS = 10.0
 
 
 async def search(visit: Visit) -> Response:
@@ -42,7 +42,10 @@ async def search(visit: Visit) -> Response:
     if message is not None:
         return _open(visit, "messages", text, topic=message.topic)
     plain = [row.name for row in topics.value.rows if not row.kind] if topics.value else []
-    keyed, key_errors = await _by_key(visit, text, plain[:MAX_TOPICS])
+    skipped = min(visit.count("after", 0, most=len(plain)), len(plain))
+    searched = plain[skipped : skipped + MAX_TOPICS]
+    left_out = len(plain) - skipped - len(searched)
+    keyed, key_errors = await _by_key(visit, text, searched)
     if len(keyed) == 1:
         return _open(visit, "messages", keyed[0].offset_msg_id, topic=keyed[0].topic)
     low = text.lower()
@@ -58,12 +61,14 @@ async def search(visit: Visit) -> Response:
             groups=near_groups,
             messages=[message_json(one, hide_body=hide) for one in keyed],
             errors=errors,
+            topics_left=left_out,
         ),
         search_shown=True,
         text=text,
         found={"topics": near_topics, "groups": near_groups, "messages": keyed},
-        searched=min(len(plain), MAX_TOPICS),
-        left_out=max(0, len(plain) - MAX_TOPICS),
+        searched=len(searched),
+        left_out=left_out,
+        next_after=skipped + len(searched),
         errors=sorted(set(errors))[:5],
     )
 
@@ -73,17 +78,21 @@ def _open(visit: Visit, *parts: str, **query: object) -> Response:
     if not visit.is_api:
         return visit.go(*parts, **query)
     found = SearchJson(
-        location=visit.api_at(*parts, **query), topics=[], groups=[], messages=[], errors=[]
+        location=visit.api_at(*parts, **query),
+        topics=[],
+        groups=[],
+        messages=[],
+        errors=[],
+        topics_left=0,
     )
     return JSONResponse(found)
 
 
 async def _by_id(visit: Visit, text: str) -> tuple[StoredMessage | None, str | None]:
-    if len(text) not in (32, 56) or not all(c in "0123456789abcdefABCDEF" for c in text):
+    if not is_id(text):
         return None, None
     try:
-        async with asyncio.timeout(SEARCH_SECONDS):
-            return await visit.view.admin.message(text), None
+        return await find_message(visit.view, text), None
     except NotFound:
         return None, None
     except (PenstockError, TimeoutError) as error:

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from penstock.client.nonblocking.producer import Producer
 from penstock.console import bodies
+from penstock.console.message_search import find_message
 from penstock.console.shapes import ReceiptJson
 from penstock.console.visit import Visit, page
 from penstock.errors import InvalidArgument, PenstockError
@@ -35,7 +36,7 @@ async def form(visit: Visit) -> Response:
     visit.require_operator()
     draft, note = Draft(), ""
     if like := visit.query("like"):
-        message = await visit.view.admin.message(like)
+        message = await find_message(visit.view, like)
         if visit.options.hide_bodies or not bodies.is_text(message.body):
             note = "The body is not text that can be shown here; write another one."
         own = {

@@ -14,7 +14,7 @@ from penstock.errors import NotFound
 
 async def jobs(visit: Visit) -> Response:
     """All jobs of this cluster since the console started."""
-    known = visit.console.jobs.of(visit.context, visit.session.user)
+    known = visit.console.jobs.of(visit.context, visit.user)
     return visit.answer(
         "jobs.html", lambda: Rows[JobJson](rows=[_row(one) for one in known]), jobs=known, bar=bar
     )
@@ -36,7 +36,7 @@ def _row(one: Job) -> JobJson:
 def _find(visit: Visit) -> Job:
     text = visit.name("number")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    job = visit.console.jobs.find(number, visit.context, visit.session.user)
+    job = visit.console.jobs.find(number, visit.context, visit.user)
     if job is None:
         raise NotFound(f"there is no job {text}", expected="a job since the console started")
     return job

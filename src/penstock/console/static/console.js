@@ -39,13 +39,16 @@ function connect() {
   const url = body.dataset.liveUrl + "?watch=" + encodeURIComponent(names.join(","));
   stream = new EventSource(url);
   stream.onmessage = (event) => show(JSON.parse(event.data));
-  // Many tabs of one browser: the newest ones keep a stream, this one asks from time to time.
-  stream.addEventListener("ended", () => {
+  const ask = () => {
     disconnect();
     polling = setInterval(async () => {
       try { show(await (await fetch(url + "&once=1")).json()); } catch { /* The next round asks again. */ }
     }, 8000);
-  });
+  };
+  // Many tabs of one browser: the newest ones keep a stream, this one asks from time to time.
+  stream.addEventListener("ended", ask);
+  // A stream that is refused is not tried again by the browser.
+  stream.onerror = (event) => { if (event.target.readyState === EventSource.CLOSED && event.target === stream) ask(); };
 }
 
 // Sections that are asked for again: the page itself is fetched and its fresh parts are taken over.
@@ -67,6 +70,8 @@ async function refresh() {
     offerCopying(part);
     mark();
   }
+  const asOf = page.getElementById("as-of");
+  if (asOf) document.getElementById("as-of")?.replaceChildren(...asOf.childNodes);
   const ended = page.querySelector("[data-refresh-seconds]");
   const running = document.querySelector("[data-refresh-seconds]");
   if (running && !ended) running.removeAttribute("data-refresh-seconds");
@@ -127,7 +132,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = before; }, 1500);
 });
 
-// Keys: / search, g then a letter, j and k for rows, Enter opens; not while typing.
+// Keys: / search, g then a letter, j and k for rows, Enter opens, ? tells them; not while typing.
 const places = { o: "", t: "topics", g: "groups", d: "dead-letters", l: "delays", c: "clients", b: "brokers", s: "spark", a: "access" };
 let leading = false;
 let row = -1;
@@ -137,13 +142,15 @@ function mark() {
   return rows;
 }
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || body.dataset.keys === "off") return;
   if (event.target.matches("input, textarea, select")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
   if (leading && event.key in places) {
     location.href = body.dataset.home + places[event.key];
+  } else if (event.key === "?") {
+    document.getElementById("keys")?.showModal();
   } else if (event.key === "/") {
     event.preventDefault();
     document.getElementById("search")?.focus();
@@ -159,10 +166,10 @@ document.addEventListener("keydown", (event) => {
 
 // A choice sends its form at once where that is all there is to it.
 for (const part of document.querySelectorAll("[data-submit]")) part.addEventListener("change", () => part.form.requestSubmit());
-// All boxes of a table at once.
+// All boxes of a form at once.
 for (const all of document.querySelectorAll("[data-all]")) {
   all.hidden = false;
-  all.addEventListener("change", () => { for (const box of document.querySelectorAll(`input[name="${all.dataset.all}"]`)) box.checked = all.checked; });
+  all.addEventListener("change", () => { for (const box of all.form.querySelectorAll(`input[name="${all.dataset.all}"]:enabled`)) box.checked = all.checked; });
 }
 
 document.addEventListener("visibilitychange", connect);
